@@ -1,0 +1,112 @@
+"""Every range check and its message.
+
+A message about a parameter names the argument, its value, the bound and the remedy. A message about the
+records (scores, features, labels) never carries a value, a label, a row or a count: it could leak.
+"""
+
+import math
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "check_choice",
+    "check_count",
+    "check_fraction",
+    "check_nonnegative",
+    "check_positive",
+    "check_probability",
+    "check_range",
+    "check_scores",
+    "real_number",
+]
+
+
+def real_number(name: str, value: object) -> float:
+    """Return ``value`` as a finite float, or raise naming the argument."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number}")
+    return number
+
+
+def check_positive(name: str, value: object) -> float:
+    """A finite number above zero."""
+    number = real_number(name, value)
+    if number <= 0:
+        raise ValueError(f"{name} must be greater than 0, got {number:g}")
+    return number
+
+
+def check_nonnegative(name: str, value: object) -> float:
+    """A finite number of at least zero."""
+    number = real_number(name, value)
+    if number < 0:
+        raise ValueError(f"{name} must be at least 0, got {number:g}")
+    return number
+
+
+def check_probability(name: str, value: object) -> float:
+    """A number strictly between 0 and 1."""
+    number = real_number(name, value)
+    if not 0 < number < 1:
+        hint = f"; did you mean {number / 100:g}?" if 1 < number < 100 else ""
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {number:g}{hint}")
+    return number
+
+
+def check_fraction(name: str, value: object) -> float:
+    """A number in (0, 1]."""
+    number = real_number(name, value)
+    if not 0 < number <= 1:
+        raise ValueError(f"{name} must lie in (0, 1], got {number:g}")
+    return number
+
+
+def check_count(name: str, value: object, *, minimum: int = 1) -> int:
+    """A whole number of at least ``minimum``."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {int(value)}")
+    return int(value)
+
+
+def check_range(name: str, value: object) -> tuple[float, float]:
+    """A public range (low, high) with low < high, both finite."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a pair (low, high), got {type(value).__name__}")
+    ends = tuple(value)
+    if len(ends) != 2:
+        raise ValueError(f"{name} must be a pair (low, high), got {len(ends)} values")
+    low, high = real_number(f"{name}[0]", ends[0]), real_number(f"{name}[1]", ends[1])
+    if not low < high:
+        raise ValueError(f"{name} must satisfy low < high, got ({low:g}, {high:g})")
+    if not math.isfinite(high - low):
+        raise ValueError(f"{name} is wider than a float can hold, got ({low:g}, {high:g}); narrow the range")
+    return low, high
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
+    """One of a few names."""
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    return value
+
+
+def check_scores(scores: Any, *, name: str = "scores") -> NDArray[Any]:
+    """A one-dimensional array of real, finite numbers; messages carry nothing from the array itself."""
+    array = np.asarray(scores)
+    if array.dtype == np.bool_ or not (
+        np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)
+    ):
+        raise TypeError(f"{name} must be real numbers (float or integer dtype), got dtype {array.dtype}")
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got {array.ndim} dimensions")
+    return array

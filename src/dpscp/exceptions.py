@@ -1,0 +1,17 @@
+"""The errors and warnings that carry a meaning of their own; every other mistake is a ValueError or TypeError."""
+
+from sklearn.exceptions import NotFittedError
+
+__all__ = ["BudgetError", "GuaranteeWarning", "NotFittedError", "SeededWarning"]
+
+
+class BudgetError(ValueError):
+    """A privacy target cannot be met: the message holds what was asked, what is possible, and what to change."""
+
+
+class GuaranteeWarning(UserWarning):
+    """A promise is weaker than the caller may expect (vacuous certificate, threshold at the end of its range)."""
+
+
+class SeededWarning(GuaranteeWarning):
+    """The run used a seed: it can be repeated by anybody who knows the seed, so it is not private."""

@@ -1,0 +1,138 @@
+"""The smallest noise that fits a budget. Every search ends on the side that keeps the budget.
+
+The returned value was itself put through the accountant and found within the budget.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+from dp_accounting.dp_event import DpEvent, NoOpDpEvent
+
+from dpscp._checks import check_choice, check_count, check_fraction, check_positive, check_probability
+from dpscp.exceptions import BudgetError
+from dpscp.privacy.accounting import epsilon_of, is_private
+from dpscp.privacy.events import compose, dpsgd_event, gaussian_event, require_event
+from dpscp.privacy.ledger import Ledger
+from dpscp.privacy.noise import lattice_noise
+from dpscp.privacy.tradeoff import gdp_mu
+
+__all__ = ["as_event", "count_noise", "noise_multiplier", "smallest_noise"]
+
+_PRECISION = 2e-4
+_LARGEST_NOISE, _SMALLEST_NOISE = 1e9, 1e-3
+# Brackets are walked in short strides: far below the answer a privacy loss distribution is wide and slow.
+_STRIDE = 1.2
+
+
+def as_event(training: DpEvent | Ledger | None) -> DpEvent:
+    """The event of a training stage given as an event, a ledger, or None for nothing spent."""
+    if training is None:
+        return NoOpDpEvent()
+    return training.event if isinstance(training, Ledger) else require_event(training)
+
+
+def smallest_noise(
+    event_at: Callable[[float], DpEvent], epsilon: float, delta: float, *, accountant: str = "pld", guess: float = 1.0
+) -> float:
+    """The smallest noise at which ``event_at(noise)`` is (epsilon, delta)-DP: it spends at least 99.98 % of epsilon.
+
+    ``event_at`` must lose privacy as the noise falls. ``BudgetError`` if no noise is enough.
+    """
+
+    def cost(noise: float) -> float:
+        return epsilon_of(event_at(noise), delta, accountant)
+
+    good = check_positive("guess", guess)
+    good_cost = cost(good)
+    bad, bad_cost = math.nan, math.nan
+    while good_cost > epsilon:
+        bad, bad_cost = good, good_cost
+        good *= _STRIDE
+        good_cost = cost(good)
+        if good > _LARGEST_NOISE:
+            raise BudgetError(f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}")
+    while math.isnan(bad):
+        if good < _SMALLEST_NOISE:
+            return good
+        trial_cost = cost(trial := good / _STRIDE)
+        if trial_cost <= epsilon:
+            good, good_cost = trial, trial_cost
+        else:
+            bad, bad_cost = trial, trial_cost
+    aim = epsilon * (1 - _PRECISION / 2)
+    while good_cost < epsilon * (1 - _PRECISION) and good / bad > 1 + _PRECISION:
+        # log cost is nearly linear in log noise; the clip keeps the bracket shrinking where it is not
+        share = math.log(bad_cost / aim) / math.log(bad_cost / good_cost) if good_cost > 0 else 0.5
+        middle = bad * (good / bad) ** min(max(share, 0.05), 0.95)
+        middle_cost = cost(middle)
+        if middle_cost <= epsilon:
+            good, good_cost = middle, middle_cost
+        else:
+            bad, bad_cost = middle, middle_cost
+    return good
+
+
+def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int, accountant: str = "pld") -> float:
+    """The smallest noise multiplier with which DP-SGD is (epsilon, delta)-DP."""
+    check_positive("epsilon", epsilon)
+    check_probability("delta", delta)
+    check_fraction("sampling_rate", sampling_rate)
+    check_count("steps", steps)
+
+    def event_at(noise: float) -> DpEvent:
+        return dpsgd_event(noise, sampling_rate, steps)
+
+    guess = 1.0
+    if accountant == "pld":  # Rényi accounting is quick and a little above the answer
+        guess = smallest_noise(event_at, epsilon, delta, accountant="rdp")
+    return smallest_noise(event_at, epsilon, delta, accountant=accountant, guess=guess)
+
+
+def count_noise(
+    epsilon: float,
+    delta: float,
+    steps: int,
+    training: DpEvent | Ledger | None = None,
+    sensitivity: float = 1.0,
+    accountant: str = "pld",
+) -> float:
+    """The smallest standard deviation of the noise on each of ``steps`` counts that keeps the whole release in budget.
+
+    ``training`` is what was spent before on the same records; leave it out for a held-out part. ``sensitivity``
+    is the rank statistic's (1/2 centred, max(alpha, 1 - alpha) linear, 1 for the paper's). Under ``pld`` and ``rdp``
+    the noise is the integer noise that the search really adds; under ``gdp`` it is continuous, for planning.
+
+    >>> [round(count_noise(eps, 1e-5, steps=20, accountant="rdp"), 2) for eps in (0.5, 1, 2)]
+    [34.29, 18.09, 9.61]
+
+    Paper: Lemma 2 [lemma:search_privacy], Supplement S6.1
+    """
+    check_positive("epsilon", epsilon)
+    check_probability("delta", delta)
+    check_count("steps", steps)
+    check_positive("sensitivity", sensitivity)
+    check_choice("accountant", accountant, ("pld", "rdp", "gdp"))
+    spent = as_event(training)
+    if not is_private(spent):
+        raise BudgetError("training is not private: no calibration noise can repair that")
+    already = epsilon_of(spent, delta, accountant)
+    if already >= epsilon:
+        raise BudgetError(
+            f"training alone spends epsilon = {already:.4g} at delta = {delta:g}, the whole budget is "
+            f"epsilon = {epsilon:g}: nothing is left for calibration; raise epsilon or train with more noise"
+        )
+
+    def whole(noise: float) -> DpEvent:
+        if accountant == "gdp":
+            return compose(spent, gaussian_event(noise / sensitivity, steps))
+        return compose(spent, lattice_noise(noise, sensitivity_fraction(sensitivity)).event(steps))
+
+    guess = sensitivity * math.sqrt(steps) / gdp_mu(epsilon, delta)
+    noise = smallest_noise(whole, epsilon, delta, accountant=accountant, guess=guess)
+    return noise if accountant == "gdp" else lattice_noise(noise, sensitivity_fraction(sensitivity)).count_noise
+
+
+def sensitivity_fraction(sensitivity: float) -> Fraction:
+    """The sensitivity as the rational number that integer noise needs, rounded up to a multiple of 1e-6."""
+    return Fraction(math.ceil(Fraction(sensitivity).limit_denominator(10**9) * 10**6), 10**6)

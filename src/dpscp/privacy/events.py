@@ -1,0 +1,259 @@
+"""What happened to the data: thin helpers over dp-accounting's events, and the few events it lacks.
+
+An event says what was released and with how much noise; what that costs is decided in ``accounting``. Every
+helper takes public numbers only. Neighbouring data sets differ by one added or removed record throughout.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import attr
+from dp_accounting import dp_event
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
+
+from dpscp._checks import check_count, check_fraction, check_nonnegative, check_positive
+
+__all__ = [
+    "ApproximateDpEvent",
+    "DiscreteGaussianDpEvent",
+    "DpEvent",
+    "ParallelDpEvent",
+    "approximate_dp_event",
+    "compose",
+    "discrete_gaussian_event",
+    "dpsgd_event",
+    "event_from_dict",
+    "event_to_dict",
+    "gaussian_event",
+    "non_private_event",
+    "parallel",
+    "possible_histories",
+]
+
+# A ledger with several parallel stages has one history for each combination of parts; real ones have a handful.
+_MOST_HISTORIES = 64
+
+
+@attr.frozen
+class DiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]
+    """Integer noise: discrete Gaussian of scale ``sigma`` on an integer statistic of sensitivity ``sensitivity``.
+
+    Exactly rho-zCDP with rho = (sensitivity / sigma)^2 / 2; its trade-off curve lies slightly below the
+    continuous Gaussian's, so it is accounted for with its own privacy loss distribution.
+    """
+
+    sigma: int
+    sensitivity: int = 1
+
+
+@attr.frozen
+class ApproximateDpEvent(DpEvent):  # type: ignore[misc]
+    """A mechanism of which only an (epsilon, delta) guarantee is known."""
+
+    epsilon: float
+    delta: float = 0.0
+
+
+@attr.frozen
+class ParallelDpEvent(DpEvent):  # type: ignore[misc]
+    """Mechanisms on disjoint parts of the records: one record meets exactly one of ``events``.
+
+    The part must be a fixed function of the record itself, or drawn for each record on its own. The cost is
+    the worst of the parts, not the sum: the parallel composition of f-DP.
+    """
+
+    events: tuple[DpEvent, ...] = attr.field(converter=tuple)
+
+
+def gaussian_event(noise_multiplier: float, count: int = 1) -> DpEvent:
+    """``count`` releases with continuous Gaussian noise of ``noise_multiplier`` times the sensitivity."""
+    event = GaussianDpEvent(check_positive("noise_multiplier", noise_multiplier))
+    count = check_count("count", count)
+    return event if count == 1 else SelfComposedDpEvent(event, count)
+
+
+def dpsgd_event(noise_multiplier: float, sampling_rate: float, steps: int) -> DpEvent:
+    """``steps`` noisy gradient sums over Poisson samples; ``sampling_rate=1`` is full-batch descent.
+
+    Paper: Algorithm 3 [alg:dp-sgd]
+    """
+    check_positive("noise_multiplier", noise_multiplier)
+    sampling_rate = check_fraction("sampling_rate", sampling_rate)
+    if sampling_rate == 1:
+        return gaussian_event(noise_multiplier, steps)
+    step = PoissonSampledDpEvent(sampling_rate, GaussianDpEvent(float(noise_multiplier)))
+    return SelfComposedDpEvent(step, check_count("steps", steps))
+
+
+def discrete_gaussian_event(sigma: int, sensitivity: int = 1, count: int = 1) -> DpEvent:
+    """``count`` integer releases with discrete Gaussian noise of integer scale ``sigma``."""
+    event = DiscreteGaussianDpEvent(check_count("sigma", sigma), check_count("sensitivity", sensitivity))
+    count = check_count("count", count)
+    return event if count == 1 else SelfComposedDpEvent(event, count)
+
+
+def approximate_dp_event(epsilon: float, delta: float = 0.0) -> DpEvent:
+    """A step known only to be (epsilon, delta)-DP."""
+    epsilon, delta = check_nonnegative("epsilon", epsilon), check_nonnegative("delta", delta)
+    if delta >= 1:
+        raise ValueError(f"delta must be below 1, got {delta:g}; use non_private_event for a step without privacy")
+    return ApproximateDpEvent(epsilon, delta)
+
+
+def non_private_event() -> DpEvent:
+    """A step without any privacy; it makes the whole ledger's epsilon infinite."""
+    return NonPrivateDpEvent()
+
+
+def compose(*events: DpEvent) -> DpEvent:
+    """One event for several that were run one after the other on the same records."""
+    for event in events:
+        require_event(event)
+    if len(events) == 1:
+        return events[0]
+    return ComposedDpEvent(list(events)) if events else NoOpDpEvent()
+
+
+def parallel(*events: DpEvent) -> DpEvent:
+    """One event for several that were run on disjoint parts of the records (see ``ParallelDpEvent``)."""
+    for event in events:
+        require_event(event)
+    distinct = tuple(dict.fromkeys(map(_hashable, events)))
+    if not distinct:
+        return NoOpDpEvent()
+    return distinct[0] if len(distinct) == 1 else ParallelDpEvent(distinct)
+
+
+def require_event(event: object) -> DpEvent:
+    """Return ``event`` if it is one, or raise."""
+    if not isinstance(event, DpEvent):
+        raise TypeError(f"event must be a DpEvent (see dpscp.privacy.dpsgd_event), got {type(event).__name__}")
+    return event
+
+
+def _hashable(event: DpEvent) -> DpEvent:
+    """The same event with tuples for lists, so that equal events are found by hashing."""
+    if isinstance(event, ComposedDpEvent):
+        return ComposedDpEvent(tuple(_hashable(e) for e in event.events))
+    if isinstance(event, SelfComposedDpEvent):
+        return SelfComposedDpEvent(_hashable(event.event), event.count)
+    return event
+
+
+def possible_histories(event: DpEvent) -> list[Mapping[DpEvent, int]]:
+    """What one record may have met: for each choice of its parallel parts, how often each basic event ran.
+
+    The privacy of ``event`` is the worst over the list, because a record lies in exactly one part.
+    """
+    histories = _histories(require_event(event))
+    return [dict(h) for h in {frozenset(h.items()): h for h in histories}.values()]
+
+
+def _histories(event: DpEvent) -> list[Counter[DpEvent]]:
+    if isinstance(event, NoOpDpEvent):
+        return [Counter()]
+    if isinstance(event, SelfComposedDpEvent):
+        inner = _histories(event.event)
+        if len(inner) > 1 and event.count > 1:
+            raise ValueError("a parallel event cannot be repeated: write each repetition as its own entry")
+        return [Counter({e: k * event.count for e, k in h.items()}) for h in inner]
+    if isinstance(event, ParallelDpEvent):
+        return [h for part in event.events for h in _histories(part)]
+    if isinstance(event, ComposedDpEvent):
+        parts = [_distinct(_histories(e)) for e in event.events]
+        total = 1
+        for part in parts:
+            total *= len(part)
+        if total > _MOST_HISTORIES:
+            raise ValueError(f"more than {_MOST_HISTORIES} combinations of parallel parts: merge some entries")
+        return [sum(choice, Counter()) for choice in itertools.product(*parts)]
+    if isinstance(event, PoissonSampledDpEvent):
+        return [Counter({PoissonSampledDpEvent(event.sampling_probability, _sampled_gaussian(event.event)): 1})]
+    return [Counter({event: 1})]
+
+
+def _distinct(histories: list[Counter[DpEvent]]) -> list[Counter[DpEvent]]:
+    return list({frozenset(h.items()): h for h in histories}.values())
+
+
+def _sampled_gaussian(event: DpEvent) -> GaussianDpEvent:
+    """The one Gaussian that a sampled event amounts to."""
+    if isinstance(event, GaussianDpEvent):
+        return event
+    if isinstance(event, SelfComposedDpEvent) and isinstance(event.event, GaussianDpEvent):
+        return GaussianDpEvent(event.event.noise_multiplier / event.count**0.5)
+    raise ValueError(f"only Gaussian noise can be accounted for under Poisson sampling, got {type(event).__name__}")
+
+
+_LEAVES: dict[str, type[DpEvent]] = {
+    "gaussian": GaussianDpEvent,
+    "laplace": LaplaceDpEvent,
+    "discrete_gaussian": DiscreteGaussianDpEvent,
+    "approximate_dp": ApproximateDpEvent,
+    "no_op": NoOpDpEvent,
+    "non_private": NonPrivateDpEvent,
+}
+_LEAF_NAMES = {cls: name for name, cls in _LEAVES.items()}
+
+
+def event_to_dict(event: DpEvent) -> dict[str, Any]:
+    """The event as plain JSON values."""
+    if isinstance(event, SelfComposedDpEvent):
+        return {"type": "repeated", "count": int(event.count), "event": event_to_dict(event.event)}
+    if isinstance(event, PoissonSampledDpEvent):
+        rate = float(event.sampling_probability)
+        return {"type": "poisson_sampled", "sampling_rate": rate, "event": event_to_dict(event.event)}
+    if isinstance(event, ComposedDpEvent):
+        return {"type": "composed", "events": [event_to_dict(e) for e in event.events]}
+    if isinstance(event, ParallelDpEvent):
+        return {"type": "parallel", "events": [event_to_dict(e) for e in event.events]}
+    name = _LEAF_NAMES.get(type(event))
+    if name is None:
+        raise ValueError(f"{type(event).__name__} has no JSON form; known: {', '.join(_LEAVES)}")
+    return {"type": name} | attr.asdict(event)
+
+
+def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
+    """The event that ``event_to_dict`` wrote; anything else is refused."""
+    if not isinstance(data, Mapping) or "type" not in data:
+        raise ValueError("an event must be an object with a 'type'")
+    fields = {key: value for key, value in data.items() if key != "type"}
+    kind = data["type"]
+    try:
+        if kind == "repeated":
+            return SelfComposedDpEvent(event_from_dict(fields["event"]), check_count("count", fields["count"]))
+        if kind == "poisson_sampled":
+            rate = check_fraction("sampling_rate", fields["sampling_rate"])
+            return PoissonSampledDpEvent(rate, event_from_dict(fields["event"]))
+        if kind == "composed":
+            return ComposedDpEvent([event_from_dict(e) for e in fields["events"]])
+        if kind == "parallel":
+            return ParallelDpEvent(tuple(event_from_dict(e) for e in fields["events"]))
+        if kind == "gaussian":
+            return gaussian_event(**fields)
+        if kind == "laplace":
+            return LaplaceDpEvent(check_positive("noise_multiplier", fields["noise_multiplier"]))
+        if kind == "discrete_gaussian":
+            return discrete_gaussian_event(**fields)
+        if kind == "approximate_dp":
+            return approximate_dp_event(**fields)
+        if kind in ("no_op", "non_private") and not fields:
+            return _LEAVES[kind]()
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the fields of a {kind!r} event are wrong: {error}") from None
+    raise ValueError(f"unknown event type {kind!r}; known: {', '.join([*_LEAVES, 'repeated', 'poisson_sampled'])}")
+
+
+# dp-accounting's own module, for callers that need an event without a helper here.
+dp_event = dp_event

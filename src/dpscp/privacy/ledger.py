@@ -1,0 +1,185 @@
+"""The ledger: everything that was spent on one set of records, and every fact that was declared public.
+
+A ledger is immutable; adding an entry returns a new one. It knows no model and no score.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from dpscp._checks import check_nonnegative, check_positive, check_probability
+from dpscp.exceptions import BudgetError
+from dpscp.privacy.accounting import Direction, delta_of, epsilon_of, is_private, tradeoff_of
+from dpscp.privacy.events import DpEvent, compose, event_from_dict, event_to_dict, require_event
+from dpscp.privacy.tradeoff import Tradeoff
+
+__all__ = ["Budget", "Entry", "Ledger"]
+
+_FORMAT = "dpscp-ledger"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A privacy target: the whole release must be (epsilon, delta)-DP."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_positive("epsilon", self.epsilon)
+        check_probability("delta", self.delta)
+
+    def require(self, ledger: "Ledger", accountant: str = "pld") -> None:
+        """Raise ``BudgetError`` with both numbers if ``ledger`` spends more than this budget."""
+        spent = ledger.epsilon(self.delta, accountant)
+        if spent > self.epsilon:
+            steps = f" (not private: {', '.join(ledger.non_private_stages)})" if math.isinf(spent) else ""
+            raise BudgetError(
+                f"the ledger spends epsilon = {spent:.4g}{steps} at delta = {self.delta:g}, over the budget of "
+                f"epsilon = {self.epsilon:g}; raise the budget or spend less"
+            )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the ledger: which stage, what happened, and a note for a person."""
+
+    stage: str
+    event: DpEvent
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What was spent, in order, under add/remove-one-record neighbours.
+
+    The entries compose adaptively, one after the other, on the same records; disjoint parts enter as one
+    ``parallel`` event. ``public_facts`` lists what was declared public. ``seeded`` marks a run whose noise came from
+    a seed: its numbers are what the mechanism would cost, but the run itself is not private.
+
+    >>> from dpscp.privacy import dpsgd_event
+    >>> ledger = Ledger().add("train", dpsgd_event(2.0, 0.01, 100), note="linear head")
+    >>> round(ledger.epsilon(1e-5), 2), ledger.is_private
+    (0.18, True)
+
+    Paper: Theorem 1 [thm:overall_privacy]
+    """
+
+    entries: tuple[Entry, ...] = ()
+    public_facts: Mapping[str, Any] = field(default_factory=dict)
+    seeded: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", tuple(self.entries))
+        object.__setattr__(self, "public_facts", MappingProxyType(dict(self.public_facts)))
+
+    def add(self, stage: str, event: DpEvent, note: str = "") -> "Ledger":
+        """A new ledger with one more entry."""
+        return replace(self, entries=(*self.entries, Entry(str(stage), require_event(event), str(note))))
+
+    def declare(self, **facts: Any) -> "Ledger":
+        """A new ledger with more public facts (plain JSON values)."""
+        json.dumps(facts)
+        return replace(self, public_facts={**self.public_facts, **facts})
+
+    def mark_seeded(self) -> "Ledger":
+        """A new ledger that says its noise came from a seed."""
+        return replace(self, seeded=True)
+
+    def then(self, other: "Ledger") -> "Ledger":
+        """A new ledger with the entries and facts of ``other`` after this one's."""
+        return Ledger(
+            self.entries + other.entries,
+            {**self.public_facts, **other.public_facts},
+            self.seeded or other.seeded,
+        )
+
+    @property
+    def event(self) -> DpEvent:
+        """All entries as one event."""
+        return compose(*(entry.event for entry in self.entries))
+
+    @property
+    def non_private_stages(self) -> tuple[str, ...]:
+        """The stages without any privacy."""
+        return tuple(entry.stage for entry in self.entries if not is_private(entry.event))
+
+    @property
+    def is_private(self) -> bool:
+        """Whether every step has privacy and no seed was used."""
+        return not self.seeded and not self.non_private_stages
+
+    def epsilon(self, delta: float, accountant: str = "pld") -> float:
+        """Epsilon at ``delta`` of everything in the ledger; infinite if a step is not private."""
+        return epsilon_of(self.event, delta, accountant)
+
+    def delta(self, epsilon: ArrayLike, accountant: str = "pld") -> Any:
+        """Delta at ``epsilon`` (a number or an array): the privacy profile."""
+        return delta_of(self.event, epsilon, accountant)
+
+    def tradeoff(self, x: ArrayLike) -> Any:
+        """The attacker's smallest miss rate at false-alarm rate ``x``: the trade-off function f of the whole ledger."""
+        return self.tradeoff_function()(x)
+
+    def tradeoff_function(self, direction: Direction = "both") -> Tradeoff:
+        """The trade-off function itself; ``direction="add"`` is the one-sided curve that Result B needs."""
+        return tradeoff_of(self.event, direction=direction)
+
+    def to_json(self) -> str:
+        """The ledger as JSON text, with a format name and version."""
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "seeded": self.seeded,
+                "public_facts": dict(self.public_facts),
+                "entries": [{"stage": e.stage, "event": event_to_dict(e.event), "note": e.note} for e in self.entries],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Ledger":
+        """The ledger that ``to_json`` wrote; a text of another format or a newer version is refused."""
+        try:
+            data = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError("this is not a ledger: the text is not JSON") from None
+        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            raise ValueError(f"this is not a ledger: expected JSON of format {_FORMAT!r}")
+        if data.get("version") != _VERSION:
+            raise ValueError(f"ledger version {data.get('version')!r} is unknown, this release reads {_VERSION}")
+        try:
+            entries = tuple(
+                Entry(str(e["stage"]), event_from_dict(e["event"]), str(e["note"])) for e in data["entries"]
+            )
+            return cls(entries, dict(data["public_facts"]), bool(data["seeded"]))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"the ledger is damaged: {error}") from None
+
+    def summary(self, delta: float) -> str:
+        """A few lines for a person: each entry, the total, and what was declared public."""
+        delta = check_probability("delta", delta)
+        lines = [
+            f"{e.stage}: epsilon {epsilon_of(e.event, delta):.4g} alone at delta {delta:g}"
+            + (f" ({e.note})" if e.note else "")
+            for e in self.entries
+        ]
+        total = self.epsilon(delta)
+        lines.append(f"total: epsilon {total:.4g} at delta {delta:g}")
+        if self.non_private_stages:
+            lines.append(f"NOT private because of: {', '.join(self.non_private_stages)}")
+        if self.seeded:
+            lines.append("NOT private: the noise came from a seed")
+        if self.public_facts:
+            lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in self.public_facts.items()))
+        return "\n".join(lines)
+
+    def remaining(self, budget: Budget, accountant: str = "pld") -> float:
+        """How far the total epsilon lies below the budget's, at the budget's delta (negative if over)."""
+        return check_nonnegative("epsilon", budget.epsilon) - self.epsilon(budget.delta, accountant)

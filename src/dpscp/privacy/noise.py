@@ -1,0 +1,223 @@
+"""Randomness that may decide something private.
+
+* ``DiscreteGaussian``: exact integer noise after Canonne, Kamath and Steinke (2020). Every decision is a comparison of
+  integers drawn from operating-system entropy; no floating-point number takes part.
+* ``LatticeNoise``: what integer noise a statistic of rational sensitivity needs for a wanted standard deviation.
+* ``secure_generator``: a NumPy ``Generator`` on a cryptographic stream, for bulk Gaussian noise in training.
+
+A seed gives the same draws to anybody who knows it. It is accepted for tests and experiments, and it warns.
+"""
+
+import math
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._checks import check_count, check_positive
+from dpscp.exceptions import SeededWarning
+from dpscp.privacy.events import DpEvent, discrete_gaussian_event
+
+__all__ = [
+    "IntegerSource",
+    "LatticeNoise",
+    "lattice_noise",
+    "sample_discrete_gaussian",
+    "secure_generator",
+    "seed_of",
+]
+
+# Scale of the integer noise: fine enough that rounding the scale up to an integer costs less than 0.03 %, and small
+# enough that the sampler's products fit in 64 bits.
+_LATTICE_SCALE = 4096
+_INT64_SCALE = 2**15
+
+
+class IntegerSource:
+    """Uniform integers from operating-system entropy, or from a seed (not private)."""
+
+    def __init__(self, random_state: int | None = None) -> None:
+        seed = seed_of(random_state)
+        self._bytes: Callable[[int], bytes] = os.urandom if seed is None else np.random.default_rng(seed).bytes
+
+    def below(self, bound: int, size: int) -> NDArray[Any]:
+        """``size`` independent integers, uniform on 0 .. bound - 1, by rejection: exactly uniform."""
+        if bound <= 2**62:
+            return self._small(bound, size)
+        width = (bound.bit_length() + 7) // 8
+        mask = (1 << bound.bit_length()) - 1
+        drawn = np.empty(size, dtype=object)
+        for i in range(size):
+            value = bound
+            while value >= bound:
+                value = int.from_bytes(self._bytes(width), "little") & mask
+            drawn[i] = value
+        return drawn
+
+    def _small(self, bound: int, size: int) -> NDArray[np.int64]:
+        mask = np.uint64((1 << (bound - 1).bit_length()) - 1)
+        drawn = np.empty(size, dtype=np.int64)
+        todo = np.arange(size)
+        while todo.size:
+            words = np.frombuffer(self._bytes(8 * todo.size), dtype="<u8") & mask
+            drawn[todo] = words
+            todo = todo[words >= bound]
+        return drawn
+
+    def bernoulli(self, numerator: Any, denominator: int) -> NDArray[np.bool_]:
+        """Independent coins of probability numerator / denominator, one for each entry of ``numerator``."""
+        hits: NDArray[np.bool_] = np.asarray(self.below(denominator, len(numerator)) < numerator, dtype=bool)
+        return hits
+
+    def bernoulli_exp(self, numerator: Any, denominator: int) -> NDArray[np.bool_]:
+        """Independent coins of probability exp(-numerator / denominator), by von Neumann's series of fair decisions."""
+        alive = np.ones(len(numerator), dtype=bool)
+        whole, rest = numerator // denominator, numerator % denominator
+        # exp(-k) is k coins of exp(-1)
+        pending = np.flatnonzero(whole > 0)
+        left = whole[pending]
+        while pending.size:
+            won = self._exp_below_one(np.ones(pending.size, dtype=np.int64), 1)
+            alive[pending[~won]] = False
+            left = left - 1
+            keep = won & np.asarray(left > 0, dtype=bool)
+            pending, left = pending[keep], left[keep]
+        last = np.flatnonzero(alive)
+        alive[last] = self._exp_below_one(rest[last], denominator)
+        return alive
+
+    def _exp_below_one(self, numerator: Any, denominator: int) -> NDArray[np.bool_]:
+        """Coins of probability exp(-g) for 0 <= g <= 1: the first k at which a coin of g / k fails is odd."""
+        result = np.zeros(len(numerator), dtype=bool)
+        running = np.arange(len(numerator))
+        k = 1
+        while running.size:
+            # a coin of g / k is a coin of g and, independently, one of 1 / k
+            again = self.bernoulli(numerator[running], denominator) & (self.below(k, running.size) == 0)
+            result[running[~again]] = k % 2 == 1
+            running = running[again]
+            k += 1
+        return result
+
+
+def sample_discrete_gaussian(sigma: int, size: int, source: IntegerSource) -> NDArray[Any]:
+    """``size`` exact draws of the discrete Gaussian: P(x) proportional to exp(-x^2 / (2 sigma^2)) on the integers.
+
+    Integer arithmetic only; 64-bit where the products fit, Python integers beyond.
+    """
+    sigma = check_count("sigma", sigma)
+    dtype: Any = np.int64 if sigma < _INT64_SCALE else object
+    t = sigma + 1
+    scale = sigma * t
+    drawn = np.empty(size, dtype=dtype)
+    todo = np.arange(size)
+    while todo.size:
+        candidate = _discrete_laplace(t, todo.size, source).astype(dtype)
+        # accept with probability exp(-(|x| t - sigma^2)^2 / (2 sigma^2 t^2)), the square split at multiples of
+        # sigma * t so that every product stays small
+        gap = abs(abs(candidate) * t - sigma * sigma)
+        whole, rest = gap // scale, gap % scale
+        accepted = source.bernoulli_exp(whole * whole, 2)
+        index = np.flatnonzero(accepted)
+        index = index[source.bernoulli_exp(whole[index] * rest[index], scale)]
+        index = index[source.bernoulli_exp(rest[index] * rest[index], 2 * scale * scale)]
+        drawn[todo[index]] = candidate[index]
+        todo = np.delete(todo, index)
+    return drawn
+
+
+def _discrete_laplace(t: int, size: int, source: IntegerSource) -> NDArray[Any]:
+    """Exact draws with P(x) proportional to exp(-|x| / t)."""
+    drawn = np.zeros(size, dtype=np.int64 if t <= _INT64_SCALE else object)
+    todo = np.arange(size)
+    while todo.size:
+        offset = source.below(t, todo.size)
+        kept = np.flatnonzero(source.bernoulli_exp(offset, t))
+        blocks = np.zeros(kept.size, dtype=np.int64)
+        running = np.arange(kept.size)
+        while running.size:
+            running = running[source.bernoulli_exp(np.ones(running.size, dtype=np.int64), 1)]
+            blocks[running] += 1
+        magnitude = offset[kept] + t * blocks.astype(offset.dtype)
+        negative = source.below(2, kept.size) == 1
+        # zero would be drawn twice, once for each sign: one of them is refused
+        kept_again = ~(negative & np.asarray(magnitude == 0, dtype=bool))
+        chosen = todo[kept[kept_again]]
+        drawn[chosen] = np.where(negative, -magnitude, magnitude)[kept_again]
+        todo = np.delete(todo, kept[kept_again])
+    return drawn
+
+
+@dataclass(frozen=True)
+class LatticeNoise:
+    """Integer noise for a statistic of rational sensitivity: multiply the statistic by ``scale``, add the noise.
+
+    ``count_noise`` is the standard deviation in the statistic's own units, never below what was asked for.
+    """
+
+    scale: int
+    sigma: int
+    sensitivity: int
+
+    @property
+    def count_noise(self) -> float:
+        """Standard deviation of the noise in units of the statistic."""
+        return self.sigma / self.scale
+
+    def event(self, count: int) -> DpEvent:
+        """The event of ``count`` releases."""
+        return discrete_gaussian_event(self.sigma, self.sensitivity, count)
+
+    def sample(self, size: int, source: IntegerSource) -> list[int]:
+        """``size`` draws, in units of 1 / scale."""
+        return [int(z) for z in sample_discrete_gaussian(self.sigma, size, source)]
+
+
+def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> LatticeNoise:
+    """The integer noise of standard deviation ``count_noise`` (rounded up by less than 0.03 %).
+
+    >>> noise = lattice_noise(40, Fraction(1, 2))
+    >>> noise.sensitivity / noise.scale, noise.count_noise
+    (0.5, 40.0)
+    """
+    count_noise = check_positive("count_noise", count_noise)
+    check_positive("sensitivity", sensitivity)
+    exact = sensitivity if isinstance(sensitivity, Fraction) else Fraction(sensitivity).limit_denominator(10**6)
+    base = exact.denominator
+    refine = max(1, math.ceil(Fraction(_LATTICE_SCALE) / (Fraction(count_noise) * base)))
+    scale = base * refine
+    sigma = math.ceil(Fraction(count_noise) * scale)
+    return LatticeNoise(scale, sigma, exact.numerator * refine)
+
+
+def seed_of(random_state: object) -> int | None:
+    """None for system entropy; a checked integer seed, with a warning that the run is not private."""
+    if random_state is None:
+        return None
+    seed = check_count("random_state", random_state, minimum=0)
+    warnings.warn(
+        f"random_state={seed}: the noise can be recomputed from the seed, so this run is NOT private; "
+        "use random_state=None to release anything",
+        SeededWarning,
+        stacklevel=3,
+    )
+    return seed
+
+
+def secure_generator(random_state: int | None = None) -> np.random.Generator:
+    """A NumPy generator on AES-128 in counter mode, keyed from the operating system; or a seeded one (warns).
+
+    AES-CTR is a cryptographic stream: its output cannot be told from uniform bits without the key. The Gaussian
+    draws made from it are still floating-point numbers, see docs/decisions.md for what that leaves open.
+    """
+    seed = seed_of(random_state)
+    if seed is not None:
+        return np.random.Generator(np.random.PCG64(seed))
+    from randomgen import AESCounter  # only training needs it
+
+    return np.random.Generator(AESCounter(key=int.from_bytes(os.urandom(16), "little")))
