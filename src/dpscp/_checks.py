@@ -87,7 +87,7 @@ def check_range(name: str, value: object) -> tuple[float, float]:
     low, high = real_number(f"{name}[0]", ends[0]), real_number(f"{name}[1]", ends[1])
     if not low < high:
         raise ValueError(f"{name} must satisfy low < high, got ({low:g}, {high:g})")
-    if not math.isfinite(high - low):
+    if not (math.isfinite(high - low) and math.isfinite(low + high)):
         raise ValueError(f"{name} is wider than a float can hold, got ({low:g}, {high:g}); narrow the range")
     return low, high
 

@@ -1,0 +1,342 @@
+"""What is proven about coverage, as numbers: the paper's statements, Results A to E, and the certificate.
+
+Every function takes public numbers only and can be called before any data is touched.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from scipy import stats
+
+from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, real_number
+from dpscp.privacy import Tradeoff
+from dpscp.quantile import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
+from dpscp.quantile.correction import expected_clipped_rank
+from dpscp.training.stability import (
+    Stability,
+    expected_gap_dpsgd_projection,
+    expected_gap_dpsgd_smooth,
+    stability_dpsgd_fixed_normaliser,
+    stability_dpsgd_projection,
+    stability_dpsgd_smooth,
+    stability_objective_perturbation,
+    stability_output_perturbation,
+    stability_summary,
+)
+
+__all__ = [
+    "Certificate",
+    "Stability",
+    "blackbox_floor",
+    "coverage_lower_bound",
+    "dpsgd_coverage",
+    "expected_gap_dpsgd_projection",
+    "expected_gap_dpsgd_smooth",
+    "expected_maximum",
+    "marginal_miss_bound",
+    "marginal_offset",
+    "marginal_rank_target",
+    "minimum_part_size",
+    "overall_mu",
+    "rank_buffer",
+    "search_mu",
+    "smallest_useful_n",
+    "stability_dpsgd_fixed_normaliser",
+    "stability_dpsgd_projection",
+    "stability_dpsgd_smooth",
+    "stability_objective_perturbation",
+    "stability_output_perturbation",
+    "stability_summary",
+    "union_noise_buffer",
+    "universal_alpha",
+    "universal_floor",
+    "value_buffer",
+]
+
+
+# ---- privacy statements of the paper
+
+
+def search_mu(count_noise: float, steps: int, sensitivity: float = 1.0) -> float:
+    """The GDP level of a search with continuous noise: sensitivity * sqrt(steps) / count_noise (for planning).
+
+    Paper: Lemma 2 [lemma:search_privacy]
+    """
+    count_noise, sensitivity = check_positive("count_noise", count_noise), check_positive("sensitivity", sensitivity)
+    return sensitivity * math.sqrt(check_count("steps", steps)) / count_noise
+
+
+def overall_mu(mu_train: float, mu_calib: float) -> float:
+    """The GDP level of training and calibration together: sqrt(mu_train^2 + mu_calib^2).
+
+    Paper: Theorem 1 [thm:overall_privacy]
+    """
+    return math.hypot(check_nonnegative("mu_train", mu_train), check_nonnegative("mu_calib", mu_calib))
+
+
+# ---- coverage from privacy alone
+
+
+def blackbox_floor(alpha: float, tradeoff: Tradeoff, failure_probability: float = 0.0) -> float:
+    """f(alpha + beta - alpha beta): what the privacy of the whole pipeline alone says about coverage.
+
+    Assumes: exchangeable records, permutation-invariant training, a search that errs with probability at most beta.
+
+    Paper: Theorem 2 [thm:dp_gap_two_sides], Corollary 1 [cor:blackbox_dpscp]
+    """
+    alpha = check_probability("alpha", alpha)
+    beta = check_nonnegative("failure_probability", failure_probability)
+    if beta >= 1:
+        raise ValueError(f"failure_probability must be below 1, got {beta:g}")
+    return float(tradeoff(alpha + beta - alpha * beta))
+
+
+def universal_floor(inner_alpha: float, tradeoff: Tradeoff) -> float:
+    """f_train(alpha'): the coverage proven for a search whose miss rate in the ideal world is at most alpha'.
+
+    ``tradeoff`` is the trade-off of *training* alone, in the "add" direction; the calibration budget costs no coverage.
+
+    Theory: Result B
+    """
+    return float(tradeoff(min(1.0, check_nonnegative("inner_alpha", inner_alpha))))
+
+
+def universal_alpha(alpha: float, tradeoff: Tradeoff) -> float:
+    """alpha': the largest inner level with f_train(alpha') >= 1 - alpha, rounded down; 0 if there is none.
+
+    Calibrating at alpha' gives coverage 1 - alpha in finite samples, with no assumption on model, density or ties.
+
+    >>> from dpscp.privacy import gaussian_tradeoff, gdp_mu
+    >>> half = gdp_mu(1.0, 1e-5) / 2**0.5
+    >>> round(1 - universal_alpha(0.1, gaussian_tradeoff(half)), 4)
+    0.9294
+
+    Theory: Result B
+    """
+    wanted = 1 - check_probability("alpha", alpha)
+    if tradeoff(0.0) < wanted:
+        return 0.0
+    good, bad = 0.0, alpha  # f(x) <= 1 - x, so alpha' is at most alpha
+    if tradeoff(bad) >= wanted:
+        return bad
+    while True:
+        middle = 0.5 * (good + bad)
+        if middle in (good, bad):
+            return good
+        good, bad = (middle, bad) if tradeoff(middle) >= wanted else (good, middle)
+
+
+# ---- Result A and what follows from it
+
+
+def marginal_miss_bound(n: int, rank_target: float, count_noise: float, steps: int) -> float:
+    """The largest miss rate of a search that accepts noisy counts from ``rank_target`` on, for exchangeable scores.
+
+    1 - E[clip(rank_target - max Z, 0, n + 1)] / (n + 1); the exact form of Result A, for any target.
+
+    Theory: Result A
+    """
+    n = check_count("n", n)
+    expected = expected_clipped_rank(real_number("rank_target", rank_target), n + 1.0, count_noise, steps)
+    return min(1.0, max(0.0, 1 - expected / (n + 1)))
+
+
+def smallest_useful_n(alpha: float, count_noise: float, steps: int) -> int:
+    """The smallest n whose rank target lies below n: with fewer records the threshold is expected at the end of the range.
+
+    Theory: Result A
+    """
+
+    def useful(n: int) -> bool:
+        return marginal_rank_target(n, alpha, count_noise, steps) <= n
+
+    high = 1
+    while not useful(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if useful(middle) else (middle, high)
+    return high
+
+
+def minimum_part_size(n_records: int, fraction: float, tail: float) -> int:
+    """The largest k with P(Binomial(n_records, fraction) < k) <= tail: a lower bound on the size of a random part.
+
+    The tail is charged to alpha.
+
+    Theory: Result E
+    """
+    n_records = check_count("n_records", n_records)
+    fraction, tail = check_probability("fraction", fraction), check_probability("tail", tail)
+    law = stats.binom(n_records, fraction)
+    size = int(law.ppf(tail))
+    while size > 0 and law.cdf(size - 1) > tail:
+        size -= 1
+    return size
+
+
+def value_buffer(score_lipschitz: float, shift_bound: float) -> float:
+    """2 L u: what Result C adds to the threshold when parameters move by at most u and scores are L-Lipschitz.
+
+    Theory: Result C
+    """
+    return 2 * check_nonnegative("score_lipschitz", score_lipschitz) * check_nonnegative("shift_bound", shift_bound)
+
+
+# ---- the paper's refined bound
+
+
+def rank_buffer(n: int, density_bound: float, score_lipschitz: float, shift_bound: float, delta_n: float) -> int:
+    """m_n = ceil(n fbar L u_n / delta_n), at least 0; 0 when nothing moves.
+
+    Paper: Theorem 3 [thm: coverage]
+    """
+    n = check_count("n", n)
+    moved = (
+        check_nonnegative("density_bound", density_bound)
+        * check_nonnegative("score_lipschitz", score_lipschitz)
+        * check_nonnegative("shift_bound", shift_bound)
+    )
+    if moved == 0:
+        return 0
+    return math.ceil(n * moved / check_positive("delta_n", delta_n))
+
+
+def coverage_lower_bound(
+    n: int,
+    alpha: float,
+    failure_probability: float,
+    density_bound: float,
+    score_lipschitz: float,
+    shift_bound: float,
+    delta_n: float,
+) -> float:
+    """(1 - beta)(1 - alpha - 2 fbar L u_n - 3 delta_n - 1/(n+1)), not below 0.
+
+    Assumes: stable training (u_n, delta_n), L-Lipschitz scores without ties, score density at most fbar near the target
+    quantile, and a search with the rank buffer m_n of ``rank_buffer`` and the union noise buffer.
+
+    Paper: Theorem 3 [thm: coverage]
+    """
+    n = check_count("n", n)
+    alpha = check_probability("alpha", alpha)
+    beta = check_nonnegative("failure_probability", failure_probability)
+    loss = (
+        2
+        * check_nonnegative("density_bound", density_bound)
+        * check_nonnegative("score_lipschitz", score_lipschitz)
+        * check_nonnegative("shift_bound", shift_bound)
+    )
+    bound = (1 - beta) * (1 - alpha - loss - 3 * check_nonnegative("delta_n", delta_n) - 1 / (n + 1))
+    return max(0.0, bound)
+
+
+def dpsgd_coverage(
+    n: int,
+    alpha: float,
+    failure_probability: float,
+    density_bound: float,
+    score_lipschitz: float,
+    stability: Stability,
+) -> dict[str, float]:
+    """The paper's coverage bound for a training stage with a known stability, term by term.
+
+    ``stability`` comes from ``stability_dpsgd_projection`` (regime I) or ``stability_dpsgd_smooth`` (regime II).
+    At real sample sizes the bound is usually vacuous: ``coverage`` is then 0.
+
+    Paper: Corollary 2 [cor:dpsgd_coverage]
+    """
+    u, delta_n = stability.shift_bound, stability.delta_n
+    buffer = rank_buffer(n, density_bound, score_lipschitz, u, delta_n) if delta_n < 1 else n
+    coverage = coverage_lower_bound(n, alpha, failure_probability, density_bound, score_lipschitz, u, min(delta_n, 1.0))
+    feasible = math.ceil((1 - alpha) * (n + 1)) + buffer <= n
+    return {
+        "coverage": coverage if feasible else 0.0,
+        "shift_bound": u,
+        "delta_n": delta_n,
+        "rank_buffer": float(buffer),
+        "density_term": 2 * density_bound * score_lipschitz * u,
+        "stability_term": 3 * delta_n,
+        "sample_term": 1 / (n + 1),
+    }
+
+
+# ---- the certificate
+
+_PROOF = {
+    "universal": "Result B: privacy of training bounds what reusing its records can do",
+    "stability": "Result C: one record moves every score by a bounded amount",
+    "split": "Result E: the threshold was found on records that training did not see",
+    "corrected": "Results A and D: asymptotic, each record's own influence is put back to first order",
+    "finite": "the paper's DP-SCP-F: rank buffer and union noise buffer",
+    "asymptotic": "the paper's DP-SCP-A: no buffer",
+}
+CERTIFIED = ("universal", "stability", "split")
+# Below this a coverage level is no promise anybody can use.
+_USELESS_LEVEL = 0.5
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The coverage promise of one release, in public numbers.
+
+    ``coverage`` is the level that is proven in finite samples; ``target`` the level that was asked for; ``terms`` the
+    numbers behind it, by name; ``assumptions`` what the proof needs. ``str()`` is a paragraph for a person.
+    """
+
+    guarantee: str
+    target: float
+    coverage: float
+    assumptions: tuple[str, ...]
+    terms: Mapping[str, Any]
+    advice: str = ""
+
+    def __post_init__(self) -> None:
+        if self.guarantee not in _PROOF:
+            raise ValueError(f"guarantee must be one of {', '.join(_PROOF)}, got {self.guarantee!r}")
+        object.__setattr__(self, "assumptions", tuple(self.assumptions))
+        object.__setattr__(self, "terms", MappingProxyType(dict(self.terms)))
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether the guarantee proves its target in finite samples."""
+        return self.guarantee in CERTIFIED and self.coverage >= self.target - 1e-12
+
+    @property
+    def is_vacuous(self) -> bool:
+        """Whether the promise is useless: a level nobody can use, or one that only full sets can keep."""
+        return self.coverage < _USELESS_LEVEL or not self.terms.get("finite_threshold_expected", True)
+
+    def __str__(self) -> str:
+        numbers = "; ".join(
+            f"{k.replace('_', ' ')} {_plain(v)}" for k, v in self.terms.items() if not isinstance(v, bool)
+        )
+        if self.is_certified:
+            head = (
+                f"Prediction sets hold the truth for at least {self.coverage:.1%} of new records on average, proven for "
+                f"finite samples (target {self.target:.1%})."
+            )
+        else:
+            head = (
+                f"No finite-sample proof of the target {self.target:.1%}: coverage is expected near the target, and at "
+                f"least {self.coverage:.1%} is proven by the privacy of training alone."
+            )
+        if self.is_vacuous:
+            head += " VACUOUS: with these numbers the promise is kept only by sets too large to be of use."
+        parts = [
+            head,
+            f"Why: {_PROOF[self.guarantee]}.",
+            f"Assumes: {'; '.join(self.assumptions)}.",
+            f"Numbers: {numbers}.",
+        ]
+        if self.advice:
+            parts.append(self.advice)
+        return " ".join(parts)
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

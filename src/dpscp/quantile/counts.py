@@ -1,0 +1,286 @@
+"""Where the counts C(t) = #{scores <= t} come from.
+
+A binary search over a public range asks for the count at one midpoint after the other. Reading the scores once for
+each question is slow, so each source answers in its own way:
+
+``ArrayCounts``    scores in memory: a few counting passes, then the few scores left in the bracket are sorted;
+``ChunkCounts``    scores that are read in chunks, again and again: many midpoints are answered in one reading;
+``StreamCounts``   scores that can be read only once: one exact dyadic histogram of the whole range;
+``DaskCounts``     a Dask array: partitions count, only counts travel;
+anything else with ``size`` and ``counts_at(thresholds)``: another process, a database, a federation.
+
+All counts are exact, ties and float32 included: intervals are closed on the right, midpoints come from the search's
+own (left + right) / 2, and a threshold is rounded *down* to the scores' precision before it is compared.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._checks import check_count, check_scores
+
+__all__ = ["ArrayCounts", "ChunkCounts", "CountSource", "Counter", "DaskCounts", "StreamCounts", "as_counter"]
+
+Edges = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+# Scores compared at once: the block and its comparison mask stay in the cache.
+_BLOCK = 1 << 16
+# The bracket is extracted and sorted once it holds less than this share of the scores.
+_EXTRACT_SHARE = 64
+# Levels of the midpoint tree answered by one reading of a source: 2^10 - 1 thresholds.
+_LEVELS_A_READING = 10
+# Deepest histogram for a stream: 2^22 counters are 32 MB.
+_STREAM_LEVELS = 22
+
+
+@runtime_checkable
+class CountSource(Protocol):
+    """Anything that knows how many scores there are and how many are at most each of some thresholds."""
+
+    @property
+    def size(self) -> int:
+        """The number of scores."""
+        ...
+
+    def counts_at(self, thresholds: Edges) -> Any:
+        """#{scores <= t} for each of the increasing ``thresholds``."""
+        ...
+
+
+class Counter(Protocol):
+    """Answers the questions of one search."""
+
+    size: int
+
+    def count(self, left: float, right: float, steps_left: int) -> int:
+        """#{scores <= (left + right) / 2}; ``steps_left`` questions, this one included, remain."""
+        ...
+
+
+def as_counter(scores: Any, score_range: tuple[float, float], steps: int) -> Counter:
+    """The counter for whatever the caller has: an array, chunks, a stream, a Dask array, or a count source."""
+    if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
+        return LookaheadCounter(scores)
+    if hasattr(scores, "to_delayed") and hasattr(scores, "dask"):
+        return LookaheadCounter(DaskCounts(scores))
+    if callable(scores):
+        return LookaheadCounter(ChunkCounts(scores))
+    if isinstance(scores, Iterator):
+        return StreamCounts(scores, score_range, steps)
+    return ArrayCounts(scores)
+
+
+def midpoint_tree(left: float, right: float, levels: int) -> Edges:
+    """The 2^levels + 1 ends of all brackets that ``levels`` halvings can reach, in order, by the search's own midpoints.
+
+    Computed by the recursion and not by ``linspace``, which rounds differently.
+    """
+    edges = np.array([left, right])
+    for _ in range(levels):
+        finer = np.empty(2 * edges.size - 1)
+        finer[0::2] = edges
+        finer[1::2] = midpoint(edges[:-1], edges[1:])
+        edges = finer
+    return edges
+
+
+def midpoint(left: Any, right: Any) -> Any:
+    """The middle of a bracket: one formula for the search and for every counter, so that they agree to the last bit."""
+    return (left + right) / 2
+
+
+def round_down(threshold: float, dtype: np.dtype[Any]) -> Any:
+    """The largest number of ``dtype`` that is at most ``threshold``: comparing with it counts the same scores.
+
+    NumPy would round the threshold to nearest, which may lie above a score that is not counted.
+    """
+    if not np.issubdtype(dtype, np.floating) or dtype.itemsize >= 8:
+        return threshold
+    with np.errstate(over="ignore"):
+        rounded = dtype.type(threshold)
+    if float(rounded) > threshold:
+        rounded = np.nextafter(rounded, dtype.type(-np.inf))
+    return rounded
+
+
+def _finite_or_raise(array: NDArray[Any]) -> None:
+    """Refuse NaN and infinities; minimum and maximum show both and need no mask as long as the scores."""
+    if np.issubdtype(array.dtype, np.floating) and array.size:
+        for i in range(0, array.size, _BLOCK):
+            block = array[i : i + _BLOCK]
+            if not (np.isfinite(block.min()) and np.isfinite(block.max())):
+                raise ValueError("scores must be finite: NaN or infinite values found; fix the score function")
+
+
+class ArrayCounts:
+    """Scores in memory (any float or integer dtype, any stride): count, then extract.
+
+    Each pass halves the bracket; once it holds under 1/64 of the scores they are copied out and sorted, and the remaining
+    questions cost a binary search. Extra memory: a block, a mask, and at most 1/64 of the scores.
+    """
+
+    def __init__(self, scores: Any) -> None:
+        self._scores = check_scores(scores)
+        if self._scores.size == 0:
+            raise ValueError("scores are empty: at least one is needed")
+        _finite_or_raise(self._scores)
+        self.size = int(self._scores.size)
+        self._known: dict[float, int] = {}
+        self._sorted: NDArray[Any] | None = None
+        self._base = 0
+
+    def count(self, left: float, right: float, steps_left: int) -> int:
+        """#{scores <= (left + right) / 2}."""
+        threshold = midpoint(left, right)
+        below, up_to = self._known.get(left, 0), self._known.get(right, self.size)
+        if self._sorted is None and steps_left > 1 and (up_to - below) * _EXTRACT_SHARE <= self.size:
+            low = left if left in self._known else -np.inf
+            high = right if right in self._known else np.inf
+            self._sorted, self._base = self._extract(low, high), below
+        if self._sorted is not None:
+            at_most = np.searchsorted(self._sorted, round_down(threshold, self._sorted.dtype), side="right")
+            return self._base + int(at_most)
+        self._known[threshold] = self._pass(threshold)
+        return self._known[threshold]
+
+    def _pass(self, threshold: float) -> int:
+        bound = round_down(threshold, self._scores.dtype)
+        return sum(int(np.count_nonzero(self._scores[i : i + _BLOCK] <= bound)) for i in range(0, self.size, _BLOCK))
+
+    def _extract(self, left: float, right: float) -> NDArray[Any]:
+        """The scores of the bracket (left, right], sorted."""
+        low, high = round_down(left, self._scores.dtype), round_down(right, self._scores.dtype)
+        parts = []
+        for i in range(0, self.size, _BLOCK):
+            block = self._scores[i : i + _BLOCK]
+            parts.append(block[(block > low) & (block <= high)])
+        return np.sort(np.concatenate(parts))
+
+
+class LookaheadCounter:
+    """Answers a search from a source where every reading is dear: each reading settles the next ten steps."""
+
+    def __init__(self, source: CountSource) -> None:
+        self._source = source
+        self.size = check_count("scores.size", source.size)
+        self._known: dict[float, int] = {}
+
+    def count(self, left: float, right: float, steps_left: int) -> int:
+        """#{scores <= (left + right) / 2}."""
+        threshold = float(midpoint(left, right))
+        if threshold not in self._known:
+            inner = np.unique(midpoint_tree(left, right, min(steps_left, _LEVELS_A_READING))[1:-1])
+            counts = np.asarray(self._source.counts_at(inner))
+            if counts.shape != inner.shape or not np.issubdtype(counts.dtype, np.integer):
+                raise TypeError("counts_at must return one integer for each threshold")
+            if np.any(np.diff(counts) < 0) or counts[0] < 0 or counts[-1] > self.size:
+                raise ValueError("counts_at must return non-decreasing counts between 0 and size")
+            self._known = dict(zip(inner.tolist(), counts.tolist(), strict=True))
+        return self._known[threshold]
+
+
+class ChunkCounts:
+    """Scores read in chunks, as often as needed: ``open_chunks()`` returns a fresh iterator of one-dimensional arrays."""
+
+    def __init__(self, open_chunks: Callable[[], Iterable[Any]]) -> None:
+        self._open = open_chunks
+        self._size: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of scores, from one reading that also checks them."""
+        if self._size is None:
+            total = 0
+            for chunk in self._open():
+                array = check_scores(chunk)
+                _finite_or_raise(array)
+                total += array.size
+            if total == 0:
+                raise ValueError("scores are empty: at least one is needed")
+            self._size = total
+        return self._size
+
+    def counts_at(self, thresholds: Edges) -> Counts:
+        """#{scores <= t} for each threshold, in one reading."""
+        total = np.zeros(thresholds.size, dtype=np.int64)
+        for chunk in self._open():
+            total += count_at_most(check_scores(chunk), thresholds)
+        return total
+
+
+def count_at_most(scores: NDArray[Any], thresholds: Edges) -> Counts:
+    """#{scores <= t} for increasing thresholds: one sort, then binary searches."""
+    ordered = np.sort(scores)
+    bounds = thresholds
+    if ordered.dtype != np.float64 and np.issubdtype(ordered.dtype, np.floating):
+        bounds = np.array([round_down(t, ordered.dtype) for t in thresholds.tolist()], dtype=ordered.dtype)
+    return np.searchsorted(ordered, bounds, side="right").astype(np.int64)
+
+
+class StreamCounts:
+    """Scores that can be read only once: an exact histogram over every bracket the search can reach.
+
+    Bins are closed on the right and their ends are the search's own midpoints, so every later count is a partial sum.
+    """
+
+    def __init__(self, chunks: Iterator[Any], score_range: tuple[float, float], steps: int) -> None:
+        if steps > _STREAM_LEVELS:
+            raise ValueError(
+                f"steps must be at most {_STREAM_LEVELS} for scores that can be read only once, got {steps}; "
+                "pass a function that returns the chunks anew, or fewer steps"
+            )
+        self._edges = midpoint_tree(*score_range, steps)[1:-1]
+        histogram = np.zeros(self._edges.size + 1, dtype=np.int64)
+        self.size = 0
+        for chunk in chunks:
+            array = check_scores(chunk)
+            _finite_or_raise(array)
+            bins = np.searchsorted(self._edges, np.sort(array).astype(np.float64), side="left")
+            histogram += np.bincount(bins, minlength=histogram.size)
+            self.size += array.size
+        if self.size == 0:
+            raise ValueError("scores are empty: at least one is needed")
+        self._counts = np.cumsum(histogram)
+
+    def count(self, left: float, right: float, steps_left: int) -> int:  # noqa: ARG002 (the interface's question)
+        """#{scores <= (left + right) / 2}."""
+        # equal midpoints (a range too narrow for its steps) all count alike: the last one sees every bin up to it
+        index = int(np.searchsorted(self._edges, midpoint(left, right), side="right")) - 1
+        return int(self._counts[index])
+
+
+class DaskCounts:
+    """A Dask array of scores: the partitions count where they are, and only sums of counts come back."""
+
+    def __init__(self, array: Any) -> None:
+        if array.ndim != 1:
+            raise ValueError(f"scores must be one-dimensional, got {array.ndim} dimensions")
+        check_scores(np.empty(0, dtype=array.dtype))
+        self._parts = list(array.to_delayed().ravel())
+        self._size: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of scores, from one round that also checks them."""
+        if self._size is None:
+            self._size = int(sum(self._map(_checked_size)))
+            if self._size == 0:
+                raise ValueError("scores are empty: at least one is needed")
+        return self._size
+
+    def counts_at(self, thresholds: Edges) -> Counts:
+        """#{scores <= t} for each threshold, in one round."""
+        return np.sum(self._map(count_at_most, thresholds), axis=0, dtype=np.int64)
+
+    def _map(self, function: Callable[..., Any], *extra: Any) -> list[Any]:
+        import dask
+
+        return list(dask.compute(*(dask.delayed(function)(part, *extra) for part in self._parts)))
+
+
+def _checked_size(part: NDArray[Any]) -> int:
+    _finite_or_raise(part)
+    return int(part.size)

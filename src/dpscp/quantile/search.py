@@ -1,0 +1,316 @@
+"""The private threshold: a binary search over a public range that asks noisy counts and errs upwards only.
+
+All decisions are comparisons of integers: the rank statistic is scaled until it is an integer, and exact discrete Gaussian
+noise is added to it. What is released is the threshold; counts and the true number of scores stay inside.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpscp._checks import check_choice, check_count, check_nonnegative, check_positive, check_probability, check_range
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
+from dpscp.privacy.events import DpEvent
+from dpscp.quantile.correction import expected_maximum, marginal_offset, union_noise_buffer
+from dpscp.quantile.counts import Counter, StreamCounts, as_counter, midpoint
+
+__all__ = [
+    "PrivateQuantile",
+    "default_steps",
+    "noisy_midpoint_quantile",
+    "private_quantile",
+    "rank_sensitivity",
+    "round_level",
+]
+
+CORRECTIONS = ("marginal", "union", "none")
+RANKS = ("centred", "linear", "ceil")
+_LEVEL_UNIT = 10**6
+# Scores may crowd: the grid's share of the error is planned for a density this many times the uniform one.
+_CROWDING = 4.0
+_STREAM_STEPS = 16
+
+
+@dataclass(frozen=True)
+class PrivateQuantile:
+    """A released threshold and the public numbers it was made with; no count, no score, no exact n."""
+
+    threshold: float
+    rank_target: float
+    count_noise: float
+    steps: int
+    event: DpEvent
+    alpha: float
+    score_range: tuple[float, float]
+    n_records: int
+    correction: str
+    rank: str
+    offset: float
+    seeded: bool
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the search found a threshold below the end of its range."""
+        return self.threshold < self.score_range[1]
+
+
+def round_level(alpha: float) -> Fraction:
+    """``alpha`` rounded down to a multiple of 1e-6, so that the scaled rank statistic is an integer."""
+    alpha = check_probability("alpha", alpha)
+    # a float such as 0.1 lies a hair above or below its decimal: the nearest billionth is what was meant
+    level = Fraction(math.floor(Fraction(alpha).limit_denominator(10**9) * _LEVEL_UNIT), _LEVEL_UNIT)
+    if level == 0:
+        raise ValueError(f"alpha must be at least {1 / _LEVEL_UNIT:g}, got {alpha:g}")
+    return level
+
+
+def rank_sensitivity(rank: str, alpha: float) -> Fraction:
+    """How much one added or removed record changes the rank statistic.
+
+    ``centred`` C - (n + 1)/2: 1/2; ``linear`` C - (1 - alpha)(n + 1): max(alpha, 1 - alpha);
+    ``ceil`` C - ceil((1 - alpha)(n + 1)): 1.
+
+    Theory: section 1.2
+    """
+    check_choice("rank", rank, RANKS)
+    level = round_level(alpha)
+    return {"centred": Fraction(1, 2), "linear": max(level, 1 - level), "ceil": Fraction(1)}[rank]
+
+
+def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = True) -> int:
+    """How many halvings balance the noise they cost against the width of the last bracket, from public numbers.
+
+    ``unit_noise`` is the noise of a single count; with ``shared_budget`` N counts need sqrt(N) times as much each.
+    """
+
+    def overshoot(steps: int) -> float:
+        noise = unit_noise * (math.sqrt(steps) if shared_budget else 1.0)
+        return noise * expected_maximum(steps) + _CROWDING * n_records / 2.0**steps
+
+    return min(range(6, 23), key=overshoot)
+
+
+def private_quantile(
+    scores: Any,
+    *,
+    alpha: float,
+    score_range: tuple[float, float],
+    mu: float | None = None,
+    count_noise: float | None = None,
+    steps: int | None = None,
+    correction: str = "marginal",
+    rank: str = "centred",
+    rank_buffer: float = 0,
+    failure_probability: float | None = None,
+    n_records: int | None = None,
+    n_min: float | None = None,
+    random_state: int | None = None,
+) -> PrivateQuantile:
+    """A private threshold above the 1 - alpha quantile of ``scores``, with noise that errs upwards only.
+
+    Promise (``correction="marginal"``): if the scores and one more are exchangeable and the number of scores is at
+    least ``n_min``, the one more is at most ``threshold`` (or the threshold is the end of the range, which means
+    "no finite threshold") with probability at least 1 - alpha over data and noise. Ties are allowed.
+    ``"union"`` is the paper's buffer: with probability 1 - ``failure_probability`` (default 1 / n_records) the
+    threshold is at least the wanted order statistic. ``"none"`` promises nothing.
+
+    Privacy: ``event`` for adding or removing one score; give ``mu`` (the noise is then sensitivity * sqrt(steps) / mu)
+    or ``count_noise``, the standard deviation of the noise on each count.
+
+    Parameters
+    ----------
+    scores : array, Dask array, iterator of chunks (read once), function returning chunks anew, or a ``CountSource``.
+        Values outside ``score_range`` are clipped without a word: saying how many would leak.
+    rank : ``"centred"`` (sensitivity 1/2; exact when n = n_records), ``"linear"`` (follows the true n by itself),
+        ``"ceil"`` (the paper's, sensitivity 1).
+    n_records : the public nominal number of scores; None declares the number found as public.
+    n_min : a public lower bound on the number of scores, for parts of random size; None means ``n_records``.
+    random_state : None draws from the operating system; an integer is for tests, warns, and is not private.
+
+    >>> import numpy as np
+    >>> q = private_quantile(np.linspace(0, 1, 10_001), alpha=0.1, score_range=(0, 1), mu=1.0, random_state=0)
+    >>> 0.9 < q.threshold < 0.91
+    True
+
+    Paper: Algorithm 2 [alg:dp_binary_search], Lemma 1 [lem:one_sided_qhat], Lemma 2 [lemma:search_privacy];
+    Theory: Result A
+    """
+    low, high = check_range("score_range", score_range)
+    level = round_level(alpha)
+    check_choice("correction", correction, CORRECTIONS)
+    check_nonnegative("rank_buffer", rank_buffer)
+    if failure_probability is not None:
+        check_probability("failure_probability", failure_probability)
+    if n_records is not None:
+        check_count("n_records", n_records)
+    if n_min is not None:
+        check_nonnegative("n_min", n_min)
+    if steps is not None:
+        check_count("steps", steps)
+    sensitivity = rank_sensitivity(rank, alpha)
+    plan = _NoisePlan.of(mu, count_noise, sensitivity)
+    # a stream is read while its histogram is made, so its steps must be known before its length is
+    stream_steps = steps or (plan.default_steps(n_records) if n_records else _STREAM_STEPS)
+    counter = as_counter(scores, (low, high), stream_steps)
+    nominal = n_records or counter.size
+    steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
+    noise = plan.noise(steps)
+
+    offset = Fraction(rank_buffer)
+    if correction == "marginal":
+        least = nominal if n_min is None else n_min
+        # one lattice unit covers the difference between the discrete noise and the normal law of the formula
+        offset += Fraction(marginal_offset(least, float(level), noise.count_noise, steps)) + Fraction(1, noise.scale)
+    elif correction == "union":
+        beta = failure_probability if failure_probability is not None else min(0.5, 1 / nominal)
+        offset += Fraction(union_noise_buffer(noise.count_noise, steps, beta))
+
+    wanted_rank = (1 - level) * (nominal + 1)
+    if rank == "ceil":
+        removed, needed = conformal_rank(level, counter.size), offset
+        wanted_rank = Fraction(conformal_rank(level, nominal))
+    else:
+        weight = Fraction(1, 2) if rank == "centred" else 1 - level
+        removed, needed = weight * (counter.size + 1), wanted_rank - weight * (nominal + 1) + offset
+
+    draws = noise.sample(steps, IntegerSource(random_state))
+    threshold = _right_endpoint_search(counter, (low, high), noise.scale, removed, needed, draws)
+    result = PrivateQuantile(
+        threshold=threshold,
+        rank_target=float(wanted_rank + offset),
+        count_noise=noise.count_noise,
+        steps=steps,
+        event=noise.event(steps),
+        alpha=float(level),
+        score_range=(low, high),
+        n_records=nominal,
+        correction=correction,
+        rank=rank,
+        offset=float(offset),
+        seeded=random_state is not None,
+    )
+    if not result.is_finite:
+        warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=2)
+    return result
+
+
+def _right_endpoint_search(
+    counter: Counter,
+    score_range: tuple[float, float],
+    scale: int,
+    removed: Fraction | int,
+    needed: Fraction,
+    draws: list[int],
+) -> float:
+    """Halve the range; move the right end only where scale * (C - removed) + noise reaches scale * needed.
+
+    ``scale * removed`` is an integer, so each comparison is one of integers.
+    """
+    left, right = score_range
+    base = int(scale * removed)
+    bar = math.ceil(scale * needed)
+    for step, noise in enumerate(draws):
+        middle = midpoint(left, right)
+        # scores are clipped into the range: at its end all of them count
+        count = counter.size if middle >= score_range[1] else counter.count(left, right, len(draws) - step)
+        if scale * count - base + noise >= bar:
+            right = middle
+        else:
+            left = middle
+    return float(right)
+
+
+@dataclass(frozen=True)
+class _NoisePlan:
+    """The noise a caller asked for: a GDP level to be shared by all counts, or a fixed noise for each."""
+
+    mu: float | None
+    count_noise: float | None
+    sensitivity: Fraction
+
+    @classmethod
+    def of(cls, mu: float | None, count_noise: float | None, sensitivity: Fraction) -> "_NoisePlan":
+        if (mu is None) == (count_noise is None):
+            raise ValueError("give exactly one of mu (the GDP level of the whole search) and count_noise")
+        if mu is not None:
+            return cls(check_positive("mu", mu), None, sensitivity)
+        return cls(None, check_positive("count_noise", count_noise), sensitivity)
+
+    def noise(self, steps: int) -> LatticeNoise:
+        wanted = self.count_noise
+        if self.mu is not None:
+            wanted = float(self.sensitivity) * math.sqrt(steps) / self.mu
+        return lattice_noise(wanted or 0.0, self.sensitivity)
+
+    def default_steps(self, n_records: int) -> int:
+        if self.mu is not None:
+            return default_steps(n_records, unit_noise=float(self.sensitivity) / self.mu)
+        return default_steps(n_records, unit_noise=self.count_noise or 0.0, shared_budget=False)
+
+
+def _end_of_range_message(result: PrivateQuantile) -> str:
+    """Public numbers and the released value only."""
+    return (
+        f"no finite threshold: the search ended at the end of its range ({result.score_range[1]:g}), so prediction sets "
+        f"are full. It aims at rank {result.rank_target:.0f} of nominally {result.n_records} scores with noise "
+        f"{result.count_noise:.3g} on each count; more records, a larger budget, a larger alpha or a wider range would help"
+    )
+
+
+def noisy_midpoint_quantile(
+    scores: Any,
+    *,
+    alpha: float,
+    score_range: tuple[float, float],
+    count_noise: float,
+    steps: int = 20,
+    precision: float | None = None,
+    random_state: int | None = None,
+) -> PrivateQuantile:
+    """The midpoint rule of earlier work, kept as a baseline: it can under-cover, by design of the rule.
+
+    Both ends move on noisy evidence, the left one by ``precision`` (default: the range over 2^steps) beyond the midpoint, and
+    the midpoint is returned. Privacy is the same as for ``private_quantile(rank="ceil")``.
+
+    Paper: Algorithm 4 [alg:noisy-midpoint]
+    """
+    low, high = check_range("score_range", score_range)
+    level = round_level(alpha)
+    steps = check_count("steps", steps)
+    jump = check_positive("precision", precision) if precision is not None else (high - low) / 2.0**steps
+    noise = lattice_noise(check_positive("count_noise", count_noise), Fraction(1))
+    counter = as_counter(scores, (low, high), steps)
+    if isinstance(counter, StreamCounts):
+        raise TypeError("noisy_midpoint_quantile needs scores that can be read again; pass an array")
+    rank = conformal_rank(level, counter.size)
+    left, right = low, high
+    for drawn in noise.sample(steps, IntegerSource(random_state)):
+        middle = midpoint(left, right)
+        # the left end leaves the grid of midpoints, so each question is asked on its own
+        count = counter.size if middle >= high else counter.count(left, right, 1)
+        if noise.scale * (count - rank) + drawn < 0:
+            left = middle + jump
+        else:
+            right = middle
+    return PrivateQuantile(
+        threshold=float(midpoint(left, right)),
+        rank_target=float(rank),
+        count_noise=noise.count_noise,
+        steps=steps,
+        event=noise.event(steps),
+        alpha=float(level),
+        score_range=(low, high),
+        n_records=counter.size,
+        correction="none",
+        rank="ceil",
+        offset=0.0,
+        seeded=random_state is not None,
+    )
+
+
+def conformal_rank(level: Fraction, n: int) -> int:
+    """ceil((1 - alpha)(n + 1)) in exact arithmetic."""
+    return math.ceil((1 - level) * (n + 1))
