@@ -65,8 +65,8 @@ def calibrate(
     """Find a private threshold for your own scores, so that the whole release is (epsilon, delta)-DP.
 
     ``scores`` are s(x_i, y_i; theta) of the records, by a model whose training spent ``training`` (an event or a
-    ledger). With ``guarantee="universal"``, ``"stability"``, ``"finite"`` or ``"asymptotic"`` the scored records are the
-    training records; calibration gets what training left of the budget. With ``held_out=True`` (guarantee ``"split"``)
+    ledger). With guarantee ``"universal"``, ``"stability"``, ``"finite"`` or ``"asymptotic"`` the scored records are
+    the training records; calibration gets what training left of the budget. With ``held_out=True`` (guarantee ``"split"``)
     they are others, and each part may spend the whole budget. A score may depend on its record, the model and
     independent noise only.
 

@@ -145,7 +145,7 @@ def marginal_miss_bound(n: int, rank_target: float, count_noise: float, steps: i
 
 
 def smallest_useful_n(alpha: float, count_noise: float, steps: int) -> int:
-    """The smallest n whose rank target lies below n: with fewer records the threshold is expected at the end of the range.
+    """The smallest n whose rank target lies below n: with fewer, the threshold is expected at the end of the range.
 
     Theory: Result A
     """
@@ -312,13 +312,12 @@ class Certificate:
         return self.coverage < _USELESS_LEVEL or not self.terms.get("finite_threshold_expected", True)
 
     def __str__(self) -> str:
-        numbers = "; ".join(
-            f"{k.replace('_', ' ')} {_plain(v)}" for k, v in self.terms.items() if not isinstance(v, bool)
-        )
+        shown = {k.replace("_", " "): v for k, v in self.terms.items() if not isinstance(v, bool)}
+        numbers = "; ".join(f"{name} {_plain(value)}" for name, value in shown.items())
         if self.is_certified:
             head = (
-                f"Prediction sets hold the truth for at least {self.coverage:.1%} of new records on average, proven for "
-                f"finite samples (target {self.target:.1%})."
+                f"Prediction sets hold the truth for at least {self.coverage:.1%} of new records on average, "
+                f"proven for finite samples (target {self.target:.1%})."
             )
         else:
             head = (

@@ -37,7 +37,7 @@ def normalized_residual(y: ArrayLike, prediction: ArrayLike, scale: ArrayLike) -
     scale = np.asarray(scale, float)
     if np.any(~(scale > 0)):
         raise ValueError("scale must be positive everywhere; bound it from below by a public constant")
-    return absolute_residual(y, prediction) / scale
+    return np.asarray(absolute_residual(y, prediction) / scale)
 
 
 def cqr(y: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> Floats:

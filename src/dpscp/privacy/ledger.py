@@ -66,7 +66,7 @@ class Ledger:
     >>> from dpscp.privacy import dpsgd_event
     >>> ledger = Ledger().add("train", dpsgd_event(2.0, 0.01, 100), note="linear head")
     >>> round(ledger.epsilon(1e-5), 2), ledger.is_private
-    (0.18, True)
+    (0.19, True)
 
     Paper: Theorem 1 [thm:overall_privacy]
     """

@@ -53,11 +53,11 @@ def _integral(f: Callable[[NDArray[np.float64]], NDArray[np.float64]], low: floa
 
 
 def marginal_offset(n_min: float, alpha: float, count_noise: float, steps: int) -> float:
-    """The smallest c with E[min(c - max Z, alpha (n_min + 1))] >= 0, for ``steps`` normal noises Z of sd ``count_noise``.
+    """The smallest c with E[min(c - max Z, alpha (n_min + 1))] >= 0 for ``steps`` normal noises Z.
 
     A search that accepts only above (1 - alpha)(n + 1) + c misses an exchangeable score with probability at most
-    alpha, for every n >= n_min: the returned threshold has C(threshold) >= (1 - alpha)(n + 1) + c - max Z, whatever path
-    the search took, and the maximum is independent of the scores.
+    alpha, for every n >= n_min: the returned threshold has C(threshold) >= (1 - alpha)(n + 1) + c - max Z, whatever
+    path the search took, and the maximum is independent of the scores.
 
     Theory: Result A
     """

@@ -74,9 +74,9 @@ def as_counter(scores: Any, score_range: tuple[float, float], steps: int) -> Cou
 
 
 def midpoint_tree(left: float, right: float, levels: int) -> Edges:
-    """The 2^levels + 1 ends of all brackets that ``levels`` halvings can reach, in order, by the search's own midpoints.
+    """The 2^levels + 1 ends of all brackets that ``levels`` halvings can reach, in order.
 
-    Computed by the recursion and not by ``linspace``, which rounds differently.
+    Computed by the search's own recursion and not by ``linspace``, which rounds differently.
     """
     edges = np.array([left, right])
     for _ in range(levels):
@@ -118,8 +118,8 @@ def _finite_or_raise(array: NDArray[Any]) -> None:
 class ArrayCounts:
     """Scores in memory (any float or integer dtype, any stride): count, then extract.
 
-    Each pass halves the bracket; once it holds under 1/64 of the scores they are copied out and sorted, and the remaining
-    questions cost a binary search. Extra memory: a block, a mask, and at most 1/64 of the scores.
+    Each pass halves the bracket; once it holds under 1/64 of the scores they are copied out and sorted, and the
+    remaining questions cost a binary search. Extra memory: a block, a mask, and a few times 1/64 of the scores.
     """
 
     def __init__(self, scores: Any) -> None:
@@ -183,7 +183,7 @@ class LookaheadCounter:
 
 
 class ChunkCounts:
-    """Scores read in chunks, as often as needed: ``open_chunks()`` returns a fresh iterator of one-dimensional arrays."""
+    """Scores read in chunks as often as needed: ``open_chunks()`` returns a fresh iterator of flat arrays."""
 
     def __init__(self, open_chunks: Callable[[], Iterable[Any]]) -> None:
         self._open = open_chunks
@@ -273,7 +273,7 @@ class DaskCounts:
 
     def counts_at(self, thresholds: Edges) -> Counts:
         """#{scores <= t} for each threshold, in one round."""
-        return np.sum(self._map(count_at_most, thresholds), axis=0, dtype=np.int64)
+        return np.asarray(np.sum(self._map(count_at_most, thresholds), axis=0, dtype=np.int64))
 
     def _map(self, function: Callable[..., Any], *extra: Any) -> list[Any]:
         import dask

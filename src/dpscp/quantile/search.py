@@ -1,7 +1,7 @@
 """The private threshold: a binary search over a public range that asks noisy counts and errs upwards only.
 
-All decisions are comparisons of integers: the rank statistic is scaled until it is an integer, and exact discrete Gaussian
-noise is added to it. What is released is the threshold; counts and the true number of scores stay inside.
+All decisions are comparisons of integers: the rank statistic is scaled until it is an integer, and exact discrete
+Gaussian noise is added to it. What is released is the threshold; counts and the true number of scores stay inside.
 """
 
 import math
@@ -169,6 +169,7 @@ def private_quantile(
         offset += Fraction(union_noise_buffer(noise.count_noise, steps, beta))
 
     wanted_rank = (1 - level) * (nominal + 1)
+    removed: Fraction | int
     if rank == "ceil":
         removed, needed = conformal_rank(level, counter.size), offset
         wanted_rank = Fraction(conformal_rank(level, nominal))
@@ -254,9 +255,10 @@ class _NoisePlan:
 def _end_of_range_message(result: PrivateQuantile) -> str:
     """Public numbers and the released value only."""
     return (
-        f"no finite threshold: the search ended at the end of its range ({result.score_range[1]:g}), so prediction sets "
-        f"are full. It aims at rank {result.rank_target:.0f} of nominally {result.n_records} scores with noise "
-        f"{result.count_noise:.3g} on each count; more records, a larger budget, a larger alpha or a wider range would help"
+        f"no finite threshold: the search ended at the end of its range ({result.score_range[1]:g}), so prediction "
+        f"sets are full. It aims at rank {result.rank_target:.0f} of nominally {result.n_records} scores with noise "
+        f"{result.count_noise:.3g} on each count; more records, a larger budget, a larger alpha or a wider range "
+        "would help"
     )
 
 
@@ -272,8 +274,8 @@ def noisy_midpoint_quantile(
 ) -> PrivateQuantile:
     """The midpoint rule of earlier work, kept as a baseline: it can under-cover, by design of the rule.
 
-    Both ends move on noisy evidence, the left one by ``precision`` (default: the range over 2^steps) beyond the midpoint, and
-    the midpoint is returned. Privacy is the same as for ``private_quantile(rank="ceil")``.
+    Both ends move on noisy evidence, the left one by ``precision`` (default: the range over 2^steps) beyond the
+    midpoint, and the midpoint is returned. Privacy is the same as for ``private_quantile(rank="ceil")``.
 
     Paper: Algorithm 4 [alg:noisy-midpoint]
     """
