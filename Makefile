@@ -1,0 +1,63 @@
+# Every target sets up what it needs: a virtual environment in .venv with the versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# one thread for each process: the matrices are small, and tests and trials run side by side
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: help demo test test-all lint format bench reproduce docs clean
+
+help:
+	@echo "make demo        set up, fit on real records, write a report you can open"
+	@echo "make test        set up, run the tests (minutes)"
+	@echo "make test-all    the slow statistical checks as well (under an hour)"
+	@echo "make lint        ruff and mypy"
+	@echo "make bench       speed against peers measured in the same run"
+	@echo "make reproduce   the experiments under experiments/, results under results/"
+	@echo "make docs        build the documentation into site/"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[report]'
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/run.stamp
+
+demo: $(VENV)/run.stamp
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term-missing:skip-covered
+
+test-all: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev.stamp
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+reproduce: $(VENV)/dev.stamp
+	for script in experiments/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+docs: $(VENV)/dev.stamp
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	@echo "open site/index.html"
+
+clean:
+	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .coverage
