@@ -1,36 +1,281 @@
-"""Private calibration of anybody's scores: one call from scores to threshold, ledger and certificate."""
+"""Private calibration: from scores to thresholds, with the ledger and a certificate for each level.
+
+``find_thresholds`` is the general form (several levels, disjoint groups); ``calibrate`` is the one-threshold form for
+people with their own scores. Both see scores, a ledger of what was spent before, and public numbers.
+"""
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
 
-from dpscp._checks import check_choice, check_count, check_probability
+from dpscp._checks import check_choice, check_count, check_nonnegative, check_probability
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import (
     CERTIFIED,
     Certificate,
     Stability,
     marginal_miss_bound,
+    minimum_part_size,
     universal_alpha,
     universal_floor,
     value_buffer,
 )
-from dpscp.privacy import Budget, Ledger, as_event, count_noise, parallel
+from dpscp.privacy import Budget, Ledger, as_event, compose, parallel, shared_count_noise
 from dpscp.quantile import PrivateQuantile, default_steps, private_quantile, rank_sensitivity
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "Rule", "Thresholds", "calibrate", "calibration_rule", "find_thresholds"]
 
-GUARANTEES = ("universal", "stability", "split", "finite", "asymptotic")
+GUARANTEES = ("universal", "stability", "split", "corrected", "finite", "asymptotic")
 # The paper's rank buffer m_n in all its experiments.
 _PAPER_RANK_BUFFER = 10
+# Charged to alpha for the random size of a held-out part; levels are multiples of 1e-6.
+_PART_TAIL = 1e-6
+_SMALLEST_LEVEL = 1e-6
 
 EXCHANGEABLE = "new records are exchangeable with the ones used"
 NOMINAL_N = "n_records is the true number of records"
 INVARIANT = "training does not depend on the order of the records, and everything it learned from them is in its event"
 HELD_OUT = "the scored records were not used in training"
+FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a guarantee calibrates, in public numbers: an inner level for each target, and what goes around the search."""
+
+    guarantee: str
+    alphas: tuple[float, ...]
+    inner: tuple[float, ...]
+    rank: str
+    correction: str
+    n_nominal: int
+    n_min: float
+    shift: float = 0.0
+    rank_buffer: float = 0.0
+    failure_probability: float | None = None
+    grouped: bool = False
+
+    @property
+    def possible(self) -> bool:
+        """Whether every target has an inner level; if not, only full sets can keep the promise."""
+        return min(self.inner) >= _SMALLEST_LEVEL
+
+
+def calibration_rule(
+    guarantee: str,
+    alphas: Sequence[float],
+    spent: Ledger,
+    n_records: int,
+    *,
+    part: float = 1.0,
+    stability: Stability | None = None,
+    score_lipschitz: float | None = None,
+    rank_buffer: float | None = None,
+    failure_probability: float | None = None,
+    grouped: bool = False,
+) -> Rule:
+    """The rule of a guarantee, from public numbers only.
+
+    ``part`` is the share of the ``n_records`` that was drawn, record by record, for calibration (1: all of them).
+
+    Theory: section 6
+    """
+    check_choice("guarantee", guarantee, GUARANTEES)
+    alphas = tuple(check_probability("alpha", a) for a in alphas)
+    inner, shift = alphas, 0.0
+    if guarantee == "universal":
+        tradeoff = spent.tradeoff_function("add")
+        inner = tuple(universal_alpha(a, tradeoff) for a in alphas)
+    elif guarantee == "stability":
+        lipschitz = score_lipschitz
+        if stability is not None and lipschitz is None:
+            lipschitz = stability.score_lipschitz
+        if stability is None or lipschitz is None:
+            raise ValueError(
+                "guarantee='stability' needs a training mechanism with a stability bound and a score with a Lipschitz "
+                "constant; without them use 'universal' or 'split'"
+            )
+        inner = tuple(a - stability.delta_n for a in alphas)
+        shift = value_buffer(lipschitz, stability.shift_bound)
+    n_nominal, n_min = n_records, float(n_records)
+    if part < 1:
+        n_nominal = max(1, round(part * n_records))
+        n_min = float(minimum_part_size(n_records, part, _PART_TAIL))
+        inner = tuple(a - _PART_TAIL for a in inner)
+    paper = guarantee in ("finite", "asymptotic")
+    buffer = _PAPER_RANK_BUFFER if rank_buffer is None else check_nonnegative("rank_buffer", rank_buffer)
+    return Rule(
+        guarantee=guarantee,
+        alphas=alphas,
+        inner=inner,
+        # sizes of parts and groups are random: the linear statistic follows them by itself
+        rank="linear" if grouped or guarantee == "split" else "ceil" if paper else "centred",
+        correction={"finite": "union", "asymptotic": "none"}.get(guarantee, "marginal"),
+        n_nominal=n_nominal,
+        # a group may hold any number of records
+        n_min=0.0 if grouped else n_min,
+        shift=shift,
+        rank_buffer=buffer if guarantee == "finite" else 0.0,
+        failure_probability=failure_probability,
+        grouped=grouped,
+    )
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Released thresholds, (n_groups, n_levels), infinite where none was found, with ledger and certificates."""
+
+    values: NDArray[np.float64]
+    ledger: Ledger
+    certificates: tuple[Certificate, ...]
+    quantiles: tuple[PrivateQuantile, ...]
+
+
+def find_thresholds(
+    scores_by_group: Sequence[Any],
+    rule: Rule,
+    *,
+    spent: Ledger,
+    budget: Budget,
+    score_range: tuple[float, float],
+    held_out: bool = False,
+    steps: int | None = None,
+    accountant: str = "pld",
+    random_state: int | None = None,
+    extra_assumptions: tuple[str, ...] = (),
+) -> Thresholds:
+    """One threshold for each group and level, within the budget.
+
+    Groups are disjoint, so each search of a group gets the whole calibration budget; levels share it. ``held_out``: the
+    scored records are not those of ``spent``, and each part may spend the whole budget.
+    """
+    budget.require(spent, accountant)
+    n_groups, n_levels = len(scores_by_group), len(rule.alphas)
+    if not rule.possible:
+        # nothing is asked of the scores and nothing more is spent
+        certificates = tuple(_certificate(rule, i, spent, None, extra_assumptions) for i in range(n_levels))
+        return Thresholds(np.full((n_groups, n_levels), np.inf), spent, certificates, ())
+    sensitivities = [float(rank_sensitivity(rule.rank, a)) for a in rule.inner]
+    before = None if held_out else spent
+    if steps is None:
+        unit = shared_count_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)[0]
+        steps = default_steps(rule.n_nominal, unit_noise=unit)
+    noises = shared_count_noise(budget.epsilon, budget.delta, steps, sensitivities, before, accountant)
+    seeds = _seeds(random_state, n_groups * n_levels)
+
+    def search(scores: Any, level: float, noise: float) -> PrivateQuantile:
+        return private_quantile(
+            scores,
+            alpha=level,
+            score_range=score_range,
+            count_noise=noise,
+            steps=steps,
+            correction=rule.correction,
+            rank=rule.rank,
+            rank_buffer=rule.rank_buffer,
+            failure_probability=rule.failure_probability,
+            n_records=rule.n_nominal,
+            n_min=rule.n_min if rule.grouped or rule.n_min < rule.n_nominal else None,
+            random_state=next(seeds),
+        )
+
+    with warnings.catch_warnings():
+        # the caller tells what the certificate and the released thresholds say, once
+        warnings.simplefilter("ignore", GuaranteeWarning)
+        found = [
+            [search(scores, level, noise) for level, noise in zip(rule.inner, noises, strict=True)]
+            for scores in scores_by_group
+        ]
+    values = np.array([[q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found])
+    ledger = _ledger(rule, spent, found[0], n_groups=n_groups, held_out=held_out, seeded=random_state is not None)
+    budget.require(ledger, accountant)
+    certificates = tuple(_certificate(rule, i, spent, found[0][i], extra_assumptions) for i in range(n_levels))
+    return Thresholds(values, ledger, certificates, tuple(q for row in found for q in row))
+
+
+def _seeds(random_state: int | None, count: int) -> Any:
+    """A seed for each search: the given one where there is a single search, else children of it."""
+    if random_state is None or count == 1:
+        return iter([random_state] * count)
+    children = np.random.SeedSequence(random_state).generate_state(count)
+    return iter(int(child) for child in children)
+
+
+def _ledger(
+    rule: Rule, spent: Ledger, searches: Sequence[PrivateQuantile], *, n_groups: int, held_out: bool, seeded: bool
+) -> Ledger:
+    """The entries of one group's searches: groups are disjoint and cost the same, so one of them stands for all."""
+    notes = []
+    for alpha, q in zip(rule.alphas, searches, strict=True):
+        note = f"level {1 - alpha:g}: {q.steps} noisy counts, noise {q.count_noise:.4g}, rank statistic {q.rank!r}"
+        notes.append(note + (f", {n_groups} disjoint groups in parallel" if n_groups > 1 else ""))
+    if held_out and spent.entries:
+        both = parallel(spent.event, compose(*(q.event for q in searches)))
+        ledger = Ledger((), spent.public_facts, spent.seeded).add(
+            "training | calibration", both, "disjoint records, the worse of the two counts; " + "; ".join(notes)
+        )
+    else:
+        ledger = spent
+        for q, note in zip(searches, notes, strict=True):
+            ledger = ledger.add("calibration", q.event, note)
+    ledger = ledger.declare(
+        n_records=ledger.public_facts.get("n_records", rule.n_nominal),
+        score_range=list(searches[0].score_range),
+        search_steps=searches[0].steps,
+        inner_levels=[1 - q.alpha for q in searches],
+    )
+    return ledger.mark_seeded() if seeded else ledger
+
+
+def _certificate(
+    rule: Rule, index: int, spent: Ledger, q: PrivateQuantile | None, extra_assumptions: tuple[str, ...]
+) -> Certificate:
+    alpha, n = rule.alphas[index], rule.n_nominal
+    terms: dict[str, Any] = {"n_records": n, "inner_level": 1 - (q.alpha if q else 0.0)}
+    assumptions = [EXCHANGEABLE, HELD_OUT if rule.guarantee == "split" else INVARIANT]
+    if not rule.grouped:
+        assumptions.insert(1, NOMINAL_N)
+    else:
+        assumptions.append(FIXED_GROUPS)
+    advice = "Train with more noise, raise alpha, or hold out a part: training spends too much for this guarantee."
+    coverage = 1 - alpha
+    if q is not None:
+        # the smallest number of records (or of a group's) with a rank target below it
+        smallest = math.ceil((1 - q.alpha + q.offset) / q.alpha)
+        expected = rule.grouped or q.rank_target <= n
+        terms |= {
+            "count_noise": q.count_noise,
+            "steps": q.steps,
+            "rank_target": q.rank_target,
+            "noise_offset": q.offset,
+            "smallest_group" if rule.grouped else "smallest_n": smallest,
+            "finite_threshold_expected": expected,
+        }
+        advice = ""
+        if not expected:
+            advice = "More records, a larger budget, a larger alpha or a wider score range would give smaller sets."
+        if rule.grouped:
+            advice = f"A group of fewer than {smallest} records is expected to get full sets."
+            del terms["rank_target"], terms["n_records"]
+        if rule.shift:
+            terms["value_buffer"] = rule.shift
+        if rule.guarantee not in CERTIFIED:
+            miss = 1.0  # without the marginal correction nothing holds for groups of unknown size
+            if not rule.grouped:
+                miss = marginal_miss_bound(n, q.rank_target, q.count_noise, q.steps)
+            elif rule.correction == "marginal":
+                miss = q.alpha
+            terms["ideal_miss_bound"] = miss
+            coverage = universal_floor(miss, spent.tradeoff_function("add"))
+    else:
+        terms["finite_threshold_expected"] = False
+    return Certificate(rule.guarantee, 1 - alpha, coverage, (*assumptions, *extra_assumptions), terms, advice)
 
 
 @dataclass(frozen=True)
@@ -55,7 +300,7 @@ def calibrate(
     held_out: bool = False,
     stability: Stability | None = None,
     score_lipschitz: float | None = None,
-    rank_buffer: int | None = None,
+    rank_buffer: float | None = None,
     failure_probability: float | None = None,
     steps: int | None = None,
     n_records: int | None = None,
@@ -66,9 +311,9 @@ def calibrate(
 
     ``scores`` are s(x_i, y_i; theta) of the records, by a model whose training spent ``training`` (an event or a
     ledger). With guarantee ``"universal"``, ``"stability"``, ``"finite"`` or ``"asymptotic"`` the scored records are
-    the training records; calibration gets what training left of the budget. With ``held_out=True`` (guarantee ``"split"``)
-    they are others, and each part may spend the whole budget. A score may depend on its record, the model and
-    independent noise only.
+    the training records; calibration gets what training left of the budget. With ``held_out=True`` (guarantee
+    ``"split"``) they are others, and each part may spend the whole budget. A score may depend on its record, the model
+    and independent noise only.
 
     Returns a ``Calibration``: threshold (infinite where no finite one exists), ledger, certificate.
 
@@ -85,56 +330,40 @@ def calibrate(
     budget = Budget(epsilon, delta)
     alpha = check_probability("alpha", alpha)
     guarantee = "split" if held_out and guarantee == "universal" else guarantee
-    check_choice("guarantee", guarantee, GUARANTEES)
+    check_choice("guarantee", guarantee, [g for g in GUARANTEES if g != "corrected"])
     if held_out != (guarantee == "split"):
-        raise ValueError(
-            "guarantee='split' is for scores of records that training did not see: set held_out=True as well"
-        )
+        raise ValueError("guarantee='split' is for scores of records that training did not see: set held_out=True too")
+    if guarantee == "universal" and training is None:
+        raise ValueError("guarantee='universal' needs training=, the event or ledger of all the model learned from")
     spent = training if isinstance(training, Ledger) else Ledger()
     if training is not None and not isinstance(training, Ledger):
         spent = spent.add("training", as_event(training))
-    if guarantee == "universal" and training is None:
-        raise ValueError(
-            "guarantee='universal' needs training=, the event or ledger of everything the model learned from"
-        )
-
     nominal = check_count("n_records", n_records if n_records is not None else _length(scores))
-    inner, shift = _inner_level(alpha, guarantee, spent, stability, score_lipschitz)
-    if inner < 1e-6:
-        return _nothing_certified(alpha, guarantee, spent, nominal)
-    rank = {"split": "linear", "finite": "ceil", "asymptotic": "ceil"}.get(guarantee, "centred")
-    correction = {"finite": "union", "asymptotic": "none"}.get(guarantee, "marginal")
-    buffer = _PAPER_RANK_BUFFER if rank_buffer is None else rank_buffer
-    sensitivity = float(rank_sensitivity(rank, inner))
-    before = None if held_out else spent
-    if steps is None:
-        unit_noise = count_noise(epsilon, delta, 1, before, sensitivity, accountant)
-        steps = default_steps(nominal, unit_noise=unit_noise)
-    noise = count_noise(epsilon, delta, steps, before, sensitivity, accountant)
-    budget.require(spent, accountant)
-    with warnings.catch_warnings():
-        # the end of the range is told once, by this function's own warning
-        warnings.filterwarnings("ignore", message="no finite threshold", category=GuaranteeWarning)
-        quantile = private_quantile(
-            scores,
-            alpha=inner,
-            score_range=score_range,
-            count_noise=noise,
-            steps=steps,
-            correction=correction,
-            rank=rank,
-            rank_buffer=buffer if guarantee == "finite" else 0,
-            failure_probability=failure_probability,
-            n_records=nominal,
-            random_state=random_state,
-        )
-    ledger = _ledger(spent, quantile, held_out=held_out)
-    budget.require(ledger, accountant)
-    certificate = _certificate(alpha, guarantee, spent, quantile, shift)
-    if certificate.is_vacuous or not quantile.is_finite:
+    rule = calibration_rule(
+        guarantee,
+        (alpha,),
+        spent,
+        nominal,
+        stability=stability,
+        score_lipschitz=score_lipschitz,
+        rank_buffer=rank_buffer,
+        failure_probability=failure_probability,
+    )
+    found = find_thresholds(
+        [scores],
+        rule,
+        spent=spent,
+        budget=budget,
+        score_range=score_range,
+        held_out=held_out,
+        steps=steps,
+        accountant=accountant,
+        random_state=random_state,
+    )
+    threshold, certificate = float(found.values[0, 0]), found.certificates[0]
+    if certificate.is_vacuous or math.isinf(threshold):
         warnings.warn(str(certificate), GuaranteeWarning, stacklevel=2)
-    threshold = quantile.threshold + shift if quantile.is_finite else math.inf
-    return Calibration(threshold, ledger, certificate, quantile)
+    return Calibration(threshold, found.ledger, certificate, found.quantiles[0] if found.quantiles else None)
 
 
 def _length(scores: Any) -> int:
@@ -144,73 +373,3 @@ def _length(scores: Any) -> int:
     if hasattr(scores, "__len__"):
         return len(scores)
     raise ValueError("n_records is needed for scores whose number is not known before they are read")
-
-
-def _inner_level(
-    alpha: float, guarantee: str, spent: Ledger, stability: Stability | None, score_lipschitz: float | None
-) -> tuple[float, float]:
-    """The level to calibrate at, and what to add to the threshold."""
-    if guarantee == "universal":
-        return universal_alpha(alpha, spent.tradeoff_function("add")), 0.0
-    if guarantee == "stability":
-        lipschitz = score_lipschitz
-        if stability is not None and lipschitz is None:
-            lipschitz = stability.score_lipschitz
-        if stability is None or lipschitz is None:
-            raise ValueError(
-                "guarantee='stability' needs stability= (shift_bound, delta_n) of the training mechanism and "
-                "score_lipschitz=; without them use 'universal' or a held-out part"
-            )
-        return alpha - stability.delta_n, value_buffer(lipschitz, stability.shift_bound)
-    return alpha, 0.0
-
-
-def _ledger(spent: Ledger, quantile: PrivateQuantile, *, held_out: bool) -> Ledger:
-    note = f"{quantile.steps} noisy counts, noise {quantile.count_noise:.4g}, rank statistic {quantile.rank!r}"
-    if held_out and spent.entries:
-        both = parallel(spent.event, quantile.event)
-        ledger = Ledger((), spent.public_facts, spent.seeded).add(
-            "training | calibration", both, f"disjoint records, the worse of the two counts; {note}"
-        )
-    else:
-        ledger = spent.add("calibration", quantile.event, note)
-    ledger = ledger.declare(
-        n_records=quantile.n_records, score_range=list(quantile.score_range), alpha=quantile.alpha, steps=quantile.steps
-    )
-    return ledger.mark_seeded() if quantile.seeded else ledger
-
-
-def _certificate(alpha: float, guarantee: str, spent: Ledger, quantile: PrivateQuantile, shift: float) -> Certificate:
-    n = quantile.n_records
-    terms: dict[str, Any] = {
-        "n_records": n,
-        "inner_level": 1 - quantile.alpha,
-        "count_noise": quantile.count_noise,
-        "steps": quantile.steps,
-        "rank_target": quantile.rank_target,
-        "noise_offset": quantile.offset,
-        "finite_threshold_expected": quantile.rank_target <= n,
-    }
-    if shift:
-        terms["value_buffer"] = shift
-    assumptions = (EXCHANGEABLE, NOMINAL_N, HELD_OUT if guarantee == "split" else INVARIANT)
-    advice = ""
-    if not terms["finite_threshold_expected"] or not quantile.is_finite:
-        advice = "More records, a larger budget, a larger alpha or a wider score range would give smaller sets."
-    if guarantee in CERTIFIED:
-        return Certificate(guarantee, 1 - alpha, 1 - alpha, assumptions, terms, advice)
-    miss = marginal_miss_bound(n, quantile.rank_target, quantile.count_noise, quantile.steps)
-    terms["ideal_miss_bound"] = miss
-    floor = universal_floor(miss, spent.tradeoff_function("add"))
-    return Certificate(guarantee, 1 - alpha, floor, assumptions, terms, advice)
-
-
-def _nothing_certified(alpha: float, guarantee: str, spent: Ledger, nominal: int) -> Calibration:
-    """No inner level exists: nothing is asked of the scores, nothing more is spent, and the sets are full."""
-    terms = {"n_records": nominal, "inner_level": 1.0, "finite_threshold_expected": False}
-    advice = (
-        "Training spends too much privacy for this guarantee: train with more noise, raise alpha, or hold out a part."
-    )
-    certificate = Certificate(guarantee, 1 - alpha, 1 - alpha, (EXCHANGEABLE, INVARIANT), terms, advice)
-    warnings.warn(str(certificate), GuaranteeWarning, stacklevel=3)
-    return Calibration(math.inf, spent.declare(n_records=nominal), certificate, None)

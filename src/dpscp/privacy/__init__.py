@@ -1,7 +1,7 @@
 """The privacy room: events, the ledger, accounting, trade-off functions, calibration and noise."""
 
 from dpscp.privacy.accounting import OPACUS_ORDERS, delta_of, epsilon_of, is_private, tradeoff_of
-from dpscp.privacy.calibrate import as_event, count_noise, noise_multiplier, smallest_noise
+from dpscp.privacy.calibrate import as_event, count_noise, noise_multiplier, shared_count_noise, smallest_noise
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     DiscreteGaussianDpEvent,
@@ -75,6 +75,7 @@ __all__ = [
     "perfect_privacy",
     "sample_discrete_gaussian",
     "secure_generator",
+    "shared_count_noise",
     "smallest_noise",
     "tradeoff_from_profile",
     "tradeoff_of",

@@ -4,20 +4,20 @@ The returned value was itself put through the accountant and found within the bu
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
 from dpscp._checks import check_choice, check_count, check_fraction, check_positive, check_probability
 from dpscp.exceptions import BudgetError
-from dpscp.privacy.accounting import epsilon_of, is_private
+from dpscp.privacy.accounting import ACCOUNTANTS, epsilon_of, is_private
 from dpscp.privacy.events import compose, dpsgd_event, gaussian_event, require_event
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.noise import lattice_noise
 from dpscp.privacy.tradeoff import gdp_mu
 
-__all__ = ["as_event", "count_noise", "noise_multiplier", "smallest_noise"]
+__all__ = ["as_event", "count_noise", "noise_multiplier", "shared_count_noise", "smallest_noise"]
 
 _PRECISION = 2e-4
 _LARGEST_NOISE, _SMALLEST_NOISE = 1e9, 1e-3
@@ -108,11 +108,27 @@ def count_noise(
 
     Paper: Lemma 2 [lemma:search_privacy], Supplement S6.1
     """
+    return shared_count_noise(epsilon, delta, steps, (sensitivity,), training, accountant)[0]
+
+
+def shared_count_noise(
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sensitivities: Sequence[float],
+    training: DpEvent | Ledger | None = None,
+    accountant: str = "pld",
+) -> tuple[float, ...]:
+    """``count_noise`` for several searches on the same records: one noise each, in proportion to its sensitivity.
+
+    Every search of ``steps`` counts costs the same, and all of them with training stay in the budget.
+    """
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
     check_count("steps", steps)
-    check_positive("sensitivity", sensitivity)
-    check_choice("accountant", accountant, ("pld", "rdp", "gdp"))
+    for sensitivity in sensitivities:
+        check_positive("sensitivity", sensitivity)
+    check_choice("accountant", accountant, ACCOUNTANTS)
     spent = as_event(training)
     if not is_private(spent):
         raise BudgetError("training is not private: no calibration noise can repair that")
@@ -123,14 +139,18 @@ def count_noise(
             f"epsilon = {epsilon:g}: nothing is left for calibration; raise epsilon or train with more noise"
         )
 
-    def whole(noise: float) -> DpEvent:
-        if accountant == "gdp":
-            return compose(spent, gaussian_event(noise / sensitivity, steps))
-        return compose(spent, lattice_noise(noise, sensitivity_fraction(sensitivity)).event(steps))
+    fractions = [sensitivity_fraction(s) for s in sensitivities]
 
-    guess = sensitivity * math.sqrt(steps) / gdp_mu(epsilon, delta)
-    noise = smallest_noise(whole, epsilon, delta, accountant=accountant, guess=guess)
-    return noise if accountant == "gdp" else lattice_noise(noise, sensitivity_fraction(sensitivity)).count_noise
+    def whole(ratio: float) -> DpEvent:
+        if accountant == "gdp":
+            return compose(spent, gaussian_event(ratio, steps * len(fractions)))
+        return compose(spent, *(lattice_noise(ratio * float(s), s).event(steps) for s in fractions))
+
+    guess = math.sqrt(steps * len(fractions)) / gdp_mu(epsilon, delta)
+    ratio = smallest_noise(whole, epsilon, delta, accountant=accountant, guess=guess)
+    if accountant == "gdp":
+        return tuple(ratio * float(s) for s in fractions)
+    return tuple(lattice_noise(ratio * float(s), s).count_noise for s in fractions)
 
 
 def sensitivity_fraction(sensitivity: float) -> Fraction:

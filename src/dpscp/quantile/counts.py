@@ -60,8 +60,11 @@ class Counter(Protocol):
         ...
 
 
-def as_counter(scores: Any, score_range: tuple[float, float], steps: int) -> Counter:
-    """The counter for whatever the caller has: an array, chunks, a stream, a Dask array, or a count source."""
+def as_counter(scores: Any, score_range: tuple[float, float], steps: int, *, allow_empty: bool = False) -> Counter:
+    """The counter for whatever the caller has: an array, chunks, a stream, a Dask array, or a count source.
+
+    ``allow_empty`` is for parts of random size: refusing an empty one would tell that it is empty.
+    """
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
         return LookaheadCounter(scores)
     if hasattr(scores, "to_delayed") and hasattr(scores, "dask"):
@@ -70,7 +73,7 @@ def as_counter(scores: Any, score_range: tuple[float, float], steps: int) -> Cou
         return LookaheadCounter(ChunkCounts(scores))
     if isinstance(scores, Iterator):
         return StreamCounts(scores, score_range, steps)
-    return ArrayCounts(scores)
+    return ArrayCounts(scores, allow_empty=allow_empty)
 
 
 def midpoint_tree(left: float, right: float, levels: int) -> Edges:
@@ -122,9 +125,9 @@ class ArrayCounts:
     remaining questions cost a binary search. Extra memory: a block, a mask, and a few times 1/64 of the scores.
     """
 
-    def __init__(self, scores: Any) -> None:
+    def __init__(self, scores: Any, *, allow_empty: bool = False) -> None:
         self._scores = check_scores(scores)
-        if self._scores.size == 0:
+        if self._scores.size == 0 and not allow_empty:
             raise ValueError("scores are empty: at least one is needed")
         _finite_or_raise(self._scores)
         self.size = int(self._scores.size)

@@ -127,7 +127,8 @@ def private_quantile(
     rank : ``"centred"`` (sensitivity 1/2; exact when n = n_records), ``"linear"`` (follows the true n by itself),
         ``"ceil"`` (the paper's, sensitivity 1).
     n_records : the public nominal number of scores; None declares the number found as public.
-    n_min : a public lower bound on the number of scores, for parts of random size; None means ``n_records``.
+    n_min : a public lower bound on the number of scores, for parts of random size (which may then be empty); None
+        means ``n_records``.
     random_state : None draws from the operating system; an integer is for tests, warns, and is not private.
 
     >>> import numpy as np
@@ -154,8 +155,8 @@ def private_quantile(
     plan = _NoisePlan.of(mu, count_noise, sensitivity)
     # a stream is read while its histogram is made, so its steps must be known before its length is
     stream_steps = steps or (plan.default_steps(n_records) if n_records else _STREAM_STEPS)
-    counter = as_counter(scores, (low, high), stream_steps)
-    nominal = n_records or counter.size
+    counter = as_counter(scores, (low, high), stream_steps, allow_empty=n_min is not None)
+    nominal = n_records or max(1, counter.size)
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
     noise = plan.noise(steps)
 
