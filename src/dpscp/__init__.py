@@ -2,10 +2,12 @@
 
 from dpscp import guarantees, metrics, privacy, quantile, scores, sets, training
 from dpscp.calibration import Calibration, calibrate
+from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.exceptions import BudgetError, GuaranteeWarning, NotFittedError, SeededWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Budget, Ledger
 from dpscp.quantile import PrivateQuantile, private_quantile
+from dpscp.training.private_model import PrivateModel
 
 __all__ = [
     "Budget",
@@ -15,10 +17,14 @@ __all__ = [
     "GuaranteeWarning",
     "Ledger",
     "NotFittedError",
+    "PrivateConformalClassifier",
+    "PrivateConformalRegressor",
+    "PrivateModel",
     "PrivateQuantile",
     "SeededWarning",
     "calibrate",
     "guarantees",
+    "load",
     "metrics",
     "privacy",
     "private_quantile",

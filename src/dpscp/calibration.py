@@ -14,7 +14,7 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
-from dpscp._checks import check_choice, check_count, check_nonnegative, check_probability
+from dpscp._checks import check_choice, check_count, check_nonnegative, check_probability, check_range
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import (
     CERTIFIED,
@@ -27,6 +27,7 @@ from dpscp.guarantees import (
     value_buffer,
 )
 from dpscp.privacy import Budget, Ledger, as_event, compose, parallel, shared_count_noise
+from dpscp.privacy.noise import seed_of
 from dpscp.quantile import PrivateQuantile, default_steps, private_quantile, rank_sensitivity
 
 __all__ = ["Calibration", "Rule", "Thresholds", "calibrate", "calibration_rule", "find_thresholds"]
@@ -47,7 +48,7 @@ FIXED_GROUPS = "a record's group is a fixed function of the record; the promise 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a guarantee calibrates, in public numbers: an inner level for each target, and what goes around the search."""
+    """How a guarantee calibrates, in public numbers: an inner level for each target, and what surrounds the search."""
 
     guarantee: str
     alphas: tuple[float, ...]
@@ -102,7 +103,10 @@ def calibration_rule(
                 "constant; without them use 'universal' or 'split'"
             )
         inner = tuple(a - stability.delta_n for a in alphas)
-        shift = value_buffer(lipschitz, stability.shift_bound)
+        if stability.is_vacuous:  # no finite buffer: as when delta_n uses up alpha, no inner level
+            inner = (0.0,) * len(alphas)
+        else:
+            shift = value_buffer(lipschitz, stability.shift_bound)
     n_nominal, n_min = n_records, float(n_records)
     if part < 1:
         n_nominal = max(1, round(part * n_records))
@@ -155,6 +159,9 @@ def find_thresholds(
     Groups are disjoint, so each search of a group gets the whole calibration budget; levels share it. ``held_out``: the
     scored records are not those of ``spent``, and each part may spend the whole budget.
     """
+    check_range("score_range", score_range)
+    # the integer noise of the search has no exact Gaussian-DP account
+    check_choice("accountant", accountant, ("pld", "rdp"))
     budget.require(spent, accountant)
     n_groups, n_levels = len(scores_by_group), len(rule.alphas)
     if not rule.possible:
@@ -167,7 +174,7 @@ def find_thresholds(
         unit = shared_count_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)[0]
         steps = default_steps(rule.n_nominal, unit_noise=unit)
     noises = shared_count_noise(budget.epsilon, budget.delta, steps, sensitivities, before, accountant)
-    seeds = _seeds(random_state, n_groups * n_levels)
+    seeds = _seeds(seed_of(random_state), n_groups * n_levels)
 
     def search(scores: Any, level: float, noise: float) -> PrivateQuantile:
         return private_quantile(
@@ -333,8 +340,11 @@ def calibrate(
     check_choice("guarantee", guarantee, [g for g in GUARANTEES if g != "corrected"])
     if held_out != (guarantee == "split"):
         raise ValueError("guarantee='split' is for scores of records that training did not see: set held_out=True too")
-    if guarantee == "universal" and training is None:
-        raise ValueError("guarantee='universal' needs training=, the event or ledger of all the model learned from")
+    if not held_out and training is None:
+        raise ValueError(
+            f"guarantee={guarantee!r} needs training=, the event or ledger of all the model learned from: the scored "
+            "records are its training records; for a model that never saw them set held_out=True"
+        )
     spent = training if isinstance(training, Ledger) else Ledger()
     if training is not None and not isinstance(training, Ledger):
         spent = spent.add("training", as_event(training))
@@ -359,6 +369,7 @@ def calibrate(
         steps=steps,
         accountant=accountant,
         random_state=random_state,
+        extra_assumptions=stability.assumptions if guarantee == "stability" and stability is not None else (),
     )
     threshold, certificate = float(found.values[0, 0]), found.certificates[0]
     if certificate.is_vacuous or math.isinf(threshold):
@@ -368,8 +379,11 @@ def calibrate(
 
 def _length(scores: Any) -> int:
     """The number of scores, for callers who declare it public by leaving n_records out."""
-    if hasattr(scores, "size") and not callable(scores.size):
-        return int(scores.size)
-    if hasattr(scores, "__len__"):
-        return len(scores)
-    raise ValueError("n_records is needed for scores whose number is not known before they are read")
+    size = getattr(scores, "size", None)
+    if size is None or callable(size):
+        size = len(scores) if hasattr(scores, "__len__") else math.nan
+    if math.isnan(size):  # as a Dask array of unknown chunks says
+        raise ValueError("n_records is needed for scores whose number is not known before they are read")
+    if size == 0:
+        raise ValueError("scores are empty: at least one is needed")
+    return int(size)

@@ -176,6 +176,8 @@ def minimum_part_size(n_records: int, fraction: float, tail: float) -> int:
     size = int(law.ppf(tail))
     while size > 0 and law.cdf(size - 1) > tail:
         size -= 1
+    while law.cdf(size) <= tail:
+        size += 1
     return size
 
 
@@ -225,6 +227,8 @@ def coverage_lower_bound(
     n = check_count("n", n)
     alpha = check_probability("alpha", alpha)
     beta = check_nonnegative("failure_probability", failure_probability)
+    if beta >= 1:
+        raise ValueError(f"failure_probability must be below 1, got {beta:g}")
     loss = (
         2
         * check_nonnegative("density_bound", density_bound)
@@ -251,8 +255,10 @@ def dpsgd_coverage(
     Paper: Corollary 2 [cor:dpsgd_coverage]
     """
     u, delta_n = stability.shift_bound, stability.delta_n
-    buffer = rank_buffer(n, density_bound, score_lipschitz, u, delta_n) if delta_n < 1 else n
-    coverage = coverage_lower_bound(n, alpha, failure_probability, density_bound, score_lipschitz, u, min(delta_n, 1.0))
+    buffer = n if stability.is_vacuous else rank_buffer(n, density_bound, score_lipschitz, u, delta_n)
+    coverage = 0.0
+    if not stability.is_vacuous:
+        coverage = coverage_lower_bound(n, alpha, failure_probability, density_bound, score_lipschitz, u, delta_n)
     feasible = math.ceil((1 - alpha) * (n + 1)) + buffer <= n
     return {
         "coverage": coverage if feasible else 0.0,
@@ -310,6 +316,29 @@ class Certificate:
     def is_vacuous(self) -> bool:
         """Whether the promise is useless: a level nobody can use, or one that only full sets can keep."""
         return self.coverage < _USELESS_LEVEL or not self.terms.get("finite_threshold_expected", True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "guarantee": self.guarantee,
+            "target": self.target,
+            "coverage": self.coverage,
+            "assumptions": list(self.assumptions),
+            "terms": dict(self.terms),
+            "advice": self.advice,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Certificate":
+        """The certificate that ``to_dict`` wrote."""
+        return cls(
+            str(data["guarantee"]),
+            float(data["target"]),
+            float(data["coverage"]),
+            tuple(map(str, data["assumptions"])),
+            dict(data["terms"]),
+            str(data["advice"]),
+        )
 
     def __str__(self) -> str:
         shown = {k.replace("_", " "): v for k, v in self.terms.items() if not isinstance(v, bool)}

@@ -28,7 +28,7 @@ def coverage_by_group(
     covered, groups = _covered(y, sets, classes), np.asarray(groups)
     if groups.shape != covered.shape[:1]:
         raise ValueError("groups must hold one value for each set")
-    return {value.item(): _mean(covered[groups == value]) for value in np.unique(groups)}
+    return {value: _mean(covered[groups == value]) for value in np.unique(groups).tolist()}
 
 
 def efficiency(sets: ArrayLike) -> Any:

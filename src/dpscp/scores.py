@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 Floats = NDArray[Any]
+# A probability may exceed 1 by what float32 sums lose.
+_ROUNDING = 1e-5
 
 
 def absolute_residual(y: ArrayLike, prediction: ArrayLike) -> Floats:
@@ -103,6 +105,7 @@ def raps(
 
 def raps_range(n_classes: int, *, penalty: float = 0.01, free_labels: int = 1) -> tuple[float, float]:
     """The public range of ``raps`` for a number of classes."""
+    penalty, free_labels = check_nonnegative("penalty", penalty), check_count("free_labels", free_labels, minimum=0)
     return 0.0, 1.0 + penalty * max(check_count("n_classes", n_classes) - free_labels, 0)
 
 
@@ -126,6 +129,8 @@ def _probabilities(values: ArrayLike) -> Floats:
     p = np.asarray(values)
     if p.ndim != 2 or p.shape[1] < 1 or not np.issubdtype(p.dtype, np.floating):
         raise ValueError("probabilities must be a float array of shape (n, n_classes)")
+    if np.any(~((p >= 0) & (p <= 1 + _ROUNDING))):
+        raise ValueError("probabilities must lie between 0 and 1; logits need a softmax first")
     return p
 
 

@@ -1,9 +1,14 @@
 """Prediction sets {y : score(x, y) <= threshold}, the partners of ``scores``.
 
+A set agrees with its score to the last bit, intervals included: their ends are the outermost numbers whose *rounded*
+score is at most the threshold. Rounding prediction + threshold instead would lose records that were counted when the
+threshold was found (on data rounded to tenths, one tie in twenty).
+
 An infinite threshold ("no finite threshold was found") gives every label, or an infinite interval. Several
 thresholds at once add a last axis.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,13 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["label_set", "normalized_interval", "quantile_interval", "residual_interval"]
 
+_SPACINGS = 2
+
 
 def label_set(label_scores: ArrayLike, threshold: ArrayLike) -> NDArray[np.bool_]:
     """Which labels score at most the threshold: (n, n_classes), or (n, n_classes, n_levels) for several thresholds."""
     scores, levels = np.asarray(label_scores), np.asarray(threshold, float)
-    if levels.ndim == 0:
-        return np.asarray(scores <= levels)
-    return np.asarray(scores[..., None] <= levels)
+    # one more axis for a single level too: a scalar would be rounded to the precision of the scores by older NumPy
+    within = scores[..., None] <= np.atleast_1d(levels)
+    return np.asarray(within if levels.ndim else within[..., 0])
 
 
 def residual_interval(prediction: ArrayLike, threshold: ArrayLike) -> NDArray[Any]:
@@ -29,9 +36,11 @@ def residual_interval(prediction: ArrayLike, threshold: ArrayLike) -> NDArray[An
 def normalized_interval(prediction: ArrayLike, scale: ArrayLike, threshold: ArrayLike) -> NDArray[Any]:
     """[prediction -+ threshold * scale]: (n, 2), or (n, 2, n_levels)."""
     centre, scale, level = np.asarray(prediction, float), np.asarray(scale, float), np.asarray(threshold, float)
-    if level.ndim == 0:
-        return np.stack([centre - level * scale, centre + level * scale], axis=1)
-    return _interval(centre, centre, level * scale[:, None])
+    if np.any(~(scale > 0)):
+        raise ValueError("scale must be positive everywhere; bound it from below by a public constant")
+    reach = _largest(level * scale[:, None], lambda residual: residual / scale[:, None] <= level)
+    ends = _interval(centre, centre, reach)
+    return ends if level.ndim else ends[..., 0]
 
 
 def quantile_interval(lower: ArrayLike, upper: ArrayLike, threshold: ArrayLike) -> NDArray[Any]:
@@ -42,5 +51,21 @@ def quantile_interval(lower: ArrayLike, upper: ArrayLike, threshold: ArrayLike) 
 def _interval(low: NDArray[Any], high: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
     """``reach`` is one number, or has a last axis of levels."""
     if reach.ndim == 0:
-        return np.stack([low - reach, high + reach], axis=1)
-    return np.stack([low[:, None] - reach, high[:, None] + reach], axis=1)
+        return np.stack([-_furthest(-low, reach), _furthest(high, reach)], axis=1)
+    return np.stack([-_furthest(-low[:, None], reach), _furthest(high[:, None], reach)], axis=1)
+
+
+def _furthest(centre: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
+    """The largest y for which y - centre, rounded, is at most ``reach``."""
+    # y - centre is rounded to the spacing of reach, so y may lie half of that beyond
+    half = np.where(np.isfinite(reach), np.abs(np.nextafter(reach, np.inf) - reach), 0.0) / 2
+    return _largest(centre + reach + half, lambda y: y - centre <= reach)
+
+
+def _largest(guess: NDArray[Any], holds: Callable[[NDArray[Any]], Any]) -> NDArray[Any]:
+    """The largest number for which the monotone condition ``holds``, found from a guess a few spacings off at most."""
+    for _ in range(_SPACINGS):
+        guess = np.nextafter(guess, np.inf)
+    for _ in range(3 * _SPACINGS):
+        guess = np.where(holds(guess), guess, np.nextafter(guess, -np.inf))
+    return guess

@@ -1,0 +1,104 @@
+"""Saving and loading without pickle: a zip of plain NumPy arrays and one JSON header.
+
+The file (format "dpscp-model", version 1) is an uncompressed ``.npz``: ``header.json`` holds the class name, its
+parameters, the model's public constants, ledger, certificates and public facts, and a SHA-256 of every array; the other
+members are the parameter arrays and the thresholds. Loading reads arrays with ``allow_pickle=False``, builds only the
+classes named here, and executes nothing from the file.
+"""
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FORMAT_VERSION", "read_file", "write_file"]
+
+FORMAT = "dpscp-model"
+FORMAT_VERSION = 1
+_HEADER = "header.json"
+_LARGEST_HEADER = 64 * 2**20
+
+
+def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write exactly ``path``: first a temporary file beside it, then a rename, so that no half-written file is left."""
+    members = {name: _array_bytes(array) for name, array in arrays.items()}
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
+    body = json.dumps(dict(header), sort_keys=True)
+    head = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "arrays": digests,
+        "body": body,
+        "body_sha256": hashlib.sha256(body.encode()).hexdigest(),
+    }
+    target = os.fspath(path)
+    folder = os.path.dirname(os.path.abspath(target))
+    handle, temporary = tempfile.mkstemp(prefix=".dpscp-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(_HEADER, json.dumps(head))
+            for name, data in members.items():
+                archive.writestr(f"{name}.npy", data)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The header's body and the arrays; ``ValueError`` for a file that is foreign, damaged, altered or too new."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"no such file: {os.fspath(path)!r}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.getinfo(_HEADER).file_size > _LARGEST_HEADER:
+                raise ValueError("the header is larger than any header this library writes")
+            head = json.loads(archive.read(_HEADER))
+            if not isinstance(head, dict) or head.get("format") != FORMAT:
+                raise ValueError("it is not a dpscp model")
+            version = head.get("version")
+            if not isinstance(version, int) or version > FORMAT_VERSION:
+                raise _NewerVersionError(version)
+            body = head["body"]
+            if hashlib.sha256(body.encode()).hexdigest() != head["body_sha256"]:
+                raise ValueError("its header was altered")
+            arrays = {}
+            for name, digest in head["arrays"].items():
+                data = archive.read(f"{name}.npy")
+                if hashlib.sha256(data).hexdigest() != digest:
+                    raise ValueError("an array was altered")
+                arrays[name] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+            content = json.loads(body)
+            if not isinstance(content, dict):
+                raise ValueError("its header was altered")
+            return content, arrays
+    except _NewerVersionError as error:
+        raise ValueError(
+            f"{os.fspath(path)!r} has format version {error.version!r}, this release reads up to {FORMAT_VERSION}: "
+            "update dpscp"
+        ) from None
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it is truncated or not a dpscp model"
+        raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {reason}") from None
+    except (NotImplementedError, RuntimeError, OverflowError, MemoryError, OSError) as error:
+        raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {type(error).__name__}") from None
+
+
+class _NewerVersionError(Exception):
+    def __init__(self, version: object) -> None:
+        super().__init__(version)
+        self.version = version
+
+
+def _array_bytes(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.ascontiguousarray(array), allow_pickle=False)
+    return buffer.getvalue()

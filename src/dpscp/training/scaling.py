@@ -1,0 +1,103 @@
+"""Regression targets on a public scale: training sees them in [-1, 1], predictions come back in the user's units."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._checks import check_choice, check_range
+from dpscp.training.mechanism import Mechanism, Model, Trained
+from dpscp.training.networks import DenseModel
+from dpscp.training.preprocess import PreprocessedModel
+
+__all__ = ["ScaledTarget", "ScaledTargetModel"]
+
+
+@dataclass(frozen=True)
+class ScaledTargetModel:
+    """A regression model whose outputs in [-1, 1] stand for targets in ``y_bounds``.
+
+    Theory: section 1.1
+    """
+
+    inner: Model
+    y_bounds: tuple[float, float]
+    classes: None = None
+    task: str = "regression"
+
+    @property
+    def n_features(self) -> int:
+        """Width of a row."""
+        return self.inner.n_features
+
+    def rescaled(self, outputs: ArrayLike) -> NDArray[np.float64]:
+        """Inner outputs in the target's own units."""
+        low, high = self.y_bounds
+        return np.asarray((low + high) / 2 + (high - low) / 2 * np.asarray(outputs, dtype=np.float64))
+
+    def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Outputs (n, k) in the target's own units."""
+        return self.rescaled(self.inner.outputs(X))
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Refused: this is a regression model."""
+        raise TypeError("predict_proba needs a classification model; this one was trained for regression")
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The parameters of the inner model."""
+        return self.inner.arrays()
+
+    def config(self) -> dict[str, Any]:
+        """The public constants as JSON values."""
+        return {"model": "scaled_target", "y_bounds": list(self.y_bounds), "inner": self.inner.config()}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Rebuild the model that ``config`` and ``arrays`` came from."""
+        models: dict[str, type[Model]] = {"dense": DenseModel, "preprocessed": PreprocessedModel}
+        inner = models[check_choice("model", config["inner"]["model"], models)]
+        return cls(inner.from_parts(config["inner"], arrays), check_range("y_bounds", config["y_bounds"]))
+
+
+@dataclass(frozen=True)
+class ScaledTarget:
+    """A mechanism in front of which targets are clipped to public bounds and rescaled to [-1, 1]; no privacy cost.
+
+    A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the range of the target.
+
+    Theory: section 1.1
+    """
+
+    mechanism: Mechanism
+    y_bounds: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        check_range("y_bounds", self.y_bounds)
+
+    @property
+    def event(self) -> DpEvent:
+        """What the inner mechanism costs."""
+        return self.mechanism.event
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+        """A new mechanism within the budget."""
+        return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
+
+    def train(
+        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """Train the inner mechanism on the rescaled targets."""
+        trained = self.mechanism.train(X, self.scaled(y), random_state=random_state, n_records=n_records)
+        stability = trained.stability
+        if stability is not None and stability.score_lipschitz is not None:
+            half_width = (self.y_bounds[1] - self.y_bounds[0]) / 2
+            stability = replace(stability, score_lipschitz=stability.score_lipschitz * half_width)
+        return replace(trained, model=ScaledTargetModel(trained.model, self.y_bounds), stability=stability)
+
+    def scaled(self, y: ArrayLike) -> NDArray[np.float64]:
+        """Targets clipped to the bounds, in [-1, 1]."""
+        low, high = self.y_bounds
+        return np.asarray((np.clip(np.asarray(y, dtype=np.float64), low, high) - (low + high) / 2) * (2 / (high - low)))
