@@ -9,6 +9,8 @@ from dpscp.privacy import Budget, Ledger
 from dpscp.quantile import PrivateQuantile, private_quantile
 from dpscp.training.private_model import PrivateModel
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Budget",
     "BudgetError",
@@ -22,6 +24,7 @@ __all__ = [
     "PrivateModel",
     "PrivateQuantile",
     "SeededWarning",
+    "__version__",
     "calibrate",
     "guarantees",
     "load",

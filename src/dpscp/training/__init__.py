@@ -1,0 +1,48 @@
+"""The training room: private training mechanisms, each with its event, its stability and its public facts."""
+
+from dpscp.training.coupling import CoupledRun, coupled_run
+from dpscp.training.dpsgd import DPSGD
+from dpscp.training.influence import corrected_outputs, self_shift_bounds
+from dpscp.training.mechanism import Mechanism, Model, Trained, Trajectory
+from dpscp.training.networks import DenseModel
+from dpscp.training.opacus import OpacusTraining
+from dpscp.training.perturbation import ObjectivePerturbation, OutputPerturbation
+from dpscp.training.preprocess import (
+    NormClip,
+    Preprocessed,
+    PreprocessedModel,
+    PrivateCentring,
+    PrivateStandardize,
+    PublicBounds,
+    UnitNorm,
+)
+from dpscp.training.private_model import FunctionModel, PrivateModel
+from dpscp.training.stability import Stability
+from dpscp.training.summary import SufficientStatistics
+
+__all__ = [
+    "DPSGD",
+    "CoupledRun",
+    "DenseModel",
+    "FunctionModel",
+    "Mechanism",
+    "Model",
+    "NormClip",
+    "ObjectivePerturbation",
+    "OpacusTraining",
+    "OutputPerturbation",
+    "Preprocessed",
+    "PreprocessedModel",
+    "PrivateCentring",
+    "PrivateModel",
+    "PrivateStandardize",
+    "PublicBounds",
+    "Stability",
+    "SufficientStatistics",
+    "Trained",
+    "Trajectory",
+    "UnitNorm",
+    "corrected_outputs",
+    "coupled_run",
+    "self_shift_bounds",
+]

@@ -1,0 +1,38 @@
+"""A progress line for long work: on a terminal's standard error only, and only once it has taken a while."""
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TypeVar
+
+__all__ = ["progress"]
+
+Item = TypeVar("Item")
+_QUIET_SECONDS = 2.0
+_REFRESH_SECONDS = 0.25
+_WIDTH = 30
+
+
+def progress(items: Iterator[Item], total: int, label: str) -> Iterator[Item]:
+    """Pass the items through; silent unless standard error is a terminal and two seconds have gone by."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    start = time.monotonic()
+    due = start + _QUIET_SECONDS
+    shown = False
+    try:
+        for done, item in enumerate(items, start=1):
+            yield item
+            now = time.monotonic()
+            if now >= due:
+                filled = _WIDTH * done // total
+                left = (now - start) * (total - done) / done
+                bar = "#" * filled + "." * (_WIDTH - filled)
+                sys.stderr.write(f"\r{label} [{bar}] {done}/{total}, {left:.0f} s left ")
+                sys.stderr.flush()
+                due, shown = now + _REFRESH_SECONDS, True
+    finally:
+        if shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

@@ -1,0 +1,261 @@
+"""One noisy gradient step after another: Poisson batches, grid-rounded Gaussian noise, the update rules.
+
+Floating point. The clipped sum plus noise leaves this module only after rounding to a public grid of 2**-20
+noise standard deviations, and everything later is a function of grid points. The noise is drawn in float64,
+whose spacing is about 2**-51 standard deviations, so each grid point is met by roughly 2**31 noise values
+whatever the sum is: looking at the low bits of a released parameter (Mironov 2012; Jin et al. 2022) tells
+nothing. What remains is stated in docs/decisions.md: probabilities are Gaussian only up to a relative error
+of about 2**-31 a coordinate and step, and the sum itself is computed in floating point, so its sensitivity is
+clip_norm up to rounding (choose float64 to make that negligible).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.training.networks import CLIP_SLACK, ClippedGradient, Loss, Network
+
+__all__ = ["GRID", "Descent", "GridNoise", "Records", "UpdateRule", "everyone", "poisson_batches"]
+
+Array = NDArray[Any]
+
+# Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.
+GRID = 2.0**-20
+# Small enough to leave the cache to the batch.
+_GAPS_PER_BLOCK = 1 << 12
+_NOISE_PER_BLOCK = 1 << 13
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records as the engine reads them; it lives only while training runs and is never stored."""
+
+    rows: Array
+    squared_norms: Array
+    target: Array
+
+    @classmethod
+    def build(cls, rows: Array, target: Array) -> "Records":
+        """Precompute the squared norms of the rows: they are an input of every ghost norm."""
+        with np.errstate(over="ignore"):
+            return cls(rows, np.einsum("ij,ij->i", rows, rows), target)
+
+
+def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
+    """Endless Poisson batches: each of n records enters each batch independently with probability
+    `sampling_rate`.
+
+    The masks of all batches laid end to end are one Bernoulli sequence; the gaps between its ones are
+    geometric, so drawing gaps is exact and costs as much as the records drawn, not n. A batch has no maximal
+    size: cutting it would break the accounting.
+    """
+    first = 0  # position of the current batch's first record
+    block = np.empty(0, dtype=np.int64)  # positions drawn and not yet handed out
+    last = -1
+    while True:
+        end = first + n
+        parts = []
+        while last < end:
+            parts.append(block)
+            # a gap beyond any run is cut short, so that the sum cannot overflow
+            block = np.minimum(rng.geometric(sampling_rate, _GAPS_PER_BLOCK), 1 << 50).cumsum()
+            block += last
+            last = int(block[-1])
+        cut = block.searchsorted(end)
+        batch = block[:cut]
+        block = block[cut:]
+        if parts:
+            batch = np.concatenate([*parts, batch])
+        yield batch - first
+        first = end
+
+
+def everyone() -> Iterator[None]:
+    """Endless full batches."""
+    while True:
+        yield None
+
+
+class GridNoise:
+    """Standard normal vectors in units of the grid, drawn in blocks of bounded size."""
+
+    def __init__(self, rng: np.random.Generator, size: int) -> None:
+        self._rng = rng
+        self._block = np.empty((max(1, _NOISE_PER_BLOCK // size), size))
+        self._used = len(self._block)
+
+    def next(self) -> Array:
+        """The next vector; overwritten by a later call."""
+        if self._used == len(self._block):
+            self._rng.standard_normal(out=self._block)
+            self._block *= 1 / GRID
+            self._used = 0
+        vector: Array = self._block[self._used]
+        self._used += 1
+        return vector
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """What is done with a noisy gradient: pure post-processing, made of public constants."""
+
+    optimizer: str
+    learning_rates: Array
+    momentum: float
+    adam: tuple[float, float, float]
+    radius: float | None
+    averaged: int
+    """How many of the last iterates the released parameters average; 1 is the last iterate."""
+
+    def influence_weights(self) -> Array | None:
+        """Minus the derivative of the released parameters in each step's gradient, later gradients held
+        fixed; None for Adam.
+
+        Theory: Result D
+        """
+        if self.optimizer != "sgd":
+            return None
+        steps = len(self.learning_rates)
+        # share of the average still to come when step t acts
+        ahead = np.minimum(1.0, (steps - np.arange(steps)) / self.averaged)
+        weights = np.empty(steps)
+        carried = 0.0
+        for t in range(steps - 1, -1, -1):
+            carried = self.learning_rates[t] * ahead[t] + self.momentum * carried
+            weights[t] = carried
+        return weights
+
+
+class Descent:
+    """The state of one run. Two runs fed the same batches and noise are coupled."""
+
+    def __init__(
+        self,
+        network: Network,
+        loss: Loss,
+        records: Records,
+        initial: Array,
+        rule: UpdateRule,
+        *,
+        clip_norm: float,
+        noise_multiplier: float,
+        normaliser: float,
+        dtype: str,
+    ) -> None:
+        self.network, self.records, self.rule = network, records, rule
+        self.gradient = ClippedGradient(network, loss, clip_norm, dtype)
+        self.normaliser = normaliser
+        self.grid = GRID * noise_multiplier * clip_norm * (1 + CLIP_SLACK[dtype])
+        self._per_grid = 1 / self.grid if self.grid else 0.0
+        self.parameters = initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
+        self._fast = self.parameters.astype(dtype)
+        self._layers = network.layers(self._fast)
+        self._noisy = np.empty(network.n_parameters)
+        self._velocity = np.zeros(network.n_parameters)
+        self._second = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
+        self._sum = np.zeros(network.n_parameters)
+        chunk, target = self.gradient.chunk, records.target
+        self._rows = np.empty((chunk, records.rows.shape[1]), dtype=dtype)
+        self._norms = np.empty(chunk, dtype=dtype)
+        self._target = np.empty(chunk, dtype=target.dtype)
+        self.step_count = 0
+
+    def clipped_sum(self, batch: NDArray[np.int64] | None) -> Array:
+        """The sum of clipped gradients over the batch (None: everybody) at the current parameters."""
+        records, chunk, first = self.records, self.gradient.chunk, True
+        size = len(records.rows) if batch is None else len(batch)
+        for start in range(0, size, chunk):
+            stop = min(start + chunk, size)
+            if batch is None:
+                part = (records.rows[start:stop], records.squared_norms[start:stop], records.target[start:stop])
+            else:
+                part = self._gather(batch[start:stop])
+            self.gradient.add(self._layers, *part, first=first)
+            first = False
+        if first:
+            self.gradient.total.fill(0)
+        return self.gradient.total
+
+    def _gather(self, index: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        m = len(index)
+        rows, norms, target = self._rows[:m], self._norms[:m], self._target[:m]
+        # mode="clip" writes straight into `out`; every index is valid by construction
+        self.records.rows.take(index, axis=0, out=rows, mode="clip")
+        self.records.squared_norms.take(index, out=norms, mode="clip")
+        self.records.target.take(index, out=target, mode="clip")
+        return rows, norms, target
+
+    def step(self, batch: NDArray[np.int64] | None, noise: Array | None) -> None:
+        """One noisy step, also on an empty batch. `noise` is in grid units; None adds none (not private)."""
+        total, noisy = self.clipped_sum(batch), self._noisy
+        if noise is None:
+            np.divide(total, self.normaliser, out=noisy)
+        else:
+            np.copyto(noisy, total)
+            noisy *= self._per_grid
+            noisy += noise
+            np.rint(noisy, out=noisy)
+            noisy *= self.grid / self.normaliser
+        self._update(noisy)
+
+    def _update(self, gradient: Array) -> None:
+        rule, theta = self.rule, self.parameters
+        rate = rule.learning_rates[self.step_count]
+        self.step_count += 1
+        if rule.optimizer == "adam":
+            first, second, tiny = rule.adam
+            t = self.step_count
+            self._velocity *= first
+            self._velocity += (1 - first) * gradient
+            self._second *= second
+            np.square(gradient, out=gradient)
+            gradient *= 1 - second
+            self._second += gradient
+            np.sqrt(self._second, out=gradient)
+            gradient *= 1 / math.sqrt(1 - second**t)
+            gradient += tiny
+            np.divide(self._velocity, gradient, out=gradient)
+            gradient *= rate / (1 - first**t)
+        elif rule.momentum:
+            self._velocity *= rule.momentum
+            self._velocity += gradient
+            np.multiply(self._velocity, rate, out=gradient)
+        else:
+            gradient *= rate
+        theta -= gradient
+        if rule.radius is not None:
+            norm = math.sqrt(theta @ theta)
+            if norm > rule.radius:
+                theta *= rule.radius / norm
+        np.copyto(self._fast, theta, casting="same_kind")
+        if self.step_count > len(rule.learning_rates) - rule.averaged:
+            self._sum += theta
+
+    def current(self) -> Array:
+        """The current iterate, in the precision the gradients see."""
+        return self._fast.copy()
+
+    def released(self) -> Array:
+        """The average of the last iterates, after all steps."""
+        with np.errstate(over="ignore"):  # a diverged run becomes infinite here and is refused by the caller
+            return (self._sum / self.rule.averaged).astype(self._fast.dtype)
+
+
+def run(
+    descents: Sequence[Descent],
+    batches: Sequence[Iterator[NDArray[np.int64] | None]],
+    noise: GridNoise | None,
+) -> Iterator[int]:
+    """Advance all descents together, one step a yield, each with its own batches and all with the same noise.
+
+    Overflow at wild parameters is handled record by record: callers silence NumPy's warnings about it.
+    """
+    for t in range(len(descents[0].rule.learning_rates)):
+        vector = None if noise is None else noise.next()
+        for descent, stream in zip(descents, batches, strict=True):
+            descent.step(next(stream), vector)
+        yield t

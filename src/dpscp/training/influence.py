@@ -1,0 +1,119 @@
+"""Self-influence correction: a record's outputs as training without that record would have made them, to
+first order.
+
+Each corrected output is a function of its own record and of the released trajectory, nothing else: a count of
+corrected scores has the sensitivity of a count.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._checks import check_count
+from dpscp.training.labels import encode_targets
+from dpscp.training.mechanism import Model, Trajectory
+from dpscp.training.networks import ClippedGradient, DenseModel
+from dpscp.training.preprocess import PreprocessedModel
+
+__all__ = ["corrected_outputs", "self_shift_bounds"]
+
+Array = NDArray[Any]
+
+
+def corrected_outputs(
+    model: Model, trajectory: Trajectory | None, X: ArrayLike, y: ArrayLike, *, max_points: int = 512
+) -> Array:
+    """Outputs of a linear head on its own training records with each record's first-order influence taken
+    out.
+
+    A record x with errors e_t (derivative of its loss in the outputs at iterate t, clipped as in training)
+    moved the released parameters by -sum_t w_t e_t x / n_records in expectation over the sampling, w_t the
+    trajectory's weights. Its corrected outputs are therefore outputs + |x|^2 * sum_t w_t e_t / n_records,
+    |x|^2 with the bias coordinate. The response of the other records' later gradients is left out: it is
+    second order for coverage, and when every step is nonexpansive the parameter shift itself is bounded by
+    `self_shift_bounds`.
+
+    Calibrate on the larger of a record's plain and corrected score, score test points plainly. A trajectory
+    of more than `max_points` steps is read at that many evenly spaced iterates, each standing for its
+    neighbours' weights.
+
+    Raises TypeError for a network with hidden layers (no sound form is known) and ValueError without a usable
+    trajectory.
+
+    Theory: Result D
+    """
+    head, X = _head(model, X)
+    rows, squared, summed, _ = _summed_errors(head, trajectory, X, y, max_points)
+    z = head.network.forward(head.layers, rows) + squared[:, None] * summed
+    return np.concatenate([np.zeros_like(z), z], axis=1) if head.loss.name == "logistic" else z
+
+
+def self_shift_bounds(
+    model: Model, trajectory: Trajectory | None, X: ArrayLike, y: ArrayLike, *, max_points: int = 512
+) -> Array:
+    """For each record |x| * sum_t w_t |e_t| / n_records: how far leaving it out can move the released
+    parameters.
+
+    A theorem for full-batch descent with plain SGD when every step is nonexpansive (convex clipped losses,
+    learning rate at most 2 / smoothness) and every iterate is read (`max_points` >= steps). The bounds depend
+    on the records: they are for study, not for release.
+
+    Theory: Result D
+    """
+    head, X = _head(model, X)
+    _, squared, _, lengths = _summed_errors(head, trajectory, X, y, max_points)
+    bounds: Array = np.sqrt(squared) * lengths
+    return bounds
+
+
+def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
+    """The linear head inside a model, and the rows as it sees them."""
+    while isinstance(model, PreprocessedModel):
+        X = model.transform(X)
+        model = model.inner
+    if not isinstance(model, DenseModel):
+        raise TypeError(f"the self-influence correction is known for linear heads, not for {type(model).__name__}")
+    if len(model.network.widths) > 2:
+        raise TypeError("the self-influence correction is known for linear heads; this model has hidden layers")
+    return model, X
+
+
+def _summed_errors(
+    model: DenseModel, trajectory: Trajectory | None, X: ArrayLike, y: ArrayLike, max_points: int
+) -> tuple[Array, Array, Array, Array]:
+    """Rows, squared norms, and per record the weighted sum of its errors and of their lengths, over n_records."""
+    if trajectory is None:
+        raise ValueError("the correction needs the trajectory: train with keep_trajectory=True")
+    if trajectory.weights is None:
+        raise ValueError("the correction needs optimizer='sgd': adam's steps are not sums of gradients")
+    points, weights = _points(trajectory.weights, check_count("max_points", max_points))
+    rows = model.rows(X)
+    target = encode_targets(y, model.loss.name, model.classes, str(rows.dtype))
+    if len(target) != len(rows):
+        raise ValueError("X and y must hold the same number of records")
+    squared = np.einsum("ij,ij->i", rows, rows)
+    gradient = ClippedGradient(model.network, model.loss, trajectory.clip_norm, str(rows.dtype))
+    summed = np.zeros((len(rows), model.network.widths[-1]))
+    lengths = np.zeros(len(rows))
+    per_record = weights * trajectory.sampling_rate / trajectory.normaliser
+    with np.errstate(all="ignore"):
+        for start in range(0, len(rows), gradient.chunk):
+            part = slice(start, start + gradient.chunk)
+            for point, weight in zip(points, per_record, strict=True):
+                layers = model.network.layers(trajectory.iterates[point])
+                errors, _ = gradient.errors(layers, rows[part], squared[part], target[part])
+                summed[part] += weight * errors[0].T
+                lengths[part] += weight * np.sqrt(np.einsum("ij,ij->j", errors[0], errors[0]))
+    return rows, squared, summed, lengths
+
+
+def _points(weights: Array, limit: int) -> tuple[NDArray[np.int64], Array]:
+    """Which iterates to read, and the total weight of the steps each one stands for."""
+    steps = len(weights)
+    stride = math.ceil(steps / limit)
+    starts = np.arange(0, steps, stride)
+    # the middle of each run of steps stands for it
+    middles = np.minimum(starts + (stride - 1) // 2, steps - 1)
+    return middles, np.add.reduceat(weights, starts)

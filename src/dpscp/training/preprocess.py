@@ -1,0 +1,424 @@
+"""Preprocessing that is honest about privacy: each step is a mechanism with an event in the same ledger.
+
+Standardising with the data's own mean and scale leaks, because the released predictor contains them. A step
+here either uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, ``NormClip``: no
+cost), or releases noisy sums over rows whose size it enforces (``PrivateCentring``, ``PrivateStandardize``:
+Gaussian events). Sums are divided by the public ``n_records``, never by the number of rows.
+``Preprocessed`` puts steps in front of any mechanism and is itself a mechanism; what its steps learn counts
+as training.
+
+Theory: section 1.5; Result B
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent, NoOpDpEvent
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._checks import check_choice, check_count, check_positive, check_probability
+from dpscp.exceptions import BudgetError
+from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_mu, secure_generator, smallest_noise
+from dpscp.training.mechanism import Mechanism, Model, Trained
+from dpscp.training.networks import DenseModel, check_rows
+from dpscp.training.release import gaussian_release
+from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
+
+__all__ = [
+    "NormClip",
+    "Preprocessed",
+    "PreprocessedModel",
+    "PrivateCentring",
+    "PrivateStandardize",
+    "PublicBounds",
+    "Step",
+    "UnitNorm",
+]
+
+Array = NDArray[np.float64]
+
+
+# ---- the steps: frozen public constants
+
+
+@runtime_checkable
+class Step(Protocol):
+    """A preprocessing step before it has seen data: public constants, and the event of fitting it."""
+
+    data_independent: ClassVar[bool]
+
+    @property
+    def event(self) -> DpEvent:
+        """What fitting costs, from public constants only."""
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> Transform:
+        """The fitted transform."""
+
+
+@dataclass(frozen=True)
+class PublicBounds:
+    """Clip each feature to public bounds and rescale it to [-1, 1].
+
+    ``low`` and ``high`` are numbers, or one number a feature. They must come from outside the data. No
+    privacy cost.
+
+    Theory: section 1.1
+    """
+
+    low: Any
+    high: Any
+
+    data_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _set_bounds(self)
+
+    @property
+    def event(self) -> DpEvent:
+        """Nothing: only public constants are used."""
+        return NoOpDpEvent()
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
+        """The transform; of the data only its width is used."""
+        low, high = _spread(self.low, self.high, check_rows(X).shape[1])
+        return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
+
+
+@dataclass(frozen=True)
+class UnitNorm:
+    """Scale every row to norm one; no constant and no privacy cost.
+
+    Theory: section 1.1
+    """
+
+    data_independent: ClassVar[bool] = True
+
+    @property
+    def event(self) -> DpEvent:
+        """Nothing: each row is its own business."""
+        return NoOpDpEvent()
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
+        """The transform; of the data only its width is used."""
+        return RowTransform(1.0, unit=True, n_features=check_rows(X).shape[1])
+
+
+@dataclass(frozen=True)
+class NormClip:
+    """Shorten every row longer than the public ``bound`` to it; no privacy cost.
+
+    Theory: section 1.1
+    """
+
+    bound: float
+
+    data_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive("bound", self.bound)
+
+    @property
+    def event(self) -> DpEvent:
+        """Nothing: each row is its own business."""
+        return NoOpDpEvent()
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
+        """The transform; of the data only its width is used."""
+        return RowTransform(float(self.bound), unit=False, n_features=check_rows(X).shape[1])
+
+
+@dataclass(frozen=True)
+class PrivateCentring:
+    """Subtract a private mean from rows of norm at most ``bound`` (longer rows are shortened first).
+
+    One record changes the sum of the rows by at most ``bound``; the release is the sum plus Gaussian noise
+    of standard deviation noise_multiplier * bound in each coordinate, divided by n_records and brought back
+    to the ball of radius ``bound`` (a mean of such rows lies there). Centred rows have norm at most 2 *
+    bound.
+
+    Theory: sections 1.1, 1.5
+    """
+
+    bound: float = 1.0
+    noise_multiplier: float | None = None
+
+    data_independent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_positive("bound", self.bound)
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def event(self) -> DpEvent:
+        """One Gaussian release."""
+        return gaussian_event(_noise_of(self))
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:
+        """The transform with the private mean in it."""
+        noise = _noise_of(self) * self.bound
+        total = scaled_rows(check_rows(X), self.bound, unit=False).sum(axis=0)
+        mean = gaussian_release(total, noise, rng) / check_count("n_records", n_records)
+        mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
+        return RowTransform(float(self.bound), unit=False, shift=mean, n_features=len(mean))
+
+
+@dataclass(frozen=True)
+class PrivateStandardize:
+    """Subtract a private mean and divide by a private scale, feature by feature, inside public bounds.
+
+    Features are clipped to [low, high] and mapped to v in [-1, 1]; the released vector is the sum of (v,
+    v^2 - 1/2) over the rows plus Gaussian noise. One record changes that sum by at most sqrt(5/4 *
+    features) in norm. The scale is never below ``scale_floor`` (of half the range) nor below what the noise
+    can resolve, both public; standardised features are clipped to +-``limit``.
+
+    Theory: sections 1.1, 1.5
+    """
+
+    low: Any
+    high: Any
+    noise_multiplier: float | None = None
+    scale_floor: float = 0.01
+    limit: float = 5.0
+
+    data_independent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _set_bounds(self)
+        _check_noise(self.noise_multiplier)
+        check_positive("scale_floor", self.scale_floor)
+        check_positive("limit", self.limit)
+
+    @property
+    def event(self) -> DpEvent:
+        """One Gaussian release of both sums."""
+        return gaussian_event(_noise_of(self))
+
+    def moments(self, X: ArrayLike) -> Array:
+        """The exact sums, shape (2, features), that ``fit`` adds noise to; never released as they are."""
+        rows = check_rows(X)
+        unit = self._to_unit(rows.shape[1]).apply(rows)
+        return np.stack([unit.sum(axis=0), (unit**2 - 0.5).sum(axis=0)])
+
+    def sensitivity(self, n_features: int) -> float:
+        """Largest change of ``moments`` by one record, in Euclidean norm."""
+        return math.sqrt(1.25 * n_features)
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
+        """The transform with the private mean and scale in it."""
+        n, exact = check_count("n_records", n_records), self.moments(X)
+        width = exact.shape[1]
+        noise = _noise_of(self) * self.sensitivity(width)
+        mean, square = gaussian_release(exact, noise, rng) / n
+        mean = np.clip(mean, -1.0, 1.0)
+        # below this the variance would be mostly noise
+        floor = max(float(self.scale_floor), math.sqrt(2 * noise / n))
+        scale = np.sqrt(np.clip(square + 0.5 - mean**2, min(floor, 1.0) ** 2, 1.0))
+        public = self._to_unit(width)
+        return FeatureTransform(
+            public.low,
+            public.high,
+            public.shift + mean * public.scale,
+            scale * public.scale,
+            float(self.limit),
+        )
+
+    def _to_unit(self, width: int) -> FeatureTransform:
+        low, high = _spread(self.low, self.high, width)
+        return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
+
+
+def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:
+    try:
+        low, high = np.asarray(step.low, dtype=np.float64), np.asarray(step.high, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError("low and high must be numbers, or one number a feature") from None
+    if low.ndim > 1 or high.ndim > 1:
+        raise ValueError("low and high must be numbers, or one number a feature")
+    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
+        raise ValueError("low and high must be finite with low < high for every feature")
+    # tuples, so that a frozen step can be compared and hashed
+    for name, value in (("low", low), ("high", high)):
+        object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))
+
+
+def _spread(low: Any, high: Any, width: int) -> tuple[Array, Array]:
+    for name, bound in (("low", low), ("high", high)):
+        if np.ndim(bound) == 1 and len(bound) != width:
+            raise ValueError(f"{name} must hold one number for each of the {width} features, got {len(bound)}")
+    return np.broadcast_to(low, width).astype(np.float64), np.broadcast_to(high, width).astype(np.float64)
+
+
+def _check_noise(noise_multiplier: float | None) -> None:
+    if noise_multiplier is not None:
+        check_positive("noise_multiplier", noise_multiplier)
+
+
+def _noise_of(step: PrivateCentring | PrivateStandardize) -> float:
+    if step.noise_multiplier is None:
+        name = type(step).__name__
+        raise ValueError(f"{name} has no noise yet: set noise_multiplier, or use Preprocessed(...).calibrated(...)")
+    return float(step.noise_multiplier)
+
+
+# ---- steps in front of a mechanism
+
+
+@dataclass(frozen=True)
+class PreprocessedModel:
+    """A model behind fitted transforms: parameters and released numbers only.
+
+    Theory: section 1.7
+    """
+
+    transforms: tuple[Transform, ...]
+    inner: Model
+    n_features: int
+
+    @property
+    def task(self) -> str:
+        """Either "classification" or "regression"."""
+        return self.inner.task
+
+    @property
+    def classes(self) -> tuple[Any, ...] | None:
+        """The public labels in order; None for regression."""
+        return self.inner.classes
+
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """The rows as the inner model sees them."""
+        rows: NDArray[Any] = check_rows(X, self.n_features)
+        for step in self.transforms:
+            rows = step.apply(rows)
+        return rows
+
+    def outputs(self, X: ArrayLike) -> NDArray[Any]:
+        """The inner model's outputs on the transformed rows."""
+        return self.inner.outputs(self.transform(X))
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Class probabilities; TypeError for regression."""
+        return self.inner.predict_proba(self.transform(X))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The parameters, for saving: keys "inner/..." and "step0/...", "step1/..."."""
+        parts = {f"inner/{name}": value for name, value in self.inner.arrays().items()}
+        for i, step in enumerate(self.transforms):
+            parts.update({f"step{i}/{name}": value for name, value in step.arrays().items()})
+        return parts
+
+    def config(self) -> dict[str, Any]:
+        """The public constants as JSON values."""
+        return {
+            "model": "preprocessed",
+            "n_features": self.n_features,
+            "steps": [step.config() for step in self.transforms],
+            "inner": self.inner.config(),
+        }
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Rebuild the model that ``config`` and ``arrays`` came from."""
+        check_choice("model", config["model"], ["preprocessed"])
+
+        def part(prefix: str) -> dict[str, NDArray[Any]]:
+            return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+        kinds = {known.kind: known for known in (FeatureTransform, RowTransform)}
+        transforms = tuple(
+            kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
+            for i, step in enumerate(config["steps"])
+        )
+        models: dict[str, type[Model]] = {"dense": DenseModel, "preprocessed": cls}
+        inner = models[check_choice("model", config["inner"]["model"], models)]
+        return cls(transforms, inner.from_parts(config["inner"], part("inner/")), int(config["n_features"]))
+
+
+@dataclass(frozen=True)
+class Preprocessed:
+    """Steps in front of a mechanism, as one mechanism with one event.
+
+    ``share`` is the public part of the squared Gaussian-DP budget that ``calibrated`` gives to the private
+    steps (equally among them); the mechanism gets what the composition leaves. Steps with public constants
+    cost nothing. A stability bound of the mechanism is kept only if every step is data independent.
+
+    Theory: section 1.5; Results B and C
+    """
+
+    steps: tuple[Step, ...]
+    mechanism: Mechanism
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(self.steps))
+        for step in self.steps:
+            # not isinstance: Python 3.11 would evaluate `event`, which fails while the noise is not set
+            if not (hasattr(type(step), "fit") and hasattr(type(step), "event")):
+                raise TypeError(f"steps must be preprocessing steps, got {type(step).__name__}")
+        check_probability("share", self.share)
+
+    @property
+    def event(self) -> DpEvent:
+        """The composition of all steps and the mechanism."""
+        return compose(*(s.event for s in self.steps if not s.data_independent), self.mechanism.event)
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+        """A new mechanism whose whole event is (epsilon, delta)-DP; steps whose noise is set keep it."""
+        check_positive("epsilon", epsilon)
+        check_probability("delta", delta)
+        open_steps = [s for s in self.steps if getattr(s, "noise_multiplier", 1.0) is None]
+        if not any(not s.data_independent for s in self.steps):
+            return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
+        each = math.sqrt(max(1, len(open_steps)) / self.share) / gdp_mu(epsilon, delta)
+        steps = tuple(with_noise(s, each) if s in open_steps else s for s in self.steps)
+        fixed = compose(*(s.event for s in steps if not s.data_independent))
+        if epsilon_of(fixed, delta, accountant) >= epsilon:
+            raise BudgetError(
+                f"the preprocessing steps alone spend the budget of epsilon = {epsilon:g} at delta = {delta:g}; "
+                "raise epsilon or give them more noise"
+            )
+        noise = smallest_noise(
+            lambda z: compose(fixed, with_noise(self.mechanism, z).event), epsilon, delta, accountant=accountant
+        )
+        return replace(self, steps=steps, mechanism=with_noise(self.mechanism, noise))
+
+    def train(
+        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """Fit the steps one after the other, then train on the transformed rows."""
+        event = self.event  # fails before any data is touched while some noise is not set
+        raw = check_rows(X)
+        n = len(raw) if n_records is None else check_count("n_records", n_records)
+        check_count("n_records", n)
+        rows: NDArray[Any] = raw
+        rng = secure_generator(None if random_state is None else _step_seed(random_state))
+        transforms: list[Transform] = []
+        for step in self.steps:
+            transforms.append(step.fit(rows, n_records=n, rng=rng))
+            rows = transforms[-1].apply(rows)
+        inner = self.mechanism.train(rows, y, random_state=random_state, n_records=n_records)
+        independent = all(step.data_independent for step in self.steps)
+        return Trained(
+            PreprocessedModel(tuple(transforms), inner.model, raw.shape[1]),
+            event,
+            inner.stability if independent else None,
+            inner.public_facts,
+            inner.trajectory,
+        )
+
+
+def _step_seed(random_state: int) -> int:
+    # a stream of its own: the mechanism is seeded with random_state itself
+    seed = check_count("random_state", random_state, minimum=0)
+    return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
+
+
+def with_noise(part: Any, noise_multiplier: float) -> Any:
+    """The same frozen step or mechanism with this noise multiplier."""
+    if not is_dataclass(part) or "noise_multiplier" not in {f.name for f in fields(part)}:
+        raise TypeError(
+            f"{type(part).__name__} has no noise_multiplier to calibrate behind private steps: set its noise yourself"
+        )
+    return replace(part, noise_multiplier=noise_multiplier)  # type: ignore[type-var]

@@ -1,0 +1,125 @@
+"""A private centre and scale for regression targets: public bounds are often many times wider than the targets' spread.
+
+Learning rate and clip norm are chosen for targets of mean 0 and spread 1. Both numbers are released once, through one Gaussian
+mechanism, and folded into the last layer of the trained model, so the released model is an ordinary one in the target's own units.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._checks import check_count, check_positive, check_probability, check_range
+from dpscp.exceptions import BudgetError
+from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
+from dpscp.training.mechanism import Mechanism, Model, Trained
+from dpscp.training.networks import DenseModel
+from dpscp.training.preprocess import PreprocessedModel
+from dpscp.training.release import gaussian_release
+from dpscp.training.targets import bounded_targets
+
+__all__ = ["PrivateTarget"]
+
+# One record changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most this in norm.
+SENSITIVITY = math.sqrt(1.25)
+
+
+@dataclass(frozen=True)
+class PrivateTarget:
+    """A regression mechanism whose targets are clipped to public bounds and standardised with a private mean and scale.
+
+    Targets are mapped to v in [-1, 1]; the release is the sum of (v, v^2 - 1/2) over the records plus Gaussian noise of standard
+    deviation noise_multiplier * sqrt(5/4), divided by n_records. The scale is never below ``scale_floor`` (of half the range) nor below what
+    the noise can resolve, both public. ``share`` is the part of the squared Gaussian-DP budget that ``calibrated`` spends on it.
+
+    The wrapped mechanism must release a `DenseModel`, possibly behind preprocessing: the two numbers go into its last layer. What
+    they cost counts as training. There is no stability bound, and no trajectory is handed on (it would be in the standardised units).
+
+    Theory: sections 1.1, 1.5; Result B
+    """
+
+    mechanism: Mechanism
+    y_bounds: tuple[float, float] = (-1.0, 1.0)
+    share: float = 0.05
+    noise_multiplier: float | None = None
+    scale_floor: float = 0.01
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "y_bounds", check_range("y_bounds", self.y_bounds))
+        check_probability("share", self.share)
+        check_positive("scale_floor", self.scale_floor)
+        if self.noise_multiplier is not None:
+            check_positive("noise_multiplier", self.noise_multiplier)
+
+    @property
+    def event(self) -> DpEvent:
+        """The release of mean and scale, composed with the mechanism."""
+        return compose(gaussian_event(self._noise()), self.mechanism.event)
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+        """A new mechanism whose whole event is (epsilon, delta)-DP.
+
+        The mechanism gets what Gaussian DP leaves; where the accountant finds the composition above the budget, a little less.
+        """
+        check_positive("epsilon", epsilon)
+        mu = gdp_mu(epsilon, check_probability("delta", delta))
+        target = replace(self, noise_multiplier=1 / (mu * math.sqrt(self.share)))
+        rest = gdp_epsilon(delta, mu * math.sqrt(1 - self.share))
+        for _ in range(12):
+            whole = replace(target, mechanism=self.mechanism.calibrated(rest, delta, accountant=accountant))
+            spent = epsilon_of(whole.event, delta, accountant)
+            if spent <= epsilon:
+                return whole
+            rest *= 0.999 * epsilon / spent
+        raise BudgetError(f"no noise found for epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta")
+
+    def moments(self, y: ArrayLike) -> NDArray[np.float64]:
+        """The exact sums that `train` adds noise to; never released as they are."""
+        v = self._unit(y)
+        return np.array([v.sum(), (v**2 - 0.5).sum()])
+
+    def train(
+        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
+        noise = self._noise() * SENSITIVITY
+        event = self.event  # fails before any record is used while some noise is not set
+        v = self._unit(y)
+        n = check_count("n_records", len(v) if n_records is None else n_records)
+        # a stream of its own: the mechanism is seeded with random_state itself
+        seed = None if random_state is None else int(np.random.SeedSequence([random_state, 2]).generate_state(1)[0])
+        mean, square = gaussian_release(self.moments(y), noise, secure_generator(seed)) / n
+        mean = float(np.clip(mean, -1.0, 1.0))
+        # below this the variance would be mostly noise
+        floor = min(1.0, max(self.scale_floor, math.sqrt(2 * noise / n)))
+        scale = math.sqrt(min(1.0, max(floor**2, float(square) + 0.5 - mean**2)))
+        inner = self.mechanism.train(X, (v - mean) / scale, random_state=random_state, n_records=n_records)
+        low, high = self.y_bounds
+        half, middle = (high - low) / 2, (low + high) / 2
+        model = _rescaled(inner.model, scale * half, middle + mean * half)
+        return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds})
+
+    def _unit(self, y: ArrayLike) -> NDArray[np.float64]:
+        low, high = self.y_bounds
+        return np.asarray((bounded_targets(y, self.y_bounds) - (low + high) / 2) * (2 / (high - low)))
+
+    def _noise(self) -> float:
+        if self.noise_multiplier is None:
+            raise ValueError("PrivateTarget has no noise yet: set noise_multiplier, or call calibrated(epsilon, delta)")
+        return float(self.noise_multiplier)
+
+
+def _rescaled(model: Model, scale: float, shift: float) -> Model:
+    """The same regression model with every output z replaced by shift + scale * z."""
+    if isinstance(model, PreprocessedModel):
+        return replace(model, inner=_rescaled(model.inner, scale, shift))
+    if not isinstance(model, DenseModel) or model.task != "regression" or not model.network.intercept:
+        raise TypeError("PrivateTarget needs a regression mechanism that releases a DenseModel with intercept")
+    parameters = np.array(model.parameters)
+    last = model.network.layers(parameters)[-1]
+    last *= scale
+    last[:, -1] += shift
+    return replace(model, parameters=parameters)

@@ -1,0 +1,386 @@
+"""The recipe: every choice of private training from public numbers, so that nothing is tuned on the user's records.
+
+Tuning on the records costs privacy and voids the guarantees, so model and hyperparameters are fixed functions of the nominal number of
+records, the width of a row, the number of classes and the budget. One number governs most of them: the signal
+s = n * mu, records times the Gaussian-DP parameter of the training budget. Noise in the released parameters is about
+clip_norm * (sum of step sizes) / s in every coordinate, whatever the number of steps, so the recipe fixes that ratio.
+
+How the constants were found (on synthetic data, Adult, Bank Marketing and scikit-learn's own sets), what they give and where they are
+weak: docs/recipe.md.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dpscp._checks import check_choice, check_count, check_fraction, check_positive, check_probability
+from dpscp.privacy import gdp_epsilon, gdp_mu
+from dpscp.training.dpsgd import DPSGD
+from dpscp.training.mechanism import Mechanism
+from dpscp.training.preprocess import (
+    NormClip,
+    Preprocessed,
+    PrivateCentring,
+    PrivateStandardize,
+    PublicBounds,
+    Step,
+    UnitNorm,
+)
+from dpscp.training.private_target import PrivateTarget
+from dpscp.training.whitening import PrivateWhitening
+
+__all__ = ["Recipe", "calibration_fraction", "recipe", "train_share"]
+
+TASKS = ("classification", "regression")
+FEATURES = ("unit", "clipped", "bounded", "standardized")
+FULL_DATA = ("universal", "corrected", "asymptotic", "finite", "stability")
+
+# Rows wider than this are treated as embeddings (linear head behind whitening), narrower ones as tables.
+WIDEST_TABLE = 256
+# A d x d second moment and its eigenvectors are affordable up to here.
+WIDEST_WHITENING = 2048
+SEARCH_STEPS = 12
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the recipe chose, with a reason for every number; all of it follows from public numbers.
+
+    `mechanism` has no noise yet: `calibrated` solves it from the training budget (`train_epsilon`, `delta`). `n_training` is the nominal
+    number of records that training sees: pass it to `train` as n_records.
+
+    Theory: sections 1.1, 5c, 6
+    """
+
+    mechanism: Mechanism
+    train_epsilon: float
+    delta: float
+    train_share: float
+    calibration_fraction: float | None
+    n_training: int
+    search_steps: int = SEARCH_STEPS
+    reasons: Mapping[str, tuple[object, str]] = field(default_factory=dict)
+
+    def calibrated(self, *, accountant: str = "pld") -> Mechanism:
+        """The mechanism with its noise solved from the training budget."""
+        return self.mechanism.calibrated(self.train_epsilon, self.delta, accountant=accountant)
+
+    def public_facts(self) -> dict[str, object]:
+        """Every chosen number by name, for the ledger."""
+        return {name: value for name, (value, _) in self.reasons.items()}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name} = {value}: {reason}" for name, (value, reason) in self.reasons.items())
+
+
+def train_share(guarantee: str, epsilon: float, delta: float) -> float:
+    """The share of the squared Gaussian-DP budget (mu^2) for training on the full data.
+
+    `universal` certifies a wider level the more training may learn about one record, so its share falls with the budget; the other
+    guarantees pay no coverage for training and leave the search what one threshold needs. `split` gives each part the whole budget: 1.
+
+    >>> round(train_share("universal", 2.0, 1e-5), 2), train_share("corrected", 2.0, 1e-5)
+    (0.42, 0.8)
+
+    Theory: Results A, B and E
+    """
+    check_choice("guarantee", guarantee, (*FULL_DATA, "split"))
+    mu = gdp_mu(check_positive("epsilon", epsilon), check_probability("delta", delta))
+    if guarantee == "split":
+        return 1.0
+    return min(0.8, max(0.2, 0.3 / math.sqrt(mu))) if guarantee == "universal" else 0.8
+
+
+def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
+    """The part of the records held out under `split`: a fifth, more where the held-out part would drown in its own noise.
+
+    With 12 search steps and sensitivity 0.9 the overshoot in coverage is about 5 / (fraction * n * mu); the fraction grows, up to one half, to
+    keep it at 0.02.
+
+    >>> calibration_fraction(20_000, 1.0, 1e-5)
+    0.2
+
+    Theory: Result E
+    """
+    signal = check_count("n_records", n_records) * gdp_mu(epsilon, delta)
+    return min(0.5, max(0.2, 250 / signal))
+
+
+def recipe(
+    task: str,
+    *,
+    n_records: int,
+    n_features: int,
+    classes: tuple[Any, ...] | None = None,
+    epsilon: float,
+    delta: float,
+    guarantee: str = "split",
+    features: str = "unit",
+    feature_bound: float | None = None,
+    feature_bounds: tuple[Any, Any] | None = None,
+    y_bounds: tuple[float, float] | None = None,
+    quantiles: tuple[float, ...] | None = None,
+    train_epsilon: float | None = None,
+    held_out_fraction: float | None = None,
+) -> Recipe:
+    """Model and hyperparameters of private training, from public numbers only.
+
+    Parameters
+    ----------
+    task : "classification" or "regression".
+    n_records, n_features, classes : the nominal number of records, the width of a row, the public labels in order (None: the labels found
+        in y are declared public when training runs).
+    epsilon, delta : the whole budget, training and calibration.
+    guarantee : which guarantee the model is for; it decides the training share, and `stability` and `corrected` restrict training.
+    features : how rows are bounded. "unit": every row is scaled to norm one; "clipped": rows are shortened to `feature_bound`; "bounded":
+        public `feature_bounds` (low, high) for each feature; "standardized": the caller has already brought features to about mean 0 and
+        spread 1 (and answers for the privacy of that).
+    y_bounds : public bounds of the target: its mean and scale are then released privately inside them. None: the target already has
+        about mean 0 and spread 1.
+    quantiles : levels of a pinball model instead of a model of the mean (regression).
+    train_epsilon : the training budget at the same delta, where the caller has decided it; None: from `train_share`.
+    held_out_fraction : the part held out under `split`; None: `calibration_fraction`.
+
+    >>> plan = recipe("regression", n_records=16_512, n_features=8, epsilon=1.0, delta=1e-5,
+    ...               guarantee="corrected", features="standardized")
+    >>> plan.mechanism.hidden, plan.train_share
+    ((32, 16), 0.8)
+    >>> plan = recipe("classification", n_records=13_671, n_features=512, epsilon=1.0, delta=1e-5)
+    >>> [type(step).__name__ for step in plan.mechanism.steps]
+    ['UnitNorm', 'PrivateCentring', 'UnitNorm', 'PrivateWhitening']
+
+    Theory: sections 1.1 and 6; Results A to E
+    """
+    check_choice("task", task, TASKS)
+    check_choice("guarantee", guarantee, (*FULL_DATA, "split"))
+    check_choice("features", features, FEATURES)
+    n, d = check_count("n_records", n_records), check_count("n_features", n_features)
+    check_positive("epsilon", epsilon)
+    check_probability("delta", delta)
+    if features == "clipped":
+        check_positive("feature_bound", feature_bound)
+    if features == "bounded" and feature_bounds is None:
+        raise ValueError("features='bounded' needs feature_bounds=(low, high), public bounds of every feature")
+
+    fraction = None
+    share = train_share(guarantee, epsilon, delta)
+    if guarantee == "split":
+        fraction = calibration_fraction(n, epsilon, delta) if held_out_fraction is None else held_out_fraction
+        n = max(1, round((1 - check_fraction("held_out_fraction", fraction)) * n))
+    mu = math.sqrt(share) * gdp_mu(epsilon, delta)
+    if train_epsilon is not None:
+        mu = gdp_mu(check_positive("train_epsilon", train_epsilon), delta)
+        share = min(1.0, (mu / gdp_mu(epsilon, delta)) ** 2)
+    bounds = _Rows(d, features, feature_bound, feature_bounds)
+    problem = _Problem(task, n, mu, classes, quantiles)
+
+    why: dict[str, tuple[object, str]] = {
+        "train_share": (share, "share of mu^2 for training; the search for the threshold gets the rest"),
+        "signal": (n * mu, "nominal records in training times mu of the training budget: what noise is compared with"),
+    }
+    if fraction is not None:
+        why["calibration_fraction"] = (
+            fraction,
+            "held out; large enough that the noise of its search costs at most .02",
+        )
+    if guarantee == "stability":
+        mechanism = _stable(problem, bounds, why)
+    elif d > WIDEST_TABLE:
+        mechanism = _embedding(problem, bounds, guarantee, why)
+    else:
+        mechanism = _table(problem, bounds, guarantee, why)
+    if task == "regression" and y_bounds is not None and guarantee != "stability":
+        mechanism = PrivateTarget(mechanism, y_bounds)
+        why["target_share"] = (mechanism.share, "part of the training mu^2 that releases the target's mean and scale")
+    epsilon_of_training = float(epsilon) if guarantee == "split" else gdp_epsilon(delta, mu)
+    return Recipe(
+        mechanism,
+        epsilon_of_training if train_epsilon is None else float(train_epsilon),
+        float(delta),
+        share,
+        fraction,
+        n,
+        reasons=why,
+    )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """How rows are bounded, and the first preprocessing steps that follow from it."""
+
+    width: int
+    kind: str
+    bound: float | None
+    bounds: tuple[Any, Any] | None
+
+    @property
+    def norm(self) -> float:
+        """A public bound on the norm of a row after `public_steps`; for standardized rows one that rarely acts."""
+        if self.kind == "clipped":
+            assert self.bound is not None
+            return float(self.bound)
+        return {"unit": 1.0, "bounded": math.sqrt(self.width), "standardized": 4 * math.sqrt(self.width)}[self.kind]
+
+    def public_steps(self) -> tuple[Step, ...]:
+        """Steps that bound a row with public constants only."""
+        if self.kind == "bounded":
+            assert self.bounds is not None
+            return (PublicBounds(*self.bounds),)
+        return (UnitNorm(),) if self.kind == "unit" else (NormClip(self.norm),)
+
+    def standardizing_steps(self) -> tuple[Step, ...]:
+        """Steps after which every feature has about mean 0 and spread 1."""
+        if self.kind == "standardized":
+            return ()
+        if self.kind == "bounded":
+            assert self.bounds is not None
+            return (PrivateStandardize(*self.bounds),)
+        # inside a ball every feature lies within the radius; a typical one within radius / sqrt(width) times a few
+        reach = min(self.norm, 5 * self.norm / math.sqrt(self.width))
+        return (*self.public_steps(), PrivateStandardize(-reach, reach))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    task: str
+    n: int
+    mu: float
+    classes: tuple[Any, ...] | None
+    quantiles: tuple[float, ...] | None
+
+    @property
+    def signal(self) -> float:
+        return self.n * self.mu
+
+    def engine(self, **constants: Any) -> DPSGD:
+        """DP-SGD with the loss of the task."""
+        if self.task == "classification":
+            return DPSGD(classes=self.classes, loss="cross_entropy", **constants)
+        if self.quantiles is not None:
+            return DPSGD(loss="pinball", quantiles=self.quantiles, **constants)
+        return DPSGD(loss="huber", huber_delta=1.0, **constants)
+
+
+def _table(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tuple[object, str]]) -> Mechanism:
+    """A small dense net (a linear head where the signal is too weak) on standardised features."""
+    s = problem.signal
+    if problem.task == "classification":
+        hidden = _by_signal(s, ((100, ()), (500, (32,)), (10_000, (64,)), (math.inf, (128,))))
+    else:
+        hidden = _by_signal(s, ((60, ()), (1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
+    # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
+    total = 0.45 * s
+    momentum, largest = 0.9, 8.0
+    steps = 1000 if hidden else 500
+    steps = max(steps, min(3000, math.ceil(total / largest)))
+    rate = min(total / steps, largest) * (1 - momentum)
+    batch = max(2048, problem.n // 64)
+    sampling = min(1.0, batch / problem.n)
+    why |= {
+        "hidden": (hidden, "widths grow with the signal; none where noise would drown a hidden layer"),
+        "clip_norm": (1.0, "for targets and features of spread 1; .5 to 2 measured alike"),
+        "learning_rate": (rate, "0.45 * signal / steps, times 1 - momentum: the noise in the parameters is then fixed"),
+        "steps": (steps, "more change little at the same sum of step sizes"),
+        "sampling_rate": (
+            sampling,
+            "batches of 2048 or more: nearly the accuracy of full batches at a fraction of the time",
+        ),
+        "momentum": (momentum, "smooth steps at a learning rate that would diverge without"),
+        "schedule": ("linear", "the last steps shed the noise of the first"),
+        "averaging": (0.25, "average of the last quarter of the iterates; costs nothing"),
+    }
+    engine = problem.engine(
+        hidden=hidden,
+        steps=steps,
+        learning_rate=rate,
+        sampling_rate=sampling,
+        momentum=momentum,
+        schedule="linear",
+        averaging=0.25,
+        clip_norm=1.0,
+        # a row this long has an outlier in it; standardised features are already within +-5 each
+        feature_bound=4 * math.sqrt(rows.width),
+        keep_trajectory=guarantee == "corrected" and not hidden,
+    )
+    return _behind(rows.standardizing_steps(), engine, 0.1, why)
+
+
+def _embedding(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tuple[object, str]]) -> Mechanism:
+    """A linear head on privately centred and whitened rows of norm one, by full-batch private gradient descent."""
+    s = problem.signal
+    whiten = rows.width <= WIDEST_WHITENING
+    clip = 0.5
+    noise = 0.9
+    if guarantee == "corrected":
+        # a record's own pull on its logits grows with clip_norm * sum(step sizes) / n; past this the correction overshoots
+        noise = min(noise, 0.15 / problem.mu)
+    total = noise * s / clip
+    largest = 40.0 if whiten else 20.0
+    steps = min(400, max(50, math.ceil(total / largest)))
+    rate = min(total / steps, largest)
+    why |= {
+        "hidden": ((), "wide rows: a linear head, whose noise does not grow with the width"),
+        "clip_norm": (clip, "a quarter of the largest gradient norm: lets confident errors pull no harder than others"),
+        "learning_rate": (rate, f"{noise:.2g} * signal / clip_norm / steps: noise of about {noise:.2g} in a logit"),
+        "steps": (steps, "as few as the largest stable learning rate allows; at the same sum more change little"),
+        "sampling_rate": (1.0, "full batches: the least noise for a budget, and a short run"),
+        "whitening": (whiten, "evens out directions; rows wider than 2048 go without"),
+    }
+    steps_before: tuple[Step, ...] = (*rows.public_steps(), PrivateCentring(bound=rows.norm), UnitNorm())
+    if whiten:
+        steps_before = (*steps_before, PrivateWhitening())
+    engine = problem.engine(
+        steps=steps,
+        learning_rate=rate,
+        clip_norm=clip,
+        feature_bound=1.0,
+        keep_trajectory=guarantee == "corrected",
+    )
+    if problem.task == "regression":
+        engine = replace(engine, momentum=0.9, learning_rate=min(rate, 20.0) * 0.1, schedule="linear")
+    return _behind(steps_before, engine, 0.2, why)
+
+
+def _stable(problem: _Problem, rows: _Rows, why: dict[str, tuple[object, str]]) -> Mechanism:
+    """A linear model with a proven shift bound: full batches, plain SGD, no data-dependent preprocessing."""
+    bound = rows.norm if rows.kind != "standardized" else 2 * math.sqrt(rows.width)
+    reach2 = bound**2 + 1
+    if problem.task == "classification":
+        # buffer 2 h = reach^2 * sum(step sizes) / n for the score 1 - p_y; a hair above the largest gradient norm
+        clip, largest, total = math.sqrt(2 * reach2) * (1 + 1e-9), 4 / reach2, 0.06 * problem.n / reach2
+    else:
+        clip, largest, total = math.sqrt(reach2), 1.9 / reach2, 0.05 * problem.n / reach2
+    total = min(total, 0.9 * problem.signal / clip)
+    steps = min(1000, max(1, math.ceil(total / (0.99 * largest))))
+    rate = min(total / steps, 0.99 * largest)
+    why |= {
+        "hidden": ((), "only convex training has a useful shift bound"),
+        "clip_norm": (clip, "no gradient is longer, so clipping never bends the loss"),
+        "learning_rate": (rate, "at most 2 / smoothness, so that steps bring two runs no farther apart"),
+        "steps": (
+            steps,
+            "their sum of step sizes sets the buffer: about .06 in units of the score, or what noise allows",
+        ),
+        "sampling_rate": (1.0, "full batches make the bound deterministic"),
+    }
+    engine = problem.engine(steps=steps, learning_rate=rate, clip_norm=clip, feature_bound=bound)
+    return _behind(rows.public_steps(), engine, 0.1, why)
+
+
+def _by_signal(signal: float, ladder: tuple[tuple[float, tuple[int, ...]], ...]) -> tuple[int, ...]:
+    return next(widths for limit, widths in ladder if signal < limit)
+
+
+def _behind(steps: tuple[Step, ...], engine: DPSGD, share: float, why: dict[str, tuple[object, str]]) -> Mechanism:
+    if not steps:
+        return engine
+    if any(not step.data_independent for step in steps):
+        why["preprocessing_share"] = (share, "part of the training mu^2 for the private preprocessing steps, equally")
+    why["preprocessing"] = (
+        tuple(type(step).__name__ for step in steps),
+        "bounds every row, then evens out the features",
+    )
+    return Preprocessed(steps, engine, share)

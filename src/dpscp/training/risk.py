@@ -1,0 +1,111 @@
+"""Penalised sums of losses of linear models: their public constants, and their minimiser to a proven tolerance.
+
+The objective is sum_i loss_i(theta) + strength / 2 * ||theta||^2 + <linear, theta>. It is written as a sum,
+not a mean: with strength = regularisation * n_records it is n_records times the usual penalised risk with
+the public normaliser, and no number of records enters it. Rows have norm at most ``feature_bound``
+(enforced by clipping them), and a bias coordinate 1 is part of the row.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+__all__ = ["LinearRisk"]
+
+Array = NDArray[np.float64]
+
+_QUASI_NEWTON_STEPS = 2000
+
+
+@dataclass(frozen=True)
+class LinearRisk:
+    """A loss on a linear model with its public constants.
+
+    ``loss`` is "cross_entropy", "logistic" or "huber"; ``row_bound`` bounds the norm of a row, bias included.
+
+    Paper: Supplement S3 [sec:assumption_validation]
+    """
+
+    loss: str
+    row_bound: float
+    n_outputs: int
+    strength: float
+    huber_delta: float = 1.0
+
+    @property
+    def gradient_bound(self) -> float:
+        """Largest norm of one record's gradient, at any parameters."""
+        slope = {"cross_entropy": math.sqrt(2.0), "logistic": 1.0, "huber": self.huber_delta}
+        return slope[self.loss] * self.row_bound
+
+    @property
+    def smoothness(self) -> float:
+        """Lipschitz constant of one record's gradient."""
+        return {"cross_entropy": 0.5, "logistic": 0.25, "huber": 1.0}[self.loss] * self.row_bound**2
+
+    @property
+    def score_lipschitz(self) -> float:
+        """Lipschitz constant in the parameters of 1 - p_y, or of the absolute residual."""
+        slope = {"cross_entropy": math.sqrt(2.0) / 4, "logistic": 0.25, "huber": 1.0}
+        return slope[self.loss] * self.row_bound
+
+    def value_and_gradient(self, theta: Array, rows: Array, target: NDArray[Any], linear: Array) -> tuple[float, Array]:
+        """The objective and its gradient at the flat parameters ``theta``."""
+        z = rows @ theta.reshape(self.n_outputs, -1).T
+        if self.loss == "cross_entropy":
+            every = np.arange(len(rows))
+            log_sums = special.logsumexp(z, axis=1) if len(rows) else np.zeros(0)
+            value = float(np.sum(log_sums - z[every, target]))
+            error = np.exp(z - log_sums[:, None])
+            error[every, target] -= 1.0
+        elif self.loss == "logistic":
+            margin = z[:, 0]
+            value = float(np.sum(np.logaddexp(0.0, margin) - target * margin))
+            error = special.expit(z) - target[:, None]
+        else:
+            residual = z - target[:, None]
+            error = np.clip(residual, -self.huber_delta, self.huber_delta)
+            # r^2 / 2 inside, delta * (|r| - delta / 2) outside
+            value = float(np.sum(error * (residual - error / 2)))
+        value += self.strength / 2 * float(theta @ theta) + float(linear @ theta)
+        return value, (error.T @ rows).ravel() + self.strength * theta + linear
+
+    def minimise(self, rows: Array, target: NDArray[Any], *, tolerance: float, linear: Array | None = None) -> Array:
+        """Parameters at which the gradient's norm is at most ``tolerance``.
+
+        They are within tolerance / strength of the minimiser, by strong convexity. Quasi-Newton does the
+        work; accelerated gradient descent, whose convergence is a theorem, finishes where a line search
+        gave up.
+        """
+        size = self.n_outputs * rows.shape[1]
+        offset = np.zeros(size) if linear is None else linear
+
+        def objective(theta: Array) -> tuple[float, Array]:
+            return self.value_and_gradient(theta, rows, target, offset)
+
+        options = {"maxiter": _QUASI_NEWTON_STEPS, "maxcor": 20, "gtol": tolerance / (2 * math.sqrt(size)), "ftol": 0.0}
+        start = optimize.minimize(objective, np.zeros(size), jac=True, method="L-BFGS-B", options=options)
+        theta = np.asarray(start.x, dtype=np.float64)
+        if float(np.linalg.norm(objective(theta)[1])) <= tolerance:
+            return theta
+        return self._accelerated(theta, rows, target, offset, tolerance)
+
+    def _accelerated(self, theta: Array, rows: Array, target: NDArray[Any], linear: Array, tolerance: float) -> Array:
+        # smoothness of the whole objective from the rows at hand: it steers the solver and is never released
+        largest = float(np.linalg.norm(rows, 2)) ** 2 if len(rows) else 0.0
+        smooth = self.smoothness / self.row_bound**2 * largest + self.strength
+        root = math.sqrt(self.strength / smooth)
+        momentum = (1 - root) / (1 + root)
+        ahead = theta
+        for _ in range(int(200 / root) + 1000):
+            gradient = self.value_and_gradient(ahead, rows, target, linear)[1]
+            if float(np.linalg.norm(gradient)) <= tolerance:
+                return ahead
+            following = ahead - gradient / smooth
+            ahead, theta = following + momentum * (following - theta), following
+        # the tolerance is far above rounding, so exact arithmetic is the only thing that could have failed
+        raise ArithmeticError("the penalised risk could not be minimised to the tolerance that privacy needs")

@@ -1,0 +1,118 @@
+"""Private whitening of bounded rows: one noisy second-moment matrix, used to even out the directions before training.
+
+Noise in a linear head hits every direction of the rows alike, while features of pretrained networks carry most of their length in a few
+directions that say little about the label. Shrinking these (and bringing rows back to norm one) makes the same noise cost less.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._checks import check_count, check_positive
+from dpscp.privacy import gaussian_event
+from dpscp.training.networks import check_rows
+from dpscp.training.release import gaussian_release
+from dpscp.training.transforms import scaled_rows
+
+__all__ = ["PrivateWhitening", "WhiteningTransform"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class WhiteningTransform:
+    """Multiply a row by a released matrix and scale the result to norm one; a row of zeros stays zero.
+
+    Theory: section 1.5
+    """
+
+    matrix: Array
+
+    kind: ClassVar[str] = "whitening"
+
+    def apply(self, X: ArrayLike) -> Array:
+        """The transformed rows, as a new float64 array."""
+        # Unit rows first: the result does not depend on a row's length, and the product cannot overflow.
+        rows = scaled_rows(check_rows(X, self.matrix.shape[0]), 1.0, unit=True)
+        return scaled_rows(rows @ self.matrix, 1.0, unit=True)
+
+    def arrays(self) -> dict[str, Array]:
+        """The released matrix, for saving."""
+        return {"matrix": self.matrix}
+
+    def config(self) -> dict[str, Any]:
+        """The public constants as JSON values."""
+        return {"kind": self.kind}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:  # noqa: ARG003
+        """Rebuild the transform that ``config`` and ``arrays`` came from."""
+        return cls(np.asarray(arrays["matrix"], dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class PrivateWhitening:
+    """Even out the second moment of rows of norm at most ``bound`` (longer rows are shortened first), privately.
+
+    One record adds x x^T / bound^2, of Frobenius norm at most 1, to the sum of outer products; the release is that sum plus symmetric
+    Gaussian noise (standard deviation noise_multiplier in an orthonormal basis of the symmetric matrices), divided by n_records.
+    Rows are multiplied by (S + level I)^(-1/2), S the release with negative eigenvalues set to 0, and scaled to norm one. ``level`` is
+    ``ridge`` times the largest eigenvalue to be expected of the noise alone: what the noise hides is left as it is.
+
+    >>> step = PrivateWhitening(noise_multiplier=2.0)
+    >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [10, 1, 1]
+    >>> step.fit(rows, n_records=500, rng=np.random.default_rng(1)).apply(rows).shape
+    (500, 3)
+
+    Theory: sections 1.1, 1.5
+    """
+
+    bound: float = 1.0
+    noise_multiplier: float | None = None
+    ridge: float = 0.5
+
+    data_independent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_positive("bound", self.bound)
+        check_positive("ridge", self.ridge)
+        if self.noise_multiplier is not None:
+            check_positive("noise_multiplier", self.noise_multiplier)
+
+    @property
+    def event(self) -> DpEvent:
+        """One Gaussian release."""
+        return gaussian_event(self._noise())
+
+    def moments(self, X: ArrayLike) -> Array:
+        """The exact sum of outer products in orthonormal coordinates, that ``fit`` adds noise to; never released as it is."""
+        rows = scaled_rows(check_rows(X), self.bound, unit=False) / self.bound
+        total = rows.T @ rows
+        i, j = np.triu_indices(len(total))
+        return np.asarray(total[i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
+        """The transform with the private second moment in it."""
+        n, noise, rows = check_count("n_records", n_records), self._noise(), check_rows(X)
+        width = rows.shape[1]
+        released = gaussian_release(self.moments(rows), noise, rng) / n
+        i, j = np.triu_indices(width)
+        second = np.zeros((width, width))
+        second[i, j] = released / np.where(i == j, 1.0, math.sqrt(2.0))
+        second[j, i] = second[i, j]
+        values, vectors = np.linalg.eigh(second)
+        level = self.ridge * noise * math.sqrt(2.0 * width) / n
+        factors = (np.maximum(values, 0.0) + level) ** -0.5
+        return WhiteningTransform(np.asarray((vectors * (factors / factors.max())) @ vectors.T))
+
+    def _noise(self) -> float:
+        if self.noise_multiplier is None:
+            raise ValueError(
+                "PrivateWhitening has no noise yet: set noise_multiplier, or use Preprocessed(...).calibrated(...)"
+            )
+        return float(self.noise_multiplier)

@@ -1,0 +1,177 @@
+"""Result D: corrected outputs against exact retraining, and what each of them depends on."""
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpscp.training import DPSGD
+from dpscp.training.influence import corrected_outputs, self_shift_bounds
+from dpscp.training.preprocess import Preprocessed, UnitNorm
+
+
+@functools.cache
+def records(n=120, d=4, k=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    X = 1.5 * rng.normal(size=(k, d))[y] + rng.normal(size=(n, d))
+    return X, y
+
+
+BASE = DPSGD(
+    classes=(0, 1, 2), steps=60, learning_rate=1.0, clip_norm=20.0, noise_multiplier=0.02, dtype="float64",
+    keep_trajectory=True,
+)  # fmt: skip
+VARIANTS = {
+    "plain": {},
+    "clipped": {"clip_norm": 0.8},
+    "momentum": {"momentum": 0.6, "learning_rate": 0.4},
+    "averaged": {"averaging": 0.5, "schedule": "linear"},
+    "no intercept": {"fit_intercept": False},
+    "logistic": {"classes": (0, 1), "loss": "logistic"},
+    "squared": {"loss": "squared", "classes": None, "learning_rate": 0.05},
+    "huber": {"loss": "huber", "classes": None, "learning_rate": 0.1},
+}
+
+
+def setting(name):
+    mechanism = replace(BASE, **VARIANTS[name])
+    X, y = records()
+    if name == "logistic":
+        y = (y > 0).astype(int)
+    if mechanism.task == "regression":
+        y = X @ np.array([1.0, -1.0, 0.5, 0.0]) + y
+    return mechanism, X, y
+
+
+def retrained(mechanism, X, y, i):
+    """Outputs of record i under training without it: same noise, same public constants."""
+    keep = np.arange(len(X)) != i
+    return mechanism.train(X[keep], y[keep], random_state=0, n_records=len(X)).model.outputs(X[[i]])[0]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_correction_points_where_exact_retraining_goes(name):
+    """Short steps: the first-order shift is nearly all of the true one; a factor 2 or a missing clip would show."""
+    mechanism, X, y = setting(name)
+    mechanism = replace(mechanism, steps=6, learning_rate=mechanism.learning_rate / 50)
+    trained = mechanism.train(X, y, random_state=0)
+    plain = trained.model.outputs(X)
+    shift = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
+    index = range(0, len(X), 6)
+    exact = np.array([retrained(mechanism, X, y, i) for i in index]) - plain[list(index)]
+    got = shift[list(index)]
+    slope = (got * exact).sum() / (exact**2).sum()
+    assert 0.95 < slope < 1.2
+    assert np.corrcoef(got.ravel(), exact.ravel())[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("name", ["plain", "averaged", "logistic", "squared", "huber"])
+def test_correction_errs_on_the_safe_side_on_long_runs(name):
+    """Without the others' response the shift is too long, not too short: corrected scores are conservative."""
+    mechanism, X, y = setting(name)
+    mechanism = replace(mechanism, feature_bound=1.0)
+    trained = mechanism.train(X, y, random_state=0)
+    plain = trained.model.outputs(X)
+    shift = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
+    index = list(range(0, len(X), 6))
+    exact = np.array([retrained(mechanism, X, y, i) for i in index]) - plain[index]
+    slope = (shift[index] * exact).sum() / (exact**2).sum()
+    assert slope > 1.0
+    assert np.corrcoef(shift[index].ravel(), exact.ravel())[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("name", ["plain", "averaged", "logistic", "huber"])
+def test_shift_bound_is_a_theorem(name):
+    mechanism, X, y = setting(name)
+    # B^2 = 2 with the bias coordinate: learning rate 1 is nonexpansive for all of these losses
+    mechanism = replace(mechanism, feature_bound=1.0)
+    trained = mechanism.train(X, y, random_state=0)
+    bounds = self_shift_bounds(trained.model, trained.trajectory, X, y)
+    for i in range(0, len(X), 8):
+        keep = np.arange(len(X)) != i
+        other = mechanism.train(X[keep], y[keep], random_state=0, n_records=len(X))
+        gap = np.linalg.norm(other.model.parameters - trained.model.parameters)
+        assert gap <= bounds[i] * (1 + 1e-3)
+        assert gap > 0.02 * bounds[i]
+
+
+def test_final_gradient_shortcut_falls_short():
+    """Why the trajectory is needed: the last gradient alone understates the shift on a strong signal."""
+    mechanism, X, y = setting("plain")
+    mechanism = replace(mechanism, steps=300)
+    X = 3 * X
+    trained = mechanism.train(X, y, random_state=0)
+    one_point = trained.trajectory.iterates[-1:].repeat(300, axis=0)
+    full = corrected_outputs(trained.model, trained.trajectory, X, y) - trained.model.outputs(X)
+    shortcut = (
+        corrected_outputs(trained.model, replace(trained.trajectory, iterates=one_point), X, y)
+        - trained.model.outputs(X)
+    )  # fmt: skip
+    assert np.median(np.linalg.norm(shortcut, axis=1) / np.linalg.norm(full, axis=1)) < 0.7
+
+
+@pytest.mark.parametrize("name", ["plain", "clipped", "squared"])
+def test_changing_one_record_changes_only_its_own_correction(name):
+    """Given the released trajectory a corrected score is a function of its own record: a count keeps sensitivity 1."""
+    mechanism, X, y = setting(name)
+    trained = mechanism.train(X, y, random_state=0)
+    before = corrected_outputs(trained.model, trained.trajectory, X, y)
+    X2, y2 = X.copy(), y.copy()
+    X2[17], y2[17] = -5 * X[17], y[18]
+    after = corrected_outputs(trained.model, trained.trajectory, X2, y2)
+    changed = np.flatnonzero(np.abs(before - after).max(axis=1) > 1e-12)
+    np.testing.assert_array_equal(changed, [17])
+    subset = corrected_outputs(trained.model, trained.trajectory, X[5:9], y[5:9])
+    np.testing.assert_allclose(subset, before[5:9], rtol=1e-9, atol=1e-12)
+
+
+def test_sampling_is_averaged():
+    """Under Poisson sampling a record acts in a share sampling_rate of the steps: the same total as full batch."""
+    mechanism, X, y = setting("plain")
+    full = mechanism.train(X, y, random_state=0)
+    sampled = replace(full.trajectory, sampling_rate=0.1, normaliser=0.1 * len(X))
+    np.testing.assert_allclose(
+        corrected_outputs(full.model, sampled, X, y), corrected_outputs(full.model, full.trajectory, X, y), rtol=1e-9
+    )
+
+
+def test_fewer_points_are_close():
+    mechanism, X, y = setting("plain")
+    trained = replace(mechanism, steps=301).train(X, y, random_state=0)
+    plain = trained.model.outputs(X)
+    exact = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
+    coarse = corrected_outputs(trained.model, trained.trajectory, X, y, max_points=60) - plain
+    assert np.linalg.norm(coarse - exact) < 0.02 * np.linalg.norm(exact)
+    # one iterate standing for all of them is visibly worse
+    crude = corrected_outputs(trained.model, trained.trajectory, X, y, max_points=1) - plain
+    assert np.linalg.norm(crude - exact) > 0.02 * np.linalg.norm(exact)
+
+
+def test_preprocessed_models_are_corrected_on_the_transformed_rows():
+    mechanism, X, y = setting("plain")
+    steps = Preprocessed((UnitNorm(),), mechanism)
+    outer = steps.train(X, y, random_state=0)
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    inner = mechanism.train(unit, y, random_state=0)
+    np.testing.assert_allclose(
+        corrected_outputs(outer.model, outer.trajectory, X, y),
+        corrected_outputs(inner.model, inner.trajectory, unit, y),
+        rtol=1e-6,
+    )
+
+
+def test_refusals():
+    mechanism, X, y = setting("plain")
+    trained = mechanism.train(X, y, random_state=0)
+    with pytest.raises(ValueError, match="keep_trajectory"):
+        corrected_outputs(trained.model, None, X, y)
+    with pytest.raises(ValueError, match="same number"):
+        corrected_outputs(trained.model, trained.trajectory, X, y[:-1])
+    adam = replace(mechanism, optimizer="adam", steps=3).train(X, y, random_state=0)
+    with pytest.raises(ValueError, match="adam"):
+        corrected_outputs(adam.model, adam.trajectory, X, y)
+    net = replace(mechanism, hidden=(4,), steps=3).train(X, y, random_state=0)
+    with pytest.raises(TypeError, match="hidden layers"):
+        corrected_outputs(net.model, net.trajectory, X, y)

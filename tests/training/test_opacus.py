@@ -1,0 +1,354 @@
+"""Torch modules: the same descent as the NumPy engine, Opacus' refusals, and models that Opacus trained."""
+
+import copy
+import json
+import math
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.privacy import Ledger, dpsgd_event, epsilon_of, gaussian_event, non_private_event
+from dpscp.training.dpsgd import DPSGD
+from dpscp.training.mechanism import Mechanism, Model
+from dpscp.training.opacus import OpacusTraining, TorchModel, ledger_of_engine, torch_model
+from dpscp.training.private_model import FunctionModel, PrivateModel
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+
+# torch's own deprecation notes about the hooks that Opacus uses are not ours to fix
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*non-full backward hook.*"),
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
+]
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+def problem(n=80, d=4):
+    X = generator(1).normal(size=(n, d)).astype(np.float32)
+    return X, np.argmax(X[:, :3], axis=1)
+
+
+def zero_head(d=4, k=3):
+    head = torch.nn.Linear(d, k)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return head
+
+
+def flat(module):
+    with torch.no_grad():
+        return torch.cat([p.flatten() for p in module.parameters()]).numpy().copy()
+
+
+def test_same_updates_as_the_numpy_engine():
+    X, y = problem()
+    constants = {"sampling_rate": 1.0, "steps": 15, "learning_rate": 0.5, "clip_norm": 0.4, "noise_multiplier": 0.0}
+    torch_side = OpacusTraining(zero_head(), classes=(0, 1, 2), physical_batch=7, **constants).train(
+        X, y, n_records=100
+    )
+    numpy_side = DPSGD(classes=(0, 1, 2), dtype="float64", **constants).train(X, y, n_records=100)
+    ours, theirs = torch_side.model.outputs(X), numpy_side.model.outputs(X)
+    assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
+    assert torch_side.event == non_private_event()
+
+
+def test_hidden_layers_and_squared_loss_agree_with_the_numpy_engine():
+    X, _ = problem()
+    y = X[:, 0] * 2 - X[:, 1]
+    engine = DPSGD(
+        hidden=(6,),
+        loss="squared",
+        sampling_rate=1.0,
+        steps=10,
+        learning_rate=0.2,
+        clip_norm=1.0,
+        noise_multiplier=0.0,
+        momentum=0.9,
+        dtype="float64",
+    )
+    network = engine.network(4)
+    start = network.layers(network.initial(0, None))
+    module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 1))
+    with torch.no_grad():
+        for layer, matrix in zip((module[0], module[2]), start, strict=True):
+            layer.weight.copy_(torch.from_numpy(matrix[:, :-1]))
+            layer.bias.copy_(torch.from_numpy(matrix[:, -1]))
+    ours = OpacusTraining(module, "squared", 1.0, 10, 0.2, clip_norm=1.0, noise_multiplier=0.0, momentum=0.9).train(
+        X, y
+    )
+    theirs = engine.train(X, y).model.outputs(X)
+    assert np.abs(ours.model.outputs(X) - theirs).max() <= 1e-5 * np.abs(theirs).max()
+
+
+def test_every_record_is_clipped_and_the_normaliser_is_public():
+    # one step from zero: removing a record changes the step by at most clip_norm / (sampling_rate * n_records)
+    X, y = problem()
+    X = X * 1e3
+    mechanism = OpacusTraining(
+        zero_head(),
+        sampling_rate=1.0,
+        steps=1,
+        learning_rate=1.0,
+        clip_norm=0.5,
+        noise_multiplier=0.0,
+        classes=(0, 1, 2),
+    )
+    whole = flat(mechanism.train(X, y, n_records=40).model.module)
+    moves = [
+        np.linalg.norm(flat(mechanism.train(np.delete(X, i, 0), np.delete(y, i), n_records=40).model.module) - whole)
+        for i in range(20)
+    ]
+    assert max(moves) <= 0.5 / 40 * (1 + 1e-5)
+    assert max(moves) > 0.49 / 40
+
+
+def test_empty_batches_take_noisy_steps_of_the_declared_scale():
+    # a rate so small that no batch ever holds a record: the parameters are a random walk of pure noise
+    X, y = problem(n=3)
+    rate, steps, clip, noise, lr, n = 1e-12, 12, 0.5, 3.0, 0.1, 50
+    mechanism = OpacusTraining(
+        zero_head(),
+        sampling_rate=rate,
+        steps=steps,
+        learning_rate=lr,
+        clip_norm=clip,
+        noise_multiplier=noise,
+        classes=(0, 1, 2),
+    )
+    walks = np.concatenate([flat(mechanism.train(X, y, random_state=s, n_records=n).model.module) for s in range(25)])
+    std = lr * noise * clip / (rate * n) * math.sqrt(steps)
+    low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], walks.size)
+    assert low < np.sum((walks / std) ** 2) < high
+
+
+def test_the_callers_module_is_never_changed_and_keeps_no_gradients():
+    X, y = problem()
+    module = zero_head()
+    before = copy.deepcopy(module.state_dict())
+    trained = OpacusTraining(module, noise_multiplier=1.0, sampling_rate=0.2, steps=3, classes=(0, 1, 2)).train(
+        X, y, random_state=0
+    )
+    assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
+    assert not hasattr(module.weight, "grad_sample")
+    assert all(getattr(p, "grad_sample", None) is None for p in trained.model.module.parameters())
+    assert trained.public_facts["seeded"] is True
+    assert trained.public_facts["normaliser"] == pytest.approx(0.2 * 80)
+
+
+def test_seeded_runs_repeat_and_fresh_ones_do_not():
+    X, y = problem()
+    mechanism = OpacusTraining(zero_head(), noise_multiplier=1.0, sampling_rate=0.3, steps=4, classes=(0, 1, 2))
+    a, b = (flat(mechanism.train(X, y, random_state=7).model.module) for _ in range(2))
+    np.testing.assert_array_equal(a, b)
+    c, d = (flat(mechanism.train(X, y).model.module) for _ in range(2))
+    assert not np.array_equal(c, d)
+
+
+def test_convolutions_adam_and_custom_losses_train():
+    r = generator(3)
+    X = r.normal(size=(40, 1, 6, 6)).astype(np.float32)
+    y = (X.mean(axis=(1, 2, 3)) > 0).astype(int)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.GroupNorm(1, 2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(32, 2)
+    )
+
+    def loss(outputs, targets):
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    mechanism = OpacusTraining(
+        module,
+        loss,
+        0.3,
+        5,
+        0.01,
+        noise_multiplier=1.0,
+        optimizer="adam",
+        classes=(0, 1),
+    )
+    assert isinstance(mechanism, Mechanism)
+    model = mechanism.train(X, y, random_state=0).model
+    assert isinstance(model, Model)
+    assert model.n_features == 36
+    assert model.predict_proba(X).sum(axis=1) == pytest.approx(np.ones(40), abs=1e-6)
+    np.testing.assert_allclose(model.outputs(X.reshape(40, 36)), model.outputs(X), rtol=1e-6)
+    saved, config = model.arrays(), json.loads(json.dumps(model.config()))
+    again = TorchModel.restore(module, config, saved)
+    np.testing.assert_array_equal(again.outputs(X), model.outputs(X))
+    with pytest.raises(TypeError, match="without its code"):
+        TorchModel.from_parts(config, saved)
+    with pytest.raises(ValueError, match="36 numbers a record, got 4"):
+        model.outputs(np.zeros((2, 4)))
+
+
+def test_calibrated_meets_the_budget():
+    mechanism = OpacusTraining(zero_head(), sampling_rate=0.05, steps=50)
+    with pytest.raises(ValueError, match="noise_multiplier is not set"):
+        _ = mechanism.event
+    done = mechanism.calibrated(1.0, 1e-5)
+    assert done.event == dpsgd_event(done.noise_multiplier, 0.05, 50)
+    assert 0.99 < epsilon_of(done.event, 1e-5) <= 1.0
+    X, y = problem()
+    with pytest.warns(GuaranteeWarning, match="publish a record"):
+        mechanism.calibrated(1.0, 0.1).train(X, y, random_state=0)
+
+
+def test_batch_norm_is_refused_with_opacus_own_reason():
+    with pytest.raises(ValueError, match="Opacus refuses this module: .*BatchNorm"):
+        OpacusTraining(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)))
+
+
+def test_without_the_extra_the_message_names_it(monkeypatch):
+    head = zero_head()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"dpscp\[torch\]"):
+        OpacusTraining(head)
+
+
+def test_without_opacus_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opacus.grad_sample", None)
+    with pytest.raises(ImportError, match=r"dpscp\[torch\]"):
+        OpacusTraining(zero_head())
+
+
+def test_bad_input_is_named_without_data():
+    X, y = problem()
+    ready = OpacusTraining(zero_head(), noise_multiplier=1.0, sampling_rate=0.5, steps=1, classes=(0, 1, 2))
+    with pytest.raises(TypeError, match="torch.nn.Module"):
+        OpacusTraining("module")
+    with pytest.raises(ValueError, match="requires a gradient"):
+        OpacusTraining(torch.nn.ReLU())
+    with pytest.raises(ValueError, match="momentum"):
+        OpacusTraining(zero_head(), momentum=1.0)
+    with pytest.raises(ValueError, match="loss must be one of"):
+        OpacusTraining(zero_head(), "hinge")
+    with pytest.raises(ValueError, match="NaN"):
+        ready.train(X * np.nan, y)
+    with pytest.raises(ValueError, match="equally shaped"):
+        ready.train([["a"]], y)
+    with pytest.raises(ValueError, match="two dimensions"):
+        ready.train(X[0], y)
+    with pytest.raises(ValueError, match="not among the declared classes"):
+        ready.train(X, y + 50)
+    with pytest.raises(ValueError, match="same number of records"):
+        ready.train(X, y[:-1])
+    full = {"noise_multiplier": 1.0, "sampling_rate": 1.0, "steps": 1}
+    with pytest.raises(ValueError, match="one number a record"):
+        OpacusTraining(zero_head(), lambda outputs, _: outputs.sum(), **full).train(X, y)
+    found = OpacusTraining(zero_head(), **full).train(X, y)
+    assert found.public_facts["taken_from_data"] == ("n_records", "classes")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_gives_the_same_model_as_the_cpu():
+    X, y = problem()
+    constants = {"noise_multiplier": 1.0, "sampling_rate": 0.5, "steps": 10, "classes": (0, 1, 2)}
+    cpu = OpacusTraining(zero_head(), **constants).train(X, y, random_state=0).model
+    gpu = OpacusTraining(zero_head(), device="cuda", **constants).train(X, y, random_state=0).model
+    np.testing.assert_allclose(gpu.outputs(X), cpu.outputs(X), atol=1e-3)
+
+
+# ---- models that somebody already trained
+
+
+def opacus_trained(accountant, module=None):
+    X, y = problem()
+    data = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(y))
+    module = module or zero_head()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus import PrivacyEngine
+
+        engine = PrivacyEngine(accountant=accountant)
+        private, optimizer, loader = engine.make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            data_loader=torch.utils.data.DataLoader(data, batch_size=20),
+            noise_multiplier=2.0,
+            max_grad_norm=1.0,
+        )
+        for _ in range(3):
+            for rows, labels in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(private(rows), labels).backward()
+                optimizer.step()
+    return private, engine, X
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "prv", "gdp"])
+def test_from_opacus_keeps_the_ledger(accountant):
+    private, engine, X = opacus_trained(accountant)
+    model = PrivateModel.from_opacus(private, engine, classes=("a", "b", "c"))
+    assert model.event == dpsgd_event(2.0, 0.25, 12)
+    if accountant == "rdp":
+        theirs = engine.get_epsilon(1e-5)
+        assert model.ledger.epsilon(1e-5, accountant="rdp") == pytest.approx(theirs, rel=1e-3)
+        assert model.ledger.epsilon(1e-5) <= theirs
+    with torch.no_grad():
+        np.testing.assert_allclose(model.outputs(X), private(torch.from_numpy(X)).numpy(), rtol=1e-6)
+    assert model.classes == ("a", "b", "c")
+    assert model.task == "classification"
+    assert model.n_features == 4
+    assert model.predict_proba(X).shape == (80, 3)
+    assert "opacus_normaliser" in model.ledger.public_facts
+
+
+def test_from_opacus_refuses_an_engine_without_history():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus import PrivacyEngine
+
+        engine = PrivacyEngine(accountant="rdp")
+    with pytest.raises(ValueError, match="recorded no step"):
+        ledger_of_engine(engine)
+    with pytest.raises(TypeError, match="PrivacyEngine"):
+        PrivateModel.from_opacus(zero_head(), object())
+    with pytest.raises(TypeError, match="torch.nn.Module"):
+        torch_model("module")
+    with pytest.raises(ValueError, match="input_shape is needed"):
+        torch_model(torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3)))
+    regression = torch_model(zero_head(4, 1))
+    assert regression.task == "regression"
+    with pytest.raises(TypeError, match="classification"):
+        regression.predict_proba(np.zeros((1, 4)))
+    engine.accountant.history = [(0.0, 0.1, 5)]
+    assert not ledger_of_engine(engine).is_private
+
+
+def test_private_model_wraps_functions_and_trained_mechanisms():
+    X, y = problem()
+    wrapped = PrivateModel.from_outputs(
+        lambda rows: rows[:, :3], spent=gaussian_event(2.0), task="classification", n_features=4, classes=(0, 1, 2)
+    )
+    assert wrapped.event == gaussian_event(2.0)
+    assert wrapped.predict_proba(X).shape == (80, 3)
+    with_ledger = PrivateModel.from_outputs(
+        lambda rows: rows[:, 0], spent=Ledger().add("a", gaussian_event(1.0)), task="regression", n_features=4
+    )
+    assert with_ledger.outputs(X).shape == (80, 1)
+    with pytest.raises(TypeError, match="classification"):
+        with_ledger.predict_proba(X)
+    trained = DPSGD(classes=(0, 1, 2), steps=2, noise_multiplier=1.0).train(X, y, random_state=0)
+    ours = PrivateModel.from_trained(trained)
+    assert ours.event == trained.event
+    assert not ours.ledger.is_private  # seeded
+    with pytest.raises(ValueError, match="one row a record"):
+        FunctionModel(lambda rows: rows[:1], "regression", 4).outputs(X)
+    with pytest.raises(ValueError, match="classes must be given"):
+        FunctionModel(lambda rows: rows, "classification", 4)
+    for refused in (wrapped.model.arrays, wrapped.model.config, lambda: FunctionModel.from_parts({}, {})):
+        with pytest.raises(TypeError, match="cannot be"):
+            refused()
+    with pytest.raises(TypeError, match="ledger must be a Ledger"):
+        PrivateModel(trained.model, None)
+    with pytest.raises(TypeError, match="model must have"):
+        PrivateModel(object(), Ledger())

@@ -1,0 +1,387 @@
+"""Output and objective perturbation: sensitivity, noise, the privacy of the random linear term, stability."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpscp.exceptions import BudgetError, GuaranteeWarning
+from dpscp.privacy import epsilon_of, gaussian_event, gdp_delta
+from dpscp.training.mechanism import Mechanism
+from dpscp.training.networks import feature_rows
+from dpscp.training.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
+from dpscp.training.perturbation import SOLVER_SHARE, ObjectivePerturbation, OutputPerturbation
+from dpscp.training.risk import LinearRisk
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+def problem(loss, n=60, d=3, seed=0):
+    r = generator(seed)
+    rows = r.normal(size=(n, d))
+    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
+    if loss == "huber":
+        return rows, r.normal(size=n)
+    return rows, r.integers(0, 3 if loss == "cross_entropy" else 2, n)
+
+
+RISKS = {
+    "cross_entropy": LinearRisk("cross_entropy", 1.0, 3, 2.0),
+    "logistic": LinearRisk("logistic", 1.0, 1, 2.0),
+    "huber": LinearRisk("huber", 1.0, 1, 2.0, 0.8),
+}
+
+
+# ---- the risk
+
+
+@pytest.mark.parametrize("loss", RISKS)
+def test_gradient_is_the_derivative_of_the_value(loss):
+    risk, (rows, target) = RISKS[loss], problem(loss)
+    r = generator(1)
+    theta = r.normal(size=risk.n_outputs * 3)
+    linear = r.normal(size=theta.size)
+    _, gradient = risk.value_and_gradient(theta, rows, target, linear)
+    for i in range(theta.size):
+        step = 1e-6 * np.eye(theta.size)[i]
+        up = risk.value_and_gradient(theta + step, rows, target, linear)[0]
+        down = risk.value_and_gradient(theta - step, rows, target, linear)[0]
+        assert gradient[i] == pytest.approx((up - down) / 2e-6, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", RISKS)
+def test_constants_bound_gradients_and_curvature(loss):
+    risk, r = RISKS[loss], generator(2)
+    steepest, sharpest = 0.0, 0.0
+    for _ in range(500):
+        row = r.normal(size=(1, 3))
+        row /= np.linalg.norm(row)
+        target = np.array([r.integers(0, 2)]) if loss != "huber" else r.normal(size=1)
+        # both ends on the line through the row: that is where gradients and curvature are largest
+        scale = r.choice([0.05, 1.0, 30.0])
+        theta = np.outer(r.normal(size=risk.n_outputs), row).ravel() * scale
+        other = theta + 1e-3 * np.outer(r.normal(size=risk.n_outputs), row).ravel()
+        penalty = risk.strength
+        a = risk.value_and_gradient(theta, row, target, -penalty * theta)[1]
+        b = risk.value_and_gradient(other, row, target, -penalty * other)[1]
+        steepest = max(steepest, np.linalg.norm(a))
+        sharpest = max(sharpest, np.linalg.norm(a - b) / np.linalg.norm(theta - other))
+    assert 0.9 * risk.gradient_bound < steepest <= risk.gradient_bound * (1 + 1e-9)
+    assert 0.75 * risk.smoothness < sharpest <= risk.smoothness * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("loss", RISKS)
+def test_solver_reaches_its_tolerance_also_without_the_quasi_newton_start(loss):
+    risk, (rows, target) = RISKS[loss], problem(loss)
+    linear = generator(3).normal(size=risk.n_outputs * 3) * 5
+    theta = risk.minimise(rows, target, tolerance=1e-6, linear=linear)
+    assert np.linalg.norm(risk.value_and_gradient(theta, rows, target, linear)[1]) <= 1e-6
+    slow = risk._accelerated(np.zeros(theta.size), rows, target, linear, 1e-6)
+    assert np.linalg.norm(slow - theta) <= 2e-6 / risk.strength
+    empty = risk.minimise(rows[:0], target[:0], tolerance=1e-6, linear=linear)
+    np.testing.assert_allclose(empty, -linear / risk.strength, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", RISKS)
+def test_one_record_moves_the_minimiser_by_at_most_gradient_bound_over_strength(loss):
+    risk, (rows, target) = RISKS[loss], problem(loss, n=2)
+    limit, worst = risk.gradient_bound / risk.strength, 0.0
+    base = risk.minimise(rows, target, tolerance=1e-8)
+    for seed in range(60):
+        r = generator(seed)
+        row = r.normal(size=(1, 3))
+        row /= np.linalg.norm(row)
+        value = r.integers(0, 2, 1) if loss != "huber" else r.choice([-50.0, 50.0], 1)
+        moved = risk.minimise(np.vstack([rows, row]), np.append(target, value), tolerance=1e-8)
+        worst = max(worst, np.linalg.norm(moved - base))
+    assert limit / 10 < worst <= limit + 1e-6
+
+
+# ---- the privacy of the random linear term
+
+
+def hockey_stick(p, q, epsilon, cell):
+    return float(np.sum(np.maximum(p - math.exp(epsilon) * q, 0.0)) * cell)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "huber"])
+@pytest.mark.parametrize("strength", [0.4, 3.0])
+def test_exact_divergences_stay_below_the_dominating_gaussian(loss, strength):
+    # one feature: the density of the released minimiser is known in closed form, with and without the extra record
+    noise = 2.0
+    risk = LinearRisk(loss, 1.0, 1, strength, 1.0)
+    expansion = risk.smoothness / strength
+    bound = ObjectiveLoss(risk.gradient_bound / noise, expansion, math.log1p(expansion), 1, loss == "logistic")
+    mu = dominating_mu(bound)
+    grid = np.linspace(-60, 60, 400_001)
+    cell = grid[1] - grid[0]
+
+    def slopes(x, y):
+        if loss == "logistic":
+            p = special.expit(x * grid)
+            return (p - y) * x, p * (1 - p) * x**2
+        residual = x * grid - y
+        return np.clip(residual, -1, 1) * x, (np.abs(residual) < 1) * x**2
+
+    def density(records):
+        first, second = strength * grid, np.full_like(grid, strength)
+        for x, y in records:
+            a, b = slopes(x, y)
+            first, second = first + a, second + b
+        return stats.norm.pdf(first / noise) / noise * second
+
+    worst = 0.0
+    others = [[], [(1.0, 1), (0.5, 0)], [(1.0, 0)] * 3, [(-0.8, 1)] * 2]
+    for base in others:
+        for extra in [(1.0, 0), (1.0, 1), (-1.0, 1), (0.3, 0)] + (
+            [(1.0, 30.0), (1.0, -30.0)] if loss == "huber" else []
+        ):
+            p, q = density(base), density([*base, extra])
+            assert np.sum(p) * cell == pytest.approx(1.0, abs=1e-4)
+            for epsilon in (0.0, 0.05, 0.2, 0.5, 1.0):
+                allowed = gdp_delta(epsilon, mu)
+                for a, b in ((p, q), (q, p)):
+                    exact = hockey_stick(a, b, epsilon, cell)
+                    assert exact <= allowed + 1e-7
+                    worst = max(worst, exact / gdp_delta(epsilon, mu / 4))
+    assert worst > 1  # a quarter of mu would be a false promise
+
+
+def test_softmax_privacy_loss_is_dominated():
+    # three classes, one feature: draw the linear term, find the minimiser by Newton, evaluate the exact loss
+    noise, strength, draws = 4.0, 12.0, 20_000
+    risk = LinearRisk("cross_entropy", 1.0, 3, strength)
+    expansion = risk.smoothness / strength
+    bound = ObjectiveLoss(risk.gradient_bound / noise, expansion, 2 * math.log1p(2 * expansion / 3), 2)
+    r = generator(4)
+    base, extra = [(0.9, 1), (-0.5, 2)], (1.0, 0)
+
+    def derivatives(theta, records):
+        first, second = strength * theta, np.tile(strength * np.eye(3), (len(theta), 1, 1))
+        for x, y in records:
+            p = special.softmax(theta * x, axis=1)
+            first = first + (p - np.eye(3)[y]) * x
+            second = second + x**2 * (np.eye(3) * p[:, :, None] - p[:, :, None] * p[:, None, :])
+        return first, second
+
+    for own, other in ((base, [*base, extra]), ([*base, extra], base)):
+        b = noise * r.normal(size=(draws, 3))
+        theta = np.zeros((draws, 3))
+        for _ in range(50):
+            first, second = derivatives(theta, own)
+            theta -= np.linalg.solve(second, (first + b)[:, :, None])[:, :, 0]
+        mine, mine2 = derivatives(theta, own)
+        theirs, theirs2 = derivatives(theta, other)
+        assert np.abs(mine + b).max() < 1e-8
+        losses = (np.sum(theirs**2, 1) - np.sum(mine**2, 1)) / (2 * noise**2)
+        losses += np.linalg.slogdet(mine2)[1] - np.linalg.slogdet(theirs2)[1]
+        for epsilon in (0.0, 0.1, 0.3, 0.6):
+            values = np.maximum(0.0, -np.expm1(epsilon - losses))
+            slack = 4 * values.std() / math.sqrt(draws)
+            promised = bound.profile(np.array([epsilon]))[0]
+            assert values.mean() <= promised + slack
+            assert epsilon > 0 or values.mean() > promised / 10
+
+
+def test_dominating_mu_exceeds_mu_and_falls_with_the_penalty():
+    values = [dominating_mu(ObjectiveLoss(0.5, e, math.log1p(e), 1, True)) for e in (1e-6, 0.01, 0.1)]
+    assert 0.5 < values[0] < 0.501
+    assert values[0] < values[1] < values[2]
+    two_sided = dominating_mu(ObjectiveLoss(0.5, 0.1, math.log1p(0.1), 1, False))
+    assert two_sided > values[2]
+
+
+def test_profile_is_below_the_dominating_gaussian_everywhere():
+    for loss in (ObjectiveLoss(0.3, 0.02, 0.03, 1), ObjectiveLoss(0.3, 0.01, 0.02, 4)):
+        mu = dominating_mu(loss)
+        grid = np.linspace(0, 2.0, 997)
+        ours = loss.profile(grid)
+        gauss = np.array([gdp_delta(e, mu) for e in grid])
+        seen = gauss > 1e-12
+        assert np.all(ours[seen] <= gauss[seen])
+        assert np.any(ours[seen] > np.array([gdp_delta(e, mu / 1.05) for e in grid])[seen])
+        # the two-sided tail bound is above the profile wherever both are meaningful
+        assert np.all(np.log(ours[ours > 1e-10]) <= loss.log_tail(grid)[ours > 1e-10] + 1e-9)
+
+
+def test_largest_mu_inverts_dominating_mu():
+    def make(mu):
+        return ObjectiveLoss(mu, 0.01, math.log1p(0.01), 1, True)
+
+    mu = largest_mu(0.4, make)
+    assert dominating_mu(make(mu)) <= 0.4
+    assert dominating_mu(make(mu * 1.003)) > 0.4
+    with pytest.raises(BudgetError, match="Jacobian"):
+        largest_mu(0.1, lambda mu: ObjectiveLoss(mu, 1.0, math.log(2.0), 1, True))
+    with pytest.raises(BudgetError, match="penalty must exceed"):
+        ObjectiveLoss(0.1, 1.0, 0.1, 2)
+    with pytest.raises(ValueError, match="rank 1"):
+        ObjectiveLoss(0.1, 0.1, 0.1, 2, True)
+    with pytest.raises(BudgetError, match="no useful privacy"):
+        dominating_mu(ObjectiveLoss(0.01, 0.9, 5000.0, 1, True))
+
+
+# ---- the mechanisms
+
+
+MECHANISMS = [
+    OutputPerturbation(classes=(0, 1, 2)),
+    OutputPerturbation(loss="logistic", classes=(0, 1)),
+    OutputPerturbation(loss="squared", y_bounds=(-4, 4)),
+    ObjectivePerturbation(classes=(0, 1, 2)),
+    ObjectivePerturbation(loss="logistic", classes=(0, 1)),
+    ObjectivePerturbation(loss="huber", y_bounds=(-4, 4), huber_delta=1.0),
+]
+IDS = [f"{type(m).__name__}-{m.loss}" for m in MECHANISMS]
+
+
+def data_for(mechanism, n=600, seed=5):
+    r = generator(seed)
+    X = r.normal(size=(n, 3))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    if mechanism.y_bounds is not None:
+        return X, 2 * X[:, 0] + 0.1 * r.normal(size=n)
+    if mechanism.loss == "logistic":
+        return X, (X[:, 0] > 0).astype(int)
+    return X, np.argmax(X, axis=1)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=IDS)
+def test_calibrated_keeps_the_budget_and_training_learns(mechanism):
+    done = mechanism.calibrated(4.0, 1e-6)
+    assert isinstance(done, Mechanism)
+    assert 3.9 < epsilon_of(done.event, 1e-6) <= 4.0
+    X, y = data_for(mechanism, n=4000)
+    trained = done.train(X, y, random_state=0, n_records=4000)
+    out = trained.model.outputs(X)
+    if mechanism.y_bounds is not None:
+        assert np.mean((out[:, 0] - y) ** 2) < 0.5 * np.var(y)
+    else:
+        assert np.mean(np.argmax(out, axis=1) == y) > 0.8
+    assert trained.event == done.event
+    assert trained.public_facts["seeded"] is True
+    assert trained.public_facts["n_records"] == 4000
+    assert sum(a.size for a in trained.model.arrays().values()) < 20
+    with pytest.raises(ValueError, match="noise_multiplier is not set"):
+        _ = mechanism.event
+    with pytest.raises(ValueError, match="noise_multiplier is not set"):
+        mechanism.train(X, y)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=IDS)
+def test_coupled_runs_stay_within_the_stability_bound(mechanism):
+    # the same seed is the same noise: the two runs differ by one adversarial record
+    fixed = {"regularisation": 0.05} if isinstance(mechanism, OutputPerturbation) else {"penalty": 20.0}
+    small = type(mechanism)(**{**mechanism.__dict__, **fixed, "noise_multiplier": 3.0})
+    X, y = data_for(small, n=100)
+    worst, bound = 0.0, None
+    for seed in range(8):
+        extra = generator(seed).normal(size=(1, 3))
+        extra *= 100 / np.linalg.norm(extra)
+        wrong = 4.0 * np.sign(-extra[0, 0]) if small.y_bounds else int(np.argmin(extra[0])) % len(small.classes)
+        a = small.train(X, y, random_state=seed, n_records=400)
+        b = small.train(np.vstack([X, extra]), np.append(y, wrong), random_state=seed, n_records=400)
+        bound = a.stability
+        gap = np.linalg.norm(a.model.parameters - b.model.parameters)
+        assert gap <= bound.shift_bound
+        worst = max(worst, gap)
+    assert worst > bound.shift_bound / 10
+    assert bound.delta_n == 0.0
+    assert bound.score_lipschitz > 0
+
+
+def test_output_noise_has_the_declared_scale():
+    mechanism = OutputPerturbation(loss="logistic", classes=(0, 1), regularisation=0.1, noise_multiplier=5.0)
+    X, y = data_for(mechanism, n=50)
+    draws = 300
+    thetas = np.array([mechanism.train(X, y, random_state=s, n_records=50).model.parameters for s in range(draws)])
+    reach = math.sqrt(2.0)
+    risk = LinearRisk("logistic", reach, 1, 0.1 * 50)
+    rows = feature_rows(X, feature_bound=1.0, intercept=True, dtype="float64")
+    centre = risk.minimise(rows, y, tolerance=1e-8)
+    std = 5.0 * (reach + 2 * SOLVER_SHARE * reach) / (0.1 * 50)
+    statistic = np.sum((thetas - centre) ** 2) / std**2
+    low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], thetas.size)
+    assert low < statistic < high
+
+
+def test_objective_noise_has_the_declared_scale():
+    # without records the minimiser is -b / penalty, plus the trace of output noise
+    mechanism = ObjectivePerturbation(loss="logistic", classes=(0, 1), penalty=10.0, noise_multiplier=3.0)
+    X, y = np.zeros((0, 3)), np.zeros(0, dtype=int)
+    draws, reach = 300, math.sqrt(2.0)
+    thetas = np.array([mechanism.train(X, y, random_state=s, n_records=50).model.parameters for s in range(draws)])
+    trace = 50 * 3.0 * 2 * SOLVER_SHARE * reach / 10.0
+    std = math.hypot(3.0 * reach / 10.0, trace)
+    low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], thetas.size)
+    assert low < np.sum(thetas**2) / std**2 < high
+
+
+def test_rows_and_targets_are_clipped_in_training_and_prediction():
+    mechanism = OutputPerturbation(
+        loss="huber", y_bounds=(-1, 1), regularisation=0.1, noise_multiplier=1e-6, feature_bound=1.0
+    )
+    X, y = data_for(mechanism, n=100)
+    wild = mechanism.train(X * 1e6, y * 1e6, random_state=0).model
+    tame = mechanism.train(X, np.sign(y), random_state=0).model
+    np.testing.assert_allclose(wild.parameters, tame.parameters, atol=1e-3)
+    np.testing.assert_allclose(wild.outputs(X * 1e9), wild.outputs(X), rtol=1e-6)
+
+
+def test_the_centre_of_the_target_range_returns_with_the_intercept():
+    mechanism = OutputPerturbation(loss="squared", y_bounds=(90, 110), noise_multiplier=1e-3, regularisation=1e-4)
+    X, y = data_for(mechanism, n=2000)
+    np.testing.assert_allclose(mechanism.train(X, y + 100, random_state=0).model.outputs(X)[:, 0], y + 100, atol=0.6)
+    bare = OutputPerturbation(
+        loss="squared", y_bounds=(-4, 8), noise_multiplier=1e-3, regularisation=1e-4, fit_intercept=False
+    )
+    np.testing.assert_allclose(bare.train(X, y, random_state=0).model.outputs(X)[:, 0], y, atol=0.6)
+
+
+def test_two_classes_cost_less_than_three_and_a_smaller_penalty_costs_more():
+    def mu(mechanism):
+        return 1 / mechanism.event.noise_multiplier
+
+    two = ObjectivePerturbation(classes=(0, 1), penalty=50.0, noise_multiplier=4.0)
+    three = ObjectivePerturbation(classes=(0, 1, 2), penalty=50.0, noise_multiplier=4.0)
+    weak = ObjectivePerturbation(classes=(0, 1), penalty=5.0, noise_multiplier=4.0)
+    assert 0.25 < mu(two) < mu(three)
+    assert mu(two) < mu(weak)
+    assert OutputPerturbation(noise_multiplier=4.0).event == gaussian_event(4.0)
+
+
+def test_the_default_penalty_is_never_below_what_the_event_assumed():
+    for n_features in (1, 1000):
+        mechanism = ObjectivePerturbation(classes=(0, 1, 2), noise_multiplier=4.0)
+        strength = mechanism.strength(n_features)
+        pinned = ObjectivePerturbation(classes=(0, 1, 2), noise_multiplier=4.0, penalty=strength)
+        assert pinned.event.noise_multiplier >= mechanism.event.noise_multiplier * (1 - 2e-4)
+
+
+def test_bad_input_is_named_without_data():
+    X, y = data_for(MECHANISMS[0], n=30)
+    ready = OutputPerturbation(classes=(0, 1), noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="not among the declared classes") as caught:
+        ready.train(X, np.full(30, 7777), random_state=0)
+    assert "7777" not in str(caught.value)
+    with pytest.raises(ValueError, match="same number of records"):
+        ready.train(X, np.zeros(29, dtype=int))
+    with pytest.raises(ValueError, match="NaN"):
+        ready.train(np.full((30, 3), np.nan), y)
+    with pytest.raises(ValueError, match="feature_bound must be greater than 0"):
+        OutputPerturbation(feature_bound=0.0)
+    with pytest.raises(ValueError, match="y_bounds"):
+        ObjectivePerturbation(loss="huber")
+    with pytest.raises(ValueError, match="classes must be declared"):
+        _ = ObjectivePerturbation(noise_multiplier=2.0).event
+    with pytest.raises(ValueError, match="loss must be one of"):
+        OutputPerturbation(loss="hinge")
+    with pytest.raises(BudgetError):
+        ObjectivePerturbation(loss="logistic", penalty=0.01).calibrated(0.1, 1e-6)
+    with pytest.warns(GuaranteeWarning, match="publish a record"):
+        OutputPerturbation(classes=(0, 1, 2)).calibrated(1.0, 0.1).train(X, y, random_state=0)
+    found = OutputPerturbation(noise_multiplier=1.0).train(X, y, random_state=0)
+    assert found.public_facts["taken_from_data"] == ("n_records", "classes")

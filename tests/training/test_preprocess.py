@@ -1,0 +1,253 @@
+"""Preprocessing steps: what they promise about size, noise, sensitivity and cost."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.dp_event import NoOpDpEvent
+from scipy import stats
+
+from dpscp.exceptions import BudgetError
+from dpscp.privacy import compose, epsilon_of, gaussian_event
+from dpscp.training.dpsgd import DPSGD
+from dpscp.training.mechanism import Mechanism, Model
+from dpscp.training.preprocess import (
+    NormClip,
+    Preprocessed,
+    PreprocessedModel,
+    PrivateCentring,
+    PrivateStandardize,
+    PublicBounds,
+    Step,
+    UnitNorm,
+)
+from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
+
+
+class Silent:
+    """A generator whose noise is zero: shows the exact statistic (up to the grid)."""
+
+    def normal(self, _loc, _scale, shape):
+        return np.zeros(shape)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+STEPS = [
+    PublicBounds(-2.0, [1.0, 2.0, 3.0]),
+    UnitNorm(),
+    NormClip(0.5),
+    PrivateCentring(bound=1.5, noise_multiplier=3.0),
+    PrivateStandardize(-3.0, 3.0, noise_multiplier=3.0),
+]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda s: type(s).__name__)
+def test_steps_give_transforms_that_survive_saving(step):
+    X = rng().normal(size=(40, 3)) * 2
+    fitted = step.fit(X, n_records=40, rng=rng(1))
+    assert isinstance(step, Step)
+    assert isinstance(fitted, Transform)
+    kind = {"feature": FeatureTransform, "row": RowTransform}[fitted.kind]
+    again = kind.from_parts(json.loads(json.dumps(fitted.config())), fitted.arrays())
+    np.testing.assert_array_equal(again.apply(X), fitted.apply(X))
+    # nothing in a fitted transform grows with the records
+    assert all(a.shape == (3,) for a in fitted.arrays().values())
+    assert fitted.apply(X[:0]).shape == (0, 3)
+    with pytest.raises(ValueError, match="3 features"):
+        fitted.apply(X[:, :2])
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda s: type(s).__name__)
+def test_a_row_is_transformed_alone(step):
+    X = rng().normal(size=(40, 3))
+    fitted = step.fit(X, n_records=40, rng=rng(1))
+    np.testing.assert_array_equal(fitted.apply(X)[7:8], fitted.apply(X[7:8]))
+
+
+def test_public_steps_are_free_and_private_ones_are_gaussian():
+    for step in STEPS[:3]:
+        assert step.event == NoOpDpEvent()
+        assert step.data_independent
+    for step in STEPS[3:]:
+        assert step.event == gaussian_event(3.0)
+        assert not step.data_independent
+
+
+def test_public_bounds_rescale_and_clip():
+    out = PublicBounds(0.0, [2.0, 4.0]).fit(np.zeros((1, 2)), n_records=1, rng=rng()).apply([[1.0, 4.0], [-5.0, 9.0]])
+    np.testing.assert_allclose(out, [[0.0, 1.0], [-1.0, 1.0]])
+
+
+def test_row_norms_never_exceed_the_bound_even_for_extreme_rows():
+    X = np.array([[3e200, -4e200], [3e-200, 4e-200], [0.0, 0.0], [0.3, 0.4], [1e-308, 0.0]])
+    unit = scaled_rows(X, 1.0, unit=True)
+    norms = np.linalg.norm(unit, axis=1)
+    assert np.all(norms <= 1.0)
+    np.testing.assert_allclose(norms[[0, 1, 3, 4]], 1.0)
+    assert norms[2] == 0.0
+    short = scaled_rows(X, 0.45, unit=False)
+    np.testing.assert_allclose(short[3], [0.27, 0.36])
+    np.testing.assert_allclose(short[1], X[1])
+    wide = rng().normal(size=(2000, 300)) * 1e3
+    assert np.all(np.linalg.norm(scaled_rows(wide, 1.0, unit=False), axis=1) <= 1.0)
+
+
+def test_centring_sensitivity_is_the_bound():
+    X = rng().normal(size=(30, 4)) * 3
+    step = PrivateCentring(bound=0.7, noise_multiplier=1.0)
+    base = step.fit(X, n_records=1000, rng=Silent()).shift * 1000
+    worst = 0.0
+    for seed in range(200):
+        record = rng(seed).normal(size=(1, 4)) * rng(seed).choice([1e-3, 1, 1e6])
+        moved = step.fit(np.vstack([X, record]), n_records=1000, rng=Silent()).shift * 1000
+        worst = max(worst, np.linalg.norm(moved - base))
+    assert 0.69 < worst <= 0.7 + 1e-5  # the grid is 2**-20 of the noise
+
+
+def test_standardize_sensitivity_over_adversarial_records():
+    step = PrivateStandardize([-1.0, 0.0, 5.0], [1.0, 10.0, 6.0], noise_multiplier=1.0)
+    X = rng().normal(size=(30, 3)) * 5
+    base, worst = step.moments(X), 0.0
+    corners = [-1e9, 1e9, 0.0, 5.5]
+    for seed in range(300):
+        record = rng(seed).choice(corners, size=(1, 3)) + rng(seed).normal(size=(1, 3))
+        worst = max(worst, np.linalg.norm(step.moments(np.vstack([X, record])) - base))
+    limit = step.sensitivity(3)
+    assert 0.99 * limit < worst <= limit + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("step", "std"),
+    [
+        (PrivateCentring(bound=0.7, noise_multiplier=3.0), 3.0 * 0.7),
+        (PrivateStandardize(-1.0, 1.0, noise_multiplier=2.0), 2.0 * math.sqrt(1.25 * 4)),
+    ],
+    ids=["centring", "standardize"],
+)
+def test_noise_has_the_declared_scale(step, std):
+    X = rng().normal(size=(50, 4)) * 0.1
+    n_records, draws = 10_000, 400
+    exact = step.fit(X, n_records=n_records, rng=Silent()).shift
+    noise = [step.fit(X, n_records=n_records, rng=rng(s)).shift - exact for s in range(draws)]
+    statistic = np.sum(np.square(noise)) * n_records**2 / std**2
+    low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], draws * 4)
+    assert low < statistic < high
+
+
+def test_the_public_count_divides_and_not_the_true_one():
+    X = np.ones((30, 2)) / math.sqrt(2)
+    step = PrivateCentring(bound=1.0, noise_multiplier=1e-3)
+    np.testing.assert_allclose(step.fit(X, n_records=60, rng=Silent()).shift, [0.5 / math.sqrt(2)] * 2, atol=1e-6)
+    # more rows than declared: the mean is brought back to the ball
+    assert np.linalg.norm(step.fit(X, n_records=3, rng=Silent()).shift) <= 1.0
+
+
+def test_standardize_recovers_mean_and_scale_and_floors_the_scale():
+    X = np.column_stack([rng(1).normal(1.0, 0.5, 20_000), np.full(20_000, 2.0)])
+    step = PrivateStandardize(-5.0, 5.0, noise_multiplier=1.0, scale_floor=0.02)
+    fitted = step.fit(X, n_records=20_000, rng=rng(2))
+    assert fitted.shift == pytest.approx([1.0, 2.0], abs=0.02)
+    assert fitted.scale[0] == pytest.approx(0.5, abs=0.03)
+    floor = max(0.02, math.sqrt(2 * math.sqrt(2.5) / 20_000))
+    assert fitted.scale[1] >= floor * 5 * (1 - 1e-9)
+    assert np.abs(fitted.apply([[1e9, -1e9]])).max() <= 5.0
+
+
+# ---- in front of a mechanism
+
+
+def records(n=400):
+    X = rng(3).normal(size=(n, 4)) + 2.0
+    return X, (X[:, 0] > 2).astype(int)
+
+
+def head(**changes):
+    constants = {"classes": (0, 1), "steps": 20, "learning_rate": 1.0, "clip_norm": 2.0, "noise_multiplier": 5.0}
+    return DPSGD(**(constants | changes))
+
+
+def test_preprocessed_is_a_mechanism_and_its_model_survives_saving():
+    X, y = records()
+    mechanism = Preprocessed((UnitNorm(), PrivateCentring(noise_multiplier=20.0)), head())
+    assert isinstance(mechanism, Mechanism)
+    assert mechanism.event == compose(gaussian_event(20.0), head().event)
+    trained = mechanism.train(X, y, random_state=0, n_records=400)
+    assert isinstance(trained.model, Model)
+    assert trained.model.task == "classification"
+    assert trained.model.classes == (0, 1)
+    assert trained.model.n_features == 4
+    assert trained.public_facts["seeded"] is True
+    parts = {name: np.array(value) for name, value in trained.model.arrays().items()}
+    again = PreprocessedModel.from_parts(json.loads(json.dumps(trained.model.config())), parts)
+    np.testing.assert_array_equal(again.predict_proba(X), trained.model.predict_proba(X))
+    np.testing.assert_array_equal(again.outputs(X), trained.model.outputs(X))
+    nested = Preprocessed((NormClip(5.0),), mechanism).train(X, y, random_state=0)
+    rebuilt = PreprocessedModel.from_parts(nested.model.config(), nested.model.arrays())
+    np.testing.assert_array_equal(rebuilt.outputs(X), nested.model.outputs(X))
+
+
+def test_steps_and_mechanism_do_not_share_a_seeded_stream():
+    X, y = records()
+    mean = (
+        Preprocessed((PrivateCentring(noise_multiplier=1.0),), head()).train(X, y, random_state=5).model.transforms[0]
+    )
+    from_inner_stream = PrivateCentring(noise_multiplier=1.0).fit(X, n_records=400, rng=np.random.default_rng(5))
+    assert not np.allclose(mean.shift, from_inner_stream.shift)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_calibrated_meets_the_budget_and_nearly_uses_it(accountant):
+    blank = Preprocessed(
+        (UnitNorm(), PrivateCentring(), PrivateStandardize(-2.0, 2.0)), head(noise_multiplier=None), share=0.2
+    )
+    with pytest.raises(ValueError, match="no noise yet"):
+        _ = blank.event
+    done = blank.calibrated(1.0, 1e-5, accountant=accountant)
+    spent = epsilon_of(done.event, 1e-5, accountant)
+    assert 0.98 < spent <= 1.0
+    # the two private steps hold a fifth of the squared Gaussian budget
+    steps = sum(1 / s.noise_multiplier**2 for s in done.steps[1:])
+    whole = steps + done.mechanism.steps / done.mechanism.noise_multiplier**2
+    # (the plan is in Gaussian DP, so a looser accountant leaves the mechanism a little less)
+    assert steps / whole == pytest.approx(0.2, abs=0.05)
+    public = Preprocessed((UnitNorm(),), head(noise_multiplier=None)).calibrated(1.0, 1e-5)
+    assert public.mechanism == head(noise_multiplier=None).calibrated(1.0, 1e-5)
+
+
+def test_steps_that_spend_everything_are_a_budget_error():
+    greedy = Preprocessed((PrivateCentring(noise_multiplier=0.5),), head(noise_multiplier=None))
+    with pytest.raises(BudgetError, match="preprocessing steps alone"):
+        greedy.calibrated(0.5, 1e-5)
+
+
+def test_stability_survives_public_steps_only():
+    X, y = records()
+    bounded = head(feature_bound=1.0)
+    assert Preprocessed((UnitNorm(),), bounded).train(X, y, random_state=0).stability is not None
+    private = Preprocessed((UnitNorm(), PrivateCentring(noise_multiplier=9.0)), bounded)
+    assert private.train(X, y, random_state=0).stability is None
+
+
+def test_bad_input_is_named_without_data():
+    with pytest.raises(ValueError, match="low < high"):
+        PublicBounds(1.0, [2.0, 1.0])
+    with pytest.raises(TypeError, match="low and high"):
+        PublicBounds("a", 1.0)
+    with pytest.raises(ValueError, match="one number a feature"):
+        PublicBounds(np.zeros((2, 2)), 1.0)
+    with pytest.raises(ValueError, match="each of the 3 features, got 2"):
+        PublicBounds([0.0, 0.0], 1.0).fit(np.zeros((2, 3)), n_records=2, rng=rng())
+    with pytest.raises(ValueError, match="bound must be greater than 0"):
+        NormClip(0.0)
+    with pytest.raises(ValueError, match="noise_multiplier must be greater"):
+        PrivateCentring(noise_multiplier=-1.0)
+    with pytest.raises(ValueError, match="NaN"):
+        UnitNorm().fit([[np.nan, 1.0]], n_records=1, rng=rng())
+    with pytest.raises(TypeError, match="steps must be preprocessing steps"):
+        Preprocessed(("scale",), head())
+    with pytest.raises(TypeError, match="has no noise_multiplier"):
+        Preprocessed((PrivateCentring(),), object()).calibrated(1.0, 1e-5)

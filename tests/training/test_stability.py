@@ -1,0 +1,524 @@
+"""Every bound is an upper bound on coupled runs, and a tenth of it is not."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpscp.training.draws import batch_limits, ever_sampled, weighted_draws
+from dpscp.training.stability import (
+    Stability,
+    expected_gap_dpsgd_fixed_normaliser,
+    expected_gap_dpsgd_projection,
+    expected_gap_dpsgd_smooth,
+    gradient_bound_softmax,
+    score_lipschitz_softmax,
+    smoothness_softmax,
+    stability_dpsgd_fixed_normaliser,
+    stability_dpsgd_projection,
+    stability_dpsgd_smooth,
+    stability_objective_perturbation,
+    stability_output_perturbation,
+    stability_summary,
+)
+
+
+def clipped(gradient, clip_norm):
+    norm = np.linalg.norm(gradient, axis=-1, keepdims=True)
+    return gradient * np.minimum(1.0, clip_norm / np.maximum(norm, 1e-300))
+
+
+def coupled_gaps(gradient, *, n, d, eta, steps, rate, clip_norm, noise_std, rng, by_batch_size=False, trials=1):
+    """Gaps after coupled runs on records 0..n-1 and 0..n; ``gradient(theta, indices)`` gives one row a record."""
+    rates = np.broadcast_to(eta, steps)
+    gaps = np.empty(trials)
+    for trial in range(trials):
+        theta = [np.zeros(d), np.zeros(d)]
+        for t in range(steps):
+            mask = rng.random(n + 1) < rate
+            noise = noise_std * rng.normal(size=d)
+            for world in (0, 1):
+                batch = np.flatnonzero(mask[: n + world])
+                if by_batch_size and len(batch) == 0:
+                    continue
+                total = clipped(gradient(theta[world], batch), clip_norm).sum(axis=0) + noise
+                theta[world] = theta[world] - rates[t] * total / (len(batch) if by_batch_size else rate * n)
+        gaps[trial] = np.linalg.norm(theta[1] - theta[0])
+    return gaps
+
+
+def logistic_gradient(rows, labels):
+    def gradient(theta, batch):
+        x, y = rows[batch], labels[batch]
+        return (special.expit(x @ theta) - y)[:, None] * x
+
+    return gradient
+
+
+def constant_gradient(vectors):
+    return lambda _theta, batch: vectors[batch]
+
+
+def binomial_slack(probability, trials):
+    return 4 * math.sqrt(max(probability, 1e-3) / trials)
+
+
+# ---- the paper's two regimes
+
+
+def test_projection_bound_is_the_probability_of_ever_being_drawn():
+    rng = np.random.default_rng(0)
+    rate, steps, trials = 0.02, 10, 3000
+    bound = stability_dpsgd_projection(sampling_rate=rate, steps=steps)
+    vectors = np.ones((4, 1))
+    gaps = coupled_gaps(
+        constant_gradient(vectors),
+        n=3,
+        d=1,
+        eta=0.1,
+        steps=steps,
+        rate=rate,
+        clip_norm=1.0,
+        noise_std=1.0,
+        rng=rng,
+        trials=trials,
+    )
+    moved = np.mean(gaps > 1e-12)
+    assert bound.shift_bound == 0.0
+    assert moved <= bound.delta_n + binomial_slack(bound.delta_n, trials)
+    assert moved > bound.delta_n / 2
+    assert bound.delta_n == pytest.approx(1 - 0.98**10)
+    assert expected_gap_dpsgd_projection(diameter=3.0, sampling_rate=rate, steps=steps) == pytest.approx(
+        3 * bound.delta_n
+    )
+    assert stability_dpsgd_projection(sampling_rate=1.0, steps=1).is_vacuous
+
+
+def test_ever_sampled_keeps_its_digits_at_small_rates():
+    assert ever_sampled(1e-18, 10) == pytest.approx(1e-17, rel=1e-12)
+
+
+def test_smooth_bound_holds_and_is_sharp_for_opposed_gradients():
+    # without noise and curvature the bound is attained up to the empty-batch case: the new gradient opposes all others
+    rng = np.random.default_rng(1)
+    n, rate, steps, eta, trials = 20, 0.3, 15, 0.1, 400
+    vectors = np.vstack([np.ones((n, 1)), -np.ones((1, 1))])
+    gaps = coupled_gaps(
+        constant_gradient(vectors),
+        n=n,
+        d=1,
+        eta=eta,
+        steps=steps,
+        rate=rate,
+        clip_norm=1.0,
+        noise_std=0.0,
+        rng=rng,
+        by_batch_size=True,
+        trials=trials,
+    )
+    bound = expected_gap_dpsgd_smooth(
+        n_records=n,
+        clip_norm=1.0,
+        noise_std=0.0,
+        n_parameters=1,
+        learning_rate=eta,
+        steps=steps,
+        sampling_rate=rate,
+        smoothness=1e-6,
+    )
+    slack = 4 * gaps.std() / math.sqrt(trials)
+    assert bound - slack * 2 <= gaps.mean() + slack
+    assert gaps.mean() <= bound + slack
+
+
+def test_smooth_bound_holds_with_noise_and_curvature():
+    rng = np.random.default_rng(2)
+    n, d, rate, steps, eta = 30, 3, 0.2, 20, 0.2
+    rows = rng.normal(size=(n + 1, d))
+    labels = rng.integers(0, 2, n + 1)
+    arguments = {"clip_norm": 0.7, "noise_std": 0.5, "steps": steps}
+    gaps = coupled_gaps(
+        logistic_gradient(rows, labels),
+        n=n,
+        d=d,
+        eta=eta,
+        rate=rate,
+        rng=rng,
+        by_batch_size=True,
+        trials=60,
+        **arguments,
+    )
+    smoothness = float((rows**2).sum(axis=1).max()) / 4
+    constants = {
+        "n_records": n,
+        "n_parameters": d,
+        "learning_rate": eta,
+        "sampling_rate": rate,
+        "smoothness": smoothness,
+    }
+    bound = expected_gap_dpsgd_smooth(**constants, **arguments)
+    assert gaps.mean() <= bound
+    split = stability_dpsgd_smooth(**constants, **arguments)
+    assert split.shift_bound == pytest.approx(bound ** (2 / 3))
+    assert split.delta_n == min(1.0, bound ** (1 / 3))
+
+
+def test_smooth_bound_is_vacuous_rather_than_an_overflow():
+    bound = stability_dpsgd_smooth(
+        n_records=100,
+        clip_norm=1.0,
+        noise_std=1.0,
+        n_parameters=10,
+        learning_rate=10.0,
+        steps=1000,
+        sampling_rate=0.1,
+        smoothness=1.0,
+    )
+    assert bound.is_vacuous
+    assert math.isinf(bound.shift_bound)
+
+
+# ---- fixed normaliser
+
+
+def test_full_batch_bound_is_deterministic_and_attained():
+    rng = np.random.default_rng(3)
+    n, steps = 12, 9
+    eta = rng.uniform(0.01, 0.2, steps)
+    vectors = rng.normal(size=(n + 1, 4)) * 100
+    gaps = coupled_gaps(
+        constant_gradient(vectors),
+        n=n,
+        d=4,
+        eta=eta,
+        steps=steps,
+        rate=1.0,
+        clip_norm=0.5,
+        noise_std=2.0,
+        rng=rng,
+        trials=3,
+    )
+    bound = stability_dpsgd_fixed_normaliser(
+        clip_norm=0.5,
+        learning_rate=eta,
+        steps=steps,
+        sampling_rate=1.0,
+        n_records=n,
+        smoothness=1.0,
+        convex=True,
+    )
+    assert bound.delta_n == 0.0
+    assert bound.shift_bound == pytest.approx(0.5 * eta.sum() / n)
+    assert gaps == pytest.approx(np.full(3, bound.shift_bound))
+
+
+@pytest.mark.parametrize("eta_times_smoothness", [0.5, 1.9, 2.5])
+def test_convex_full_batch_runs_stay_below_the_bound(eta_times_smoothness):
+    rng = np.random.default_rng(4)
+    n, d, steps = 8, 2, 12
+    for _ in range(20):
+        rows = rng.normal(size=(n + 1, d))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        if eta_times_smoothness > 2:
+            rows[:-1] = rows[0]  # all curvature in one direction: the worst case for long steps
+            rows[-1] = rows[0]
+        target = rng.normal(size=n + 1)
+
+        def gradient(theta, batch, rows=rows, target=target):
+            return (rows[batch] @ theta - target[batch])[:, None] * rows[batch]
+
+        bound = stability_dpsgd_fixed_normaliser(
+            clip_norm=0.3,
+            learning_rate=eta_times_smoothness,
+            steps=steps,
+            sampling_rate=1.0,
+            n_records=n,
+            smoothness=1.0,
+            convex=True,
+        )
+        gap = coupled_gaps(
+            gradient,
+            n=n,
+            d=d,
+            eta=eta_times_smoothness,
+            steps=steps,
+            rate=1.0,
+            clip_norm=0.3,
+            noise_std=0.2,
+            rng=rng,
+        )
+        assert gap[0] <= bound.shift_bound * (1 + 1e-12)
+
+
+def test_long_convex_steps_expand_as_the_bound_says():
+    # one direction, unit curvature, eta = 3: a gap is doubled by every step, which is max(1, eta - 1)
+    n, steps, eta = 5, 6, 3.0
+    gap, total = 0.0, 0.0
+    for _ in range(steps):
+        gap = abs(1 - eta) * gap + eta * 1.0 / n
+        total = 2 * total + eta / n
+    bound = stability_dpsgd_fixed_normaliser(
+        clip_norm=1.0,
+        learning_rate=eta,
+        steps=steps,
+        sampling_rate=1.0,
+        n_records=n,
+        smoothness=1.0,
+        convex=True,
+    )
+    assert bound.shift_bound == pytest.approx(total)
+    assert bound.shift_bound == pytest.approx(gap)
+
+
+def test_nonconvex_losses_get_the_general_factor_and_it_is_attained():
+    # concave loss -theta^2/2 + theta for the new record: every shared step multiplies the gap by 1 + eta
+    n, steps, eta = 6, 10, 0.1
+
+    def gradient(theta, batch):
+        return np.where(batch[:, None] < n, -theta[None, :], 1.0)
+
+    gaps = coupled_gaps(
+        gradient,
+        n=n,
+        d=1,
+        eta=eta,
+        steps=steps,
+        rate=1.0,
+        clip_norm=1.0,
+        noise_std=0.0,
+        rng=np.random.default_rng(0),
+    )
+    bound = stability_dpsgd_fixed_normaliser(
+        clip_norm=1.0, learning_rate=eta, steps=steps, sampling_rate=1.0, n_records=n, smoothness=1.0
+    )
+    assert gaps[0] == pytest.approx(bound.shift_bound)
+    mean = expected_gap_dpsgd_fixed_normaliser(
+        clip_norm=1.0, learning_rate=eta, steps=steps, sampling_rate=1.0, n_records=n, smoothness=1.0
+    )
+    assert mean == pytest.approx(bound.shift_bound)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "decaying"])
+def test_poisson_bound_has_the_promised_tail_and_is_sharp(schedule):
+    rng = np.random.default_rng(5)
+    steps, rate, trials, target = 60, 0.1, 200_000, 0.02
+    eta = np.full(steps, 0.2) if schedule == "constant" else 0.2 * (1 - np.arange(steps) / steps)
+    bound = stability_dpsgd_fixed_normaliser(
+        clip_norm=1.0,
+        learning_rate=eta,
+        steps=steps,
+        sampling_rate=rate,
+        n_records=1000,
+        smoothness=1e-3,
+        convex=True,
+        delta_n=target,
+    )
+    # constant gradients: the gap is exactly the weighted number of draws
+    gaps = (rng.random((trials, steps)) < rate) @ eta / (rate * 1000)
+    assert bound.delta_n <= target
+    assert np.mean(gaps > bound.shift_bound) <= bound.delta_n + binomial_slack(target, trials)
+    assert np.mean(gaps > 0.85 * bound.shift_bound) > target
+
+
+def test_poisson_bound_holds_on_logistic_runs():
+    rng = np.random.default_rng(6)
+    n, d, rate, steps, eta, trials = 40, 3, 0.15, 25, 1.0, 200
+    rows = rng.normal(size=(n + 1, d))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    labels = rng.integers(0, 2, n + 1)
+    gaps = coupled_gaps(
+        logistic_gradient(rows, labels),
+        n=n,
+        d=d,
+        eta=eta,
+        steps=steps,
+        rate=rate,
+        clip_norm=1.0,
+        noise_std=1.0,
+        rng=rng,
+        trials=trials,
+    )
+    bound = stability_dpsgd_fixed_normaliser(
+        clip_norm=1.0,
+        learning_rate=eta,
+        steps=steps,
+        sampling_rate=rate,
+        n_records=n,
+        smoothness=0.25,
+        convex=True,
+        delta_n=0.01,
+    )
+    assert np.mean(gaps > bound.shift_bound) <= 0.01 + binomial_slack(0.01, trials)
+    assert np.mean(gaps > bound.shift_bound / 10) > 0.2
+
+
+def test_batches_that_break_nonexpansiveness_are_charged():
+    # theory.md: at curvature 1/2 (B = 1), batch 32 of many: eta 4 breaks in .45 of the steps, eta 2 in 2e-7
+    n, rate = 32 * 428, 1 / 428
+    tail = stats.binom.sf(32, n, rate)
+    assert 0.4 < tail < 0.5
+    assert stats.binom.sf(64, n, rate) == pytest.approx(2e-7, rel=0.5)
+    calm = batch_limits(np.full(100, 2.0), 0.5, n, rate, 32.0, 1e-3, convex=True)
+    assert calm[0] == (63, pytest.approx(1 - (1 - stats.binom.sf(63, n, rate)) ** 100, rel=1e-6))
+    wild = batch_limits(np.full(100, 4.0), 0.5, n, rate, 32.0, 1e-3, convex=True)
+    assert len(wild) == 1
+    limit, probability = wild[0]
+    assert probability <= 5e-4
+    assert 1 - (1 - stats.binom.sf(limit - 1, n, rate)) ** 100 > 5e-4
+
+
+def test_linear_head_certificate_is_not_vacuous_at_the_papers_size():
+    bound = 1.0
+    stability = stability_dpsgd_fixed_normaliser(
+        clip_norm=gradient_bound_softmax(bound),
+        learning_rate=3.3,
+        steps=300,
+        sampling_rate=1.0,
+        n_records=13671,
+        smoothness=smoothness_softmax(bound),
+        convex=True,
+        score_lipschitz=score_lipschitz_softmax(bound),
+    )
+    assert stability.delta_n == 0.0
+    # sum(eta) = 990: two score shifts stay near 0.07, as computed by hand
+    assert 2 * stability.score_lipschitz * stability.shift_bound == pytest.approx(990 / 13671, rel=1e-9)
+
+
+def test_weighted_draws_agrees_with_the_exact_law():
+    weights = np.array([1.0, 2.0, 4.0, 8.0])
+    outcomes = np.arange(16)
+    bits = (outcomes[:, None] >> np.arange(4)) & 1
+    probability = np.prod(np.where(bits == 1, 0.3, 0.7), axis=1)
+    for target in (0.01, 0.1, 0.25):
+        total, tail = weighted_draws(weights, 0.3, target)
+        exact = probability[bits @ weights > total].sum()
+        assert exact <= tail <= target
+        below = probability[bits @ weights > total * 0.99 - 1e-9].sum()
+        assert below > target or total == pytest.approx(15, rel=1e-3)
+
+
+def test_expected_gap_of_the_fixed_normaliser_holds():
+    rng = np.random.default_rng(7)
+    n, rate, steps, eta, trials = 15, 0.3, 12, 0.1, 400
+    vectors = np.ones((n + 1, 1))
+    constants = {"clip_norm": 1.0, "steps": steps}
+    gaps = coupled_gaps(
+        constant_gradient(vectors), n=n, d=1, eta=eta, rate=rate, noise_std=1.0, rng=rng, trials=trials, **constants
+    )
+    bound = expected_gap_dpsgd_fixed_normaliser(
+        learning_rate=eta, sampling_rate=rate, n_records=n, smoothness=0.0, **constants
+    )
+    assert abs(gaps.mean() - bound) < 4 * gaps.std() / math.sqrt(trials)
+
+
+def test_softmax_constants_bound_random_heads():
+    rng = np.random.default_rng(8)
+    worst_gradient, worst_score, worst_curvature = 0.0, 0.0, 0.0
+    for _ in range(3000):
+        k = rng.integers(2, 6)
+        p = special.softmax(rng.normal(size=k) * rng.choice([0.1, 1, 10]))
+        y = rng.integers(k)
+        push = p - np.eye(k)[y]
+        worst_gradient = max(worst_gradient, np.linalg.norm(push))
+        worst_score = max(worst_score, p[y] * np.linalg.norm(push))
+        worst_curvature = max(worst_curvature, np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[-1])
+    assert 0.9 * gradient_bound_softmax(1.0) < worst_gradient <= gradient_bound_softmax(1.0)
+    assert 0.9 * score_lipschitz_softmax(1.0) < worst_score <= score_lipschitz_softmax(1.0) + 1e-12
+    assert 0.9 * smoothness_softmax(1.0) < worst_curvature <= smoothness_softmax(1.0) + 1e-12
+
+
+# ---- Supplement S3
+
+
+def test_nominal_risk_bound_is_attained_by_linear_losses():
+    # loss <g, theta>: the minimiser is -sum(g) / (regularisation * n), so one more record moves it by the bound
+    n, regularisation = 50, 0.3
+    bound = stability_output_perturbation(gradient_bound=2.0, regularisation=regularisation, n_records=n)
+    assert bound.shift_bound == pytest.approx(2.0 / (regularisation * n))
+    assert bound.delta_n == 0.0
+    assert stability_objective_perturbation(
+        gradient_bound=2.0, regularisation=regularisation, n_records=n
+    ).shift_bound == pytest.approx(bound.shift_bound)
+
+
+def ridge_minimiser(vectors, regularisation, linear=0.0):
+    # loss of record i: <g_i, theta>, averaged over the records really present
+    return -(vectors.mean(axis=0) + linear) / regularisation
+
+
+def test_supplement_bounds_hold_and_the_repaired_constant_is_sharp():
+    rng = np.random.default_rng(9)
+    n, d, regularisation, noise, delta = 10, 3, 0.5, 0.2, 0.05
+    unit = np.zeros(d)
+    unit[0] = 1.0
+    old, new = np.tile(unit, (n, 1)), np.vstack([np.tile(unit, (n, 1)), -unit])
+    output, objective = [], []
+    for _ in range(2000):
+        xi = noise * rng.normal(size=d)
+        output.append(
+            ridge_minimiser(new, regularisation) + xi / (n + 1) - ridge_minimiser(old, regularisation) - xi / n
+        )
+        objective.append(
+            ridge_minimiser(new, regularisation, xi / (n + 1)) - ridge_minimiser(old, regularisation, xi / n)
+        )
+    constants = {
+        "gradient_bound": 1.0,
+        "regularisation": regularisation,
+        "n_records": n,
+        "noise_std": noise,
+        "n_parameters": d,
+        "delta_n": delta,
+    }
+    for bound, shifts in (
+        (stability_output_perturbation(**constants), output),
+        (stability_objective_perturbation(**constants), objective),
+    ):
+        gaps = np.linalg.norm(shifts, axis=1)
+        assert np.mean(gaps > bound.shift_bound) <= delta + binomial_slack(delta, len(gaps))
+        assert np.max(gaps) > 0.9 * bound.shift_bound
+        # the deterministic part alone is 2 G / (regularisation (n + 1)), not G / (...)
+        assert np.median(gaps) > 0.9 * 2 / (regularisation * (n + 1))
+
+
+def test_summary_bounds_hold_and_are_sharp():
+    rng = np.random.default_rng(10)
+    n, noise, delta = 8, 0.3, 0.05
+    nominal = stability_summary(summary_bound=1.0, lipschitz=3.0, n_records=n)
+    assert nominal.shift_bound == pytest.approx(3 / n)
+    xi = noise * rng.normal(size=(4000, 2))
+    old, new = np.array([1.0, 0.0]), np.array([(n - 1) / (n + 1), 0.0])
+    gaps = 3 * np.linalg.norm(new - old + xi / (n + 1) - xi / n, axis=1)
+    moving = stability_summary(
+        summary_bound=1.0, lipschitz=3.0, n_records=n, noise_std=noise, n_parameters=2, delta_n=delta
+    )
+    assert np.mean(gaps > moving.shift_bound) <= delta + binomial_slack(delta, len(gaps))
+    assert np.max(gaps) > 0.9 * moving.shift_bound
+
+
+# ---- bad input
+
+
+def test_bad_numbers_are_named():
+    with pytest.raises(ValueError, match="delta_n must lie"):
+        Stability(0.1, 1.5, ())
+    with pytest.raises(ValueError, match="shift_bound"):
+        Stability(math.nan, 0.5, ())
+    with pytest.raises(ValueError, match="n_parameters is needed"):
+        stability_summary(summary_bound=1.0, lipschitz=1.0, n_records=5, noise_std=1.0)
+    constants = {"clip_norm": 1.0, "steps": 3, "sampling_rate": 0.5, "n_records": 5, "smoothness": 1.0}
+    with pytest.raises(ValueError, match="learning_rate must be a number or 3 numbers"):
+        stability_dpsgd_fixed_normaliser(learning_rate=[0.1, 0.2], **constants)
+    with pytest.raises(ValueError, match="learning_rate must not be negative"):
+        stability_dpsgd_fixed_normaliser(learning_rate=[0.1, 0.2, -0.1], **constants)
+    huge = stability_dpsgd_fixed_normaliser(
+        learning_rate=1e3, **{**constants, "steps": 500, "sampling_rate": 0.5, "n_records": 1000}
+    )
+    assert huge.is_vacuous
+
+
+def test_a_known_gradient_bound_sharpens_a_loose_clip_norm():
+    constants = {"learning_rate": 1.0, "steps": 3, "sampling_rate": 1.0, "n_records": 5, "smoothness": 0.0}
+    loose = stability_dpsgd_fixed_normaliser(clip_norm=10.0, **constants)
+    sharp = stability_dpsgd_fixed_normaliser(clip_norm=10.0, gradient_bound=1.0, **constants)
+    assert sharp.shift_bound == pytest.approx(loose.shift_bound / 10)
