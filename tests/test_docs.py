@@ -89,7 +89,9 @@ def test_code_blocks_run(path, capsys):
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+)
 def test_links_point_to_files(path):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
         if "://" not in target:

@@ -1,6 +1,6 @@
 """Private, honest uncertainty: differentially private models with valid prediction sets, from all the data."""
 
-from dpscp import guarantees, metrics, privacy, quantile, scores, sets, training
+from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, sets, training
 from dpscp.calibration import Calibration, calibrate
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.exceptions import BudgetError, GuaranteeWarning, NotFittedError, SeededWarning
@@ -25,6 +25,7 @@ __all__ = [
     "PrivateQuantile",
     "SeededWarning",
     "__version__",
+    "baselines",
     "calibrate",
     "guarantees",
     "load",

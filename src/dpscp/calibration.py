@@ -200,6 +200,9 @@ def find_thresholds(
             for scores in scores_by_group
         ]
     values = np.array([[q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found])
+    # each level has noise of its own: a threshold is raised to those of lower levels, so that sets are nested
+    rising = np.argsort([-a for a in rule.alphas], kind="stable")
+    values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
     ledger = _ledger(rule, spent, found[0], n_groups=n_groups, held_out=held_out, seeded=random_state is not None)
     budget.require(ledger, accountant)
     certificates = tuple(_certificate(rule, i, spent, found[0][i], extra_assumptions) for i in range(n_levels))
@@ -256,6 +259,8 @@ def _certificate(
         # the smallest number of records (or of a group's) with a rank target below it
         smallest = math.ceil((1 - q.alpha + q.offset) / q.alpha)
         expected = rule.grouped or q.rank_target <= n
+        if rule.shift >= q.score_range[1] - q.score_range[0]:  # every score lies within the buffer alone
+            expected = False
         terms |= {
             "count_noise": q.count_noise,
             "steps": q.steps,

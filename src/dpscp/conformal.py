@@ -34,8 +34,9 @@ from dpscp.scores import (
     raps_range,
 )
 from dpscp.sets import label_set, normalized_interval, quantile_interval, residual_interval
-from dpscp.strategy import Request, Strategy, choose_strategy, corrected_model_outputs, load_model
+from dpscp.strategy import Request, Strategy, choose_strategy, corrected_model_outputs, load_model, require_loadable
 from dpscp.training.mechanism import Model, Trained
+from dpscp.training.private_model import PrivateModel
 
 __all__ = ["PrivateConformalClassifier", "PrivateConformalRegressor", "load"]
 
@@ -66,12 +67,12 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
             if strategy.calibration_fraction is not None:
                 drawn = secure_generator(split_seed).random(len(rows)) < strategy.calibration_fraction
                 in_training, in_calibration = ~drawn, drawn
-            trained = strategy.train(rows[in_training], targets[in_training], training_seed)
+            trained = strategy.train(rows[in_training], self._training_targets(targets[in_training]), training_seed)
+            self._check_outputs(trained.model, request)
             spent = Ledger((), {**request.public_facts(), **strategy.facts}, seeded=seed is not None)
             spent = strategy.enter(spent, trained)
             groups, group_values = self._groups(X, targets, request)
             scored = [g[in_calibration] for g in (rows, targets, groups)]
-            self._check_outputs(trained.model)
             scores, extra = self._scores(trained, scored[0], scored[1], strategy)
             rule = calibration_rule(
                 strategy.guarantee,
@@ -101,6 +102,18 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = found.certificates[0]
         self._tell()
         return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "certificate_")
+
+    def _forget(self) -> None:
+        """Drop an earlier fit, so that one that fails leaves no mixture of two."""
+        for name in [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]:
+            delattr(self, name)
+
+    def _training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """The targets as training sees them."""
+        return targets
 
     def _tell(self) -> None:
         """Warn about promises that only full sets keep; released numbers only."""
@@ -155,14 +168,16 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
         """Write the fitted estimator to exactly ``path``: parameters, thresholds, ledger, certificates, public facts.
 
         No pickle, no row, no score. A function (``groups``, a callable score) cannot be written: set it again on the
-        loaded object.
+        loaded object. A torch module and a model given as a function cannot be saved (``TypeError``): they are code.
         """
         check_is_fitted(self)
+        config = self.model_.config()
+        require_loadable(config)
         parameters = {k: _plain(v) for k, v in self.get_params(deep=False).items() if k != "estimator"}
         header = {
             "class": type(self).__name__,
             "parameters": {k: v for k, v in parameters.items() if v is not _NOT_PLAIN},
-            "model": self.model_.config(),
+            "model": config,
             "ledger": self.ledger_.to_json(),
             "certificates": [c.to_dict() for c in self.certificates_],
             "group_values": None if self.group_values_ is None else [_plain(v) for v in self.group_values_],
@@ -312,8 +327,9 @@ class PrivateConformalClassifier(ClassifierMixin, _PrivateConformal):  # type: i
         """Train privately and calibrate; see the class for what is promised."""
         if not callable(self.conformity_score):
             check_choice("conformity_score", self.conformity_score, LABEL_SCORES)
+        self._forget()
         rows = checked_rows(self, X, reset=True)
-        public, index, found = class_list(checked_labels(y, len(rows)), self.classes)
+        public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
         request = self._request(rows, fit_params, classes=tuple(_plain(c) for c in public), classes_found=found)
         if found:
             warnings.warn(
@@ -326,6 +342,12 @@ class PrivateConformalClassifier(ClassifierMixin, _PrivateConformal):  # type: i
         self.classes_ = public
         return self
 
+    def _declared_classes(self) -> Sequence[Any] | None:
+        """The public labels: as given, or those of a model that was trained elsewhere."""
+        if self.classes is None and isinstance(self.estimator, PrivateModel):
+            return self.estimator.classes
+        return self.classes
+
     def _groups(
         self, X: Any, targets: NDArray[Any], request: Request
     ) -> tuple[NDArray[np.int64], tuple[Any, ...] | None]:
@@ -336,9 +358,18 @@ class PrivateConformalClassifier(ClassifierMixin, _PrivateConformal):  # type: i
     def _natural_score(self) -> bool:
         return self.conformity_score == "lac"
 
-    def _check_outputs(self, model: Model) -> None:
+    def _check_outputs(self, model: Model, request: Request) -> None:
         if model.task != "classification":
             raise ValueError("estimator must train a classification model")
+        labels = request.classes or ()
+        if not isinstance(self.estimator, PrivateModel):
+            labels = tuple(range(len(labels)))  # training sees indices, see strategy
+        # another order or another number of columns would score one label with another one's probability
+        if tuple(model.classes or ()) != labels:
+            raise ValueError(
+                "the model must have one output for each of the declared classes, in their order; a model that was "
+                "trained elsewhere keeps its own list, a mechanism must take it from its field 'classes'"
+            )
 
     def _score_range(self, model: Model) -> tuple[float, float]:
         return raps_range(len(model.classes or ())) if self.conformity_score == "raps" else (0.0, 1.0)
@@ -373,7 +404,8 @@ class PrivateConformalClassifier(ClassifierMixin, _PrivateConformal):  # type: i
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most likely label of each row."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        probabilities = self.predict_proba(X)
+        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
 
     def predict_set(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Labels (n,) and prediction sets, bool (n, n_classes, n_levels)."""
@@ -388,11 +420,16 @@ class PrivateConformalClassifier(ClassifierMixin, _PrivateConformal):  # type: i
         return labels, np.asarray(scores[:, :, None] <= thresholds[:, None, :])
 
     def _extra_arrays(self) -> dict[str, NDArray[Any]]:
-        return {"classes": _as_plain_array(self.classes_)}
+        # an object array of texts is written as text: objects would need pickle
+        objects = self.classes_.dtype.kind == "O"
+        return {
+            "classes": self.classes_.astype(str) if objects else self.classes_,
+            "classes_objects": np.array(objects),
+        }
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         super()._restore(header, arrays)
-        self.classes_ = arrays["classes"]
+        self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
 
 
 class PrivateConformalRegressor(RegressorMixin, _PrivateConformal):  # type: ignore[misc]
@@ -460,6 +497,7 @@ class PrivateConformalRegressor(RegressorMixin, _PrivateConformal):  # type: ign
     def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
         """Train privately and calibrate; see the class for what is promised."""
         check_choice("conformity_score", self.conformity_score, INTERVAL_SCORES)
+        self._forget()
         rows = checked_rows(self, X, reset=True)
         targets = checked_targets(y, len(rows))
         if self.y_bounds is None:
@@ -476,7 +514,11 @@ class PrivateConformalRegressor(RegressorMixin, _PrivateConformal):  # type: ign
     def _natural_score(self) -> bool:
         return self.conformity_score == "absolute"
 
-    def _check_outputs(self, model: Model) -> None:
+    def _training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        low, high = check_range("y_bounds", self.y_bounds)
+        return np.asarray(np.clip(targets, low, high))
+
+    def _check_outputs(self, model: Model, request: Request) -> None:  # noqa: ARG002 (the classifier needs it)
         if model.task != "regression":
             raise ValueError("estimator must train a regression model")
 
@@ -551,7 +593,7 @@ def load(path: str | PathLike[str]) -> PrivateConformalClassifier | PrivateConfo
         kind = kinds[header["class"]]
         estimator = kind(**header["parameters"])
         estimator._restore(header, arrays)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ValueError(f"the file cannot be loaded: {error}") from None
     return estimator
 
@@ -569,11 +611,6 @@ def _plain(value: Any) -> Any:
         items = [_plain(v) for v in value]
         return _NOT_PLAIN if any(i is _NOT_PLAIN for i in items) else items
     return value if value is None or isinstance(value, str | int | float | bool) else _NOT_PLAIN
-
-
-def _as_plain_array(values: NDArray[Any]) -> NDArray[Any]:
-    """Labels as an array that can be written without pickle."""
-    return values.astype(str) if values.dtype.kind == "O" else values
 
 
 def _child_seeds(seed: int | None) -> tuple[int | None, int | None, int | None]:

@@ -307,6 +307,10 @@ class Certificate:
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
         object.__setattr__(self, "terms", MappingProxyType(dict(self.terms)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a mapping proxy can be neither copied nor pickled, and fitted estimators are both
+        return Certificate.from_dict, (self.to_dict(),)
+
     @property
     def is_certified(self) -> bool:
         """Whether the guarantee proves its target in finite samples."""

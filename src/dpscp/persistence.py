@@ -59,6 +59,8 @@ def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDAr
         raise FileNotFoundError(f"no such file: {os.fspath(path)!r}")
     try:
         with zipfile.ZipFile(path) as archive:
+            if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in archive.infolist()):
+                raise ValueError("it holds compressed members, which this library never writes")
             if archive.getinfo(_HEADER).file_size > _LARGEST_HEADER:
                 raise ValueError("the header is larger than any header this library writes")
             head = json.loads(archive.read(_HEADER))

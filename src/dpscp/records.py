@@ -5,11 +5,13 @@ count of the records is replaced.
 """
 
 import numbers
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
@@ -46,7 +48,10 @@ def _without_records(error: Exception) -> Exception:
         return ValueError("X holds 0 sample(s): at least one record is needed")
     if "0 feature(s)" in text:
         return ValueError("Found array with 0 feature(s) while a minimum of 1 is required.")
-    return type(error)("X must be a two-dimensional array or frame of finite real numbers; encode other columns first")
+    needed = "X must be a two-dimensional array or frame of finite real numbers; encode other columns first"
+    if isinstance(error, TypeError):
+        return TypeError(f"{needed} (float() argument must be a string or a real number)")
+    return ValueError(needed)
 
 
 def checked_targets(y: Any, n: int) -> NDArray[np.float64]:
@@ -68,7 +73,12 @@ def checked_labels(y: Any, n: int) -> NDArray[Any]:
     labels = _one_dimensional(y, n)
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("Input y contains NaN or infinity.")
-    kind = type_of_target(labels) if labels.dtype.kind != "O" or _all_text(labels) else "mixed"
+    kind = "mixed"
+    if labels.dtype.kind != "O" or _all_text(labels):
+        with warnings.catch_warnings():
+            # it warns about many distinct labels: that would tell something about the records
+            warnings.simplefilter("ignore", UserWarning)
+            kind = type_of_target(labels)
     if kind not in ("binary", "multiclass"):
         raise ValueError(f"Unknown label type: {kind}. A classifier needs discrete labels, all strings or all numbers")
     return labels
@@ -81,12 +91,13 @@ def _all_text(labels: NDArray[Any]) -> bool:
 def _one_dimensional(y: Any, n: int) -> NDArray[Any]:
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None")
-    values = np.asarray(y)
+    try:
+        values = np.asarray(y)
+    except (ValueError, TypeError):
+        values = None
+    if values is None:  # outside the handler: the message of NumPy would print the number of records
+        raise ValueError("y should be a 1d array of numbers or labels")
     if values.ndim == 2 and values.shape[1] == 1:
-        import warnings
-
-        from sklearn.exceptions import DataConversionWarning
-
         warnings.warn("A column-vector y was passed when a 1d array was expected", DataConversionWarning, stacklevel=4)
         values = values[:, 0]
     if values.ndim != 1:
@@ -117,7 +128,7 @@ def class_list(labels: NDArray[Any], classes: Sequence[Any] | None) -> tuple[NDA
 
 def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
     """The miscoverage of each asked level, and whether a single one was asked for."""
-    single = isinstance(confidence_level, numbers.Real)
+    single = isinstance(confidence_level, numbers.Real) or not np.iterable(confidence_level)
     levels = [confidence_level] if single else list(confidence_level)
     if not levels:
         raise ValueError("confidence_level must hold at least one level")
@@ -127,10 +138,13 @@ def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
 
 def group_index(groups: Callable[[Any], Any], X: Any, group_values: Sequence[Any], n: int) -> NDArray[np.int64]:
     """Each record's place in the public ``group_values``; -1 for a group that is not among them."""
+    distinct = list(group_values)
+    if not distinct or any(value in distinct[:place] for place, value in enumerate(distinct)):
+        raise ValueError("group_values must list at least one group, and each group once")
     values = np.asarray(groups(X))
     if values.shape != (n,):
         raise ValueError("groups must return one value for each record")
     index = np.full(n, -1, dtype=np.int64)
-    for place, value in enumerate(group_values):
+    for place, value in enumerate(distinct):
         index[values == value] = place
     return index

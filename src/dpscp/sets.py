@@ -38,7 +38,8 @@ def normalized_interval(prediction: ArrayLike, scale: ArrayLike, threshold: Arra
     centre, scale, level = np.asarray(prediction, float), np.asarray(scale, float), np.asarray(threshold, float)
     if np.any(~(scale > 0)):
         raise ValueError("scale must be positive everywhere; bound it from below by a public constant")
-    reach = _largest(level * scale[:, None], lambda residual: residual / scale[:, None] <= level)
+    scale = scale[:, None]
+    reach = _largest((level + _half_spacing(level)) * scale, lambda residual: residual / scale <= level)
     ends = _interval(centre, centre, reach)
     return ends if level.ndim else ends[..., 0]
 
@@ -58,8 +59,13 @@ def _interval(low: NDArray[Any], high: NDArray[Any], reach: NDArray[Any]) -> NDA
 def _furthest(centre: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
     """The largest y for which y - centre, rounded, is at most ``reach``."""
     # y - centre is rounded to the spacing of reach, so y may lie half of that beyond
-    half = np.where(np.isfinite(reach), np.abs(np.nextafter(reach, np.inf) - reach), 0.0) / 2
-    return _largest(centre + reach + half, lambda y: y - centre <= reach)
+    return _largest(centre + reach + _half_spacing(reach), lambda y: y - centre <= reach)
+
+
+def _half_spacing(values: NDArray[Any]) -> NDArray[Any]:
+    """Half the way to the next larger number, 0 where there is none."""
+    finite = np.where(np.isfinite(values), values, 0.0)
+    return np.asarray((np.nextafter(finite, np.inf) - finite) / 2)
 
 
 def _largest(guess: NDArray[Any], holds: Callable[[NDArray[Any]], Any]) -> NDArray[Any]:

@@ -23,6 +23,7 @@ from dpscp.training.preprocess import (
     UnitNorm,
 )
 from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
+from dpscp.training.whitening import PrivateWhitening
 
 
 class Silent:
@@ -188,6 +189,19 @@ def test_preprocessed_is_a_mechanism_and_its_model_survives_saving():
     nested = Preprocessed((NormClip(5.0),), mechanism).train(X, y, random_state=0)
     rebuilt = PreprocessedModel.from_parts(nested.model.config(), nested.model.arrays())
     np.testing.assert_array_equal(rebuilt.outputs(X), nested.model.outputs(X))
+
+
+def test_every_transform_of_the_package_survives_saving():
+    X, y = records()
+    steps = (
+        PublicBounds(-5.0, 9.0),
+        PrivateStandardize(-1.0, 1.0, noise_multiplier=9.0),
+        PrivateCentring(noise_multiplier=9.0),
+        PrivateWhitening(noise_multiplier=9.0),
+    )
+    model = Preprocessed(steps, head()).train(X, y, random_state=0).model
+    again = PreprocessedModel.from_parts(json.loads(json.dumps(model.config())), model.arrays())
+    np.testing.assert_array_equal(again.outputs(X), model.outputs(X))
 
 
 def test_steps_and_mechanism_do_not_share_a_seeded_stream():

@@ -60,6 +60,9 @@ Direction = Literal["both", "add", "remove"]
 # Width of a privacy-loss bucket. A sampled step whose losses spread over few buckets gets narrower ones: rounding then
 # costs less than 2e-4 in epsilon on thousands of steps.
 _BUCKETS = (1e-4, 5e-5, 2e-5)
+_MOST_BUCKETS = 2_000_000
+# exp of a larger loss overflows: its bucket is charged at the upper end
+_LARGEST_LOSS = 600.0
 # Losses rarer than this are moved to infinity: they count in full as delta.
 _TAIL = 1e-16
 
@@ -88,9 +91,10 @@ def delta_of(event: DpEvent, epsilon: ArrayLike, accountant: str = "pld", direct
     if np.any(~(epsilons >= 0)):
         raise ValueError("epsilon must be at least 0")
     if is_private(event):
-        flat = np.atleast_1d(epsilons)
-        deltas = np.max([_delta(h, flat, accountant, direction) for h in possible_histories(event)], axis=0)
-        deltas = deltas.reshape(epsilons.shape)
+        # dp-accounting asks for increasing epsilons
+        flat, back = np.unique(epsilons.ravel(), return_inverse=True)
+        worst = np.max([_delta(h, flat, accountant, direction) for h in possible_histories(event)], axis=0)
+        deltas = np.clip(worst, 0.0, 1.0)[back].reshape(epsilons.shape)
     else:
         deltas = np.ones_like(epsilons)
     return float(deltas) if epsilons.ndim == 0 else deltas
@@ -108,12 +112,19 @@ def tradeoff_of(event: DpEvent, accountant: str = "pld", direction: Direction = 
         mu = max(_gaussian_mu(h) or 0.0 for h in histories)
         return gaussian_tradeoff(mu) if mu > 0 else perfect_privacy()
     top = 1.0
-    while delta_of(event, top, accountant, direction) > 1e-12 and top < 200:
+    while delta_of(event, top, accountant) > 1e-12 and top < 200:
         top *= 2
     # dense where coverage levels live (small epsilon), coarse where f is nearly 0 or 1
     epsilons = np.unique(np.concatenate([np.linspace(0, min(top, 8), 3001), np.geomspace(1e-3, top, 200)]))
+    deltas = delta_of(event, epsilons, accountant, direction)
+    if direction == "both":
+        return tradeoff_from_profile(epsilons, deltas)
+    # the other direction's pairs are this one's at negative epsilon: Q <= e^eps P + delta, solved for P's miss rate
+    opposite = delta_of(event, epsilons, accountant, "remove" if direction == "add" else "add")
     return tradeoff_from_profile(
-        epsilons, delta_of(event, epsilons, accountant, direction), symmetric=direction == "both"
+        np.concatenate([epsilons, -epsilons]),
+        np.concatenate([deltas, 1 - np.exp(-epsilons) * (1 - opposite)]),
+        symmetric=False,
     )
 
 
@@ -181,6 +192,9 @@ def _loss(history: tuple[tuple[DpEvent, int], ...]) -> pld.PrivacyLossDistributi
     """The privacy loss distribution of a history, continuous Gaussians merged into one."""
     bucket = min(_bucket_for(e) for e, _ in history)
     mu_squared = sum(n / e.noise_multiplier**2 for e, n in history if isinstance(e, GaussianDpEvent))
+    lattice = sum(n * (e.sensitivity / e.sigma) ** 2 for e, n in history if isinstance(e, DiscreteGaussianDpEvent))
+    # a release with hardly any noise has losses so wide that the usual buckets would not fit in memory
+    bucket = max(bucket, 18 * math.sqrt(mu_squared + lattice) / _MOST_BUCKETS)
     parts = [_basic_loss(e, n, bucket) for e, n in history if not isinstance(e, GaussianDpEvent)]
     if mu_squared > 0:
         parts.append(_basic_loss(GaussianDpEvent(1 / math.sqrt(mu_squared)), 1, bucket))
@@ -237,7 +251,8 @@ def _discrete_gaussian_loss(sigma: int, sensitivity: int, bucket: float) -> pld.
     below = discrete_gaussian_cdf(first - 1, sigma)
     below_shifted = discrete_gaussian_cdf(first - 1 - sensitivity, sigma)
     p, q = below[:-1] - below[1:], below_shifted[:-1] - below_shifted[1:]
-    upper = np.clip((p * np.exp(-edges[:-1]) - q) / (np.exp(-edges[:-1]) * -math.expm1(-bucket)), 0.0, p)
+    upper = np.clip((p - q * np.exp(np.minimum(edges[:-1], _LARGEST_LOSS))) / -math.expm1(-bucket), 0.0, p)
+    upper[edges[:-1] > _LARGEST_LOSS] = p[edges[:-1] > _LARGEST_LOSS]
     masses = np.zeros(edges.size)
     masses[1:] += upper
     masses[:-1] += p - upper

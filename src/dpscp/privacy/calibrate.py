@@ -5,7 +5,6 @@ The returned value was itself put through the accountant and found within the bu
 
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
@@ -14,7 +13,7 @@ from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import ACCOUNTANTS, epsilon_of, is_private
 from dpscp.privacy.events import compose, dpsgd_event, gaussian_event, require_event
 from dpscp.privacy.ledger import Ledger
-from dpscp.privacy.noise import lattice_noise
+from dpscp.privacy.noise import lattice_noise, sensitivity_fraction
 from dpscp.privacy.tradeoff import gdp_mu
 
 __all__ = ["as_event", "count_noise", "noise_multiplier", "shared_count_noise", "smallest_noise"]
@@ -40,13 +39,15 @@ def smallest_noise(
     ``event_at`` must lose privacy as the noise falls. ``BudgetError`` if no noise is enough.
     """
 
+    epsilon, delta = check_positive("epsilon", epsilon), check_probability("delta", delta)
+
     def cost(noise: float) -> float:
         return epsilon_of(event_at(noise), delta, accountant)
 
     good = check_positive("guess", guess)
     good_cost = cost(good)
     bad, bad_cost = math.nan, math.nan
-    while good_cost > epsilon:
+    while not good_cost <= epsilon:
         bad, bad_cost = good, good_cost
         good *= _STRIDE
         good_cost = cost(good)
@@ -63,7 +64,8 @@ def smallest_noise(
     aim = epsilon * (1 - _PRECISION / 2)
     while good_cost < epsilon * (1 - _PRECISION) and good / bad > 1 + _PRECISION:
         # log cost is nearly linear in log noise; the clip keeps the bracket shrinking where it is not
-        share = math.log(bad_cost / aim) / math.log(bad_cost / good_cost) if good_cost > 0 else 0.5
+        smooth = good_cost > 0 and math.isfinite(bad_cost)
+        share = math.log(bad_cost / aim) / math.log(bad_cost / good_cost) if smooth else 0.5
         middle = bad * (good / bad) ** min(max(share, 0.05), 0.95)
         middle_cost = cost(middle)
         if middle_cost <= epsilon:
@@ -151,8 +153,3 @@ def shared_count_noise(
     if accountant == "gdp":
         return tuple(ratio * float(s) for s in fractions)
     return tuple(lattice_noise(ratio * float(s), s).count_noise for s in fractions)
-
-
-def sensitivity_fraction(sensitivity: float) -> Fraction:
-    """The sensitivity as the rational number that integer noise needs, rounded up to a multiple of 1e-6."""
-    return Fraction(math.ceil(Fraction(sensitivity).limit_denominator(10**9) * 10**6), 10**6)

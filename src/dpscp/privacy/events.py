@@ -6,7 +6,7 @@ helper takes public numbers only. Neighbouring data sets differ by one added or 
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attr
@@ -122,14 +122,14 @@ def compose(*events: DpEvent) -> DpEvent:
         require_event(event)
     if len(events) == 1:
         return events[0]
-    return ComposedDpEvent(list(events)) if events else NoOpDpEvent()
+    return ComposedDpEvent(tuple(events)) if events else NoOpDpEvent()
 
 
 def parallel(*events: DpEvent) -> DpEvent:
     """One event for several that were run on disjoint parts of the records (see ``ParallelDpEvent``)."""
     for event in events:
         require_event(event)
-    distinct = tuple(dict.fromkeys(map(_hashable, events)))
+    distinct = tuple(dict.fromkeys(map(frozen_event, events)))
     if not distinct:
         return NoOpDpEvent()
     return distinct[0] if len(distinct) == 1 else ParallelDpEvent(distinct)
@@ -142,12 +142,14 @@ def require_event(event: object) -> DpEvent:
     return event
 
 
-def _hashable(event: DpEvent) -> DpEvent:
-    """The same event with tuples for lists, so that equal events are found by hashing."""
+def frozen_event(event: DpEvent) -> DpEvent:
+    """The same event with tuples for lists: nobody can change it later, and equal events are found by hashing."""
     if isinstance(event, ComposedDpEvent):
-        return ComposedDpEvent(tuple(_hashable(e) for e in event.events))
+        return ComposedDpEvent(tuple(frozen_event(e) for e in event.events))
+    if isinstance(event, ParallelDpEvent):
+        return ParallelDpEvent(tuple(frozen_event(e) for e in event.events))
     if isinstance(event, SelfComposedDpEvent):
-        return SelfComposedDpEvent(_hashable(event.event), event.count)
+        return SelfComposedDpEvent(frozen_event(event.event), event.count)
     return event
 
 
@@ -164,12 +166,14 @@ def _histories(event: DpEvent) -> list[Counter[DpEvent]]:
     if isinstance(event, NoOpDpEvent):
         return [Counter()]
     if isinstance(event, SelfComposedDpEvent):
-        inner = _histories(event.event)
+        if check_count("count", event.count, minimum=0) == 0:
+            return [Counter()]
+        inner = _distinct(_histories(event.event))
         if len(inner) > 1 and event.count > 1:
             raise ValueError("a parallel event cannot be repeated: write each repetition as its own entry")
         return [Counter({e: k * event.count for e, k in h.items()}) for h in inner]
     if isinstance(event, ParallelDpEvent):
-        return [h for part in event.events for h in _histories(part)]
+        return [h for part in event.events for h in _histories(part)] or [Counter()]
     if isinstance(event, ComposedDpEvent):
         parts = [_distinct(_histories(e)) for e in event.events]
         total = 1
@@ -179,8 +183,17 @@ def _histories(event: DpEvent) -> list[Counter[DpEvent]]:
             raise ValueError(f"more than {_MOST_HISTORIES} combinations of parallel parts: merge some entries")
         return [sum(choice, Counter()) for choice in itertools.product(*parts)]
     if isinstance(event, PoissonSampledDpEvent):
+        if _without_noise(event.event):
+            return [Counter({NonPrivateDpEvent(): 1})]
         return [Counter({PoissonSampledDpEvent(event.sampling_probability, _sampled_gaussian(event.event)): 1})]
-    return [Counter({event: 1})]
+    return [Counter({NonPrivateDpEvent() if _without_noise(event) else event: 1})]
+
+
+def _without_noise(event: DpEvent) -> bool:
+    """Whether the event releases the exact statistic; dp-accounting's own events may be built with zero noise."""
+    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
+        return check_nonnegative("noise_multiplier", event.noise_multiplier) == 0
+    return isinstance(event, NonPrivateDpEvent)
 
 
 def _distinct(histories: list[Counter[DpEvent]]) -> list[Counter[DpEvent]]:
@@ -230,29 +243,42 @@ def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
         raise ValueError("an event must be an object with a 'type'")
     fields = {key: value for key, value in data.items() if key != "type"}
     kind = data["type"]
+    if not isinstance(kind, str) or kind not in _BUILDERS:
+        raise ValueError(f"unknown event type; known: {', '.join(_BUILDERS)}")
     try:
-        if kind == "repeated":
-            return SelfComposedDpEvent(event_from_dict(fields["event"]), check_count("count", fields["count"]))
-        if kind == "poisson_sampled":
-            rate = check_fraction("sampling_rate", fields["sampling_rate"])
-            return PoissonSampledDpEvent(rate, event_from_dict(fields["event"]))
-        if kind == "composed":
-            return ComposedDpEvent([event_from_dict(e) for e in fields["events"]])
-        if kind == "parallel":
-            return ParallelDpEvent(tuple(event_from_dict(e) for e in fields["events"]))
-        if kind == "gaussian":
-            return gaussian_event(**fields)
-        if kind == "laplace":
-            return LaplaceDpEvent(check_positive("noise_multiplier", fields["noise_multiplier"]))
-        if kind == "discrete_gaussian":
-            return discrete_gaussian_event(**fields)
-        if kind == "approximate_dp":
-            return approximate_dp_event(**fields)
-        if kind in ("no_op", "non_private") and not fields:
-            return _LEAVES[kind]()
-    except (KeyError, TypeError) as error:
+        return _BUILDERS[kind](**fields)
+    except (TypeError, OverflowError) as error:
         raise ValueError(f"the fields of a {kind!r} event are wrong: {error}") from None
-    raise ValueError(f"unknown event type {kind!r}; known: {', '.join([*_LEAVES, 'repeated', 'poisson_sampled'])}")
+
+
+def _repeated(event: Any, count: int) -> DpEvent:
+    return SelfComposedDpEvent(event_from_dict(event), check_count("count", count))
+
+
+def _poisson_sampled(event: Any, sampling_rate: float) -> DpEvent:
+    return PoissonSampledDpEvent(check_fraction("sampling_rate", sampling_rate), event_from_dict(event))
+
+
+def _several(kind: Callable[[tuple[DpEvent, ...]], DpEvent], events: Any) -> DpEvent:
+    # an empty string or object would iterate to "nothing was spent"
+    if not isinstance(events, list | tuple):
+        raise ValueError("events must be a list")
+    return kind(tuple(event_from_dict(e) for e in events))
+
+
+# Functions with named fields: an unknown or missing one is a TypeError, nothing is ignored.
+_BUILDERS: dict[str, Callable[..., DpEvent]] = {
+    "gaussian": lambda noise_multiplier: gaussian_event(noise_multiplier),
+    "laplace": lambda noise_multiplier: LaplaceDpEvent(check_positive("noise_multiplier", noise_multiplier)),
+    "discrete_gaussian": lambda sigma, sensitivity: discrete_gaussian_event(sigma, sensitivity),
+    "approximate_dp": lambda epsilon, delta: approximate_dp_event(epsilon, delta),
+    "no_op": NoOpDpEvent,
+    "non_private": NonPrivateDpEvent,
+    "repeated": _repeated,
+    "poisson_sampled": _poisson_sampled,
+    "composed": lambda events: _several(ComposedDpEvent, events),
+    "parallel": lambda events: _several(ParallelDpEvent, events),
+}
 
 
 # dp-accounting's own module, for callers that need an event without a helper here.

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from dpscp._checks import check_nonnegative, check_positive, check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Direction, delta_of, epsilon_of, is_private, tradeoff_of
-from dpscp.privacy.events import DpEvent, compose, event_from_dict, event_to_dict, require_event
+from dpscp.privacy.events import DpEvent, compose, event_from_dict, event_to_dict, frozen_event, require_event
 from dpscp.privacy.tradeoff import Tradeoff
 
 __all__ = ["Budget", "Entry", "Ledger"]
@@ -38,7 +38,7 @@ class Budget:
     def require(self, ledger: "Ledger", accountant: str = "pld") -> None:
         """Raise ``BudgetError`` with both numbers if ``ledger`` spends more than this budget."""
         spent = ledger.epsilon(self.delta, accountant)
-        if spent > self.epsilon:
+        if not spent <= self.epsilon:
             steps = f" (not private: {', '.join(ledger.non_private_stages)})" if math.isinf(spent) else ""
             raise BudgetError(
                 f"the ledger spends epsilon = {spent:.4g}{steps} at delta = {self.delta:g}, over the budget of "
@@ -77,11 +77,16 @@ class Ledger:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(self.entries))
-        object.__setattr__(self, "public_facts", MappingProxyType(dict(self.public_facts)))
+        facts = {str(name): _frozen_fact(fact) for name, fact in self.public_facts.items()}
+        object.__setattr__(self, "public_facts", MappingProxyType(facts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a mapping proxy can be neither copied nor pickled, and fitted estimators are both
+        return Ledger, (self.entries, dict(self.public_facts), self.seeded)
 
     def add(self, stage: str, event: DpEvent, note: str = "") -> "Ledger":
         """A new ledger with one more entry."""
-        return replace(self, entries=(*self.entries, Entry(str(stage), require_event(event), str(note))))
+        return replace(self, entries=(*self.entries, Entry(str(stage), frozen_event(require_event(event)), str(note))))
 
     def declare(self, **facts: Any) -> "Ledger":
         """A new ledger with more public facts (plain JSON values)."""
@@ -155,10 +160,11 @@ class Ledger:
         if data.get("version") != _VERSION:
             raise ValueError(f"ledger version {data.get('version')!r} is unknown, this release reads {_VERSION}")
         try:
-            entries = tuple(
-                Entry(str(e["stage"]), event_from_dict(e["event"]), str(e["note"])) for e in data["entries"]
-            )
-            return cls(entries, dict(data["public_facts"]), bool(data["seeded"]))
+            entries, facts, seeded = data["entries"], data["public_facts"], data["seeded"]
+            # other types would often convert in silence: an empty string to no entries, null to "not seeded"
+            if not (isinstance(entries, list) and isinstance(facts, dict) and isinstance(seeded, bool)):
+                raise ValueError("entries must be a list, public_facts an object, seeded true or false")
+            return cls(tuple(map(_entry_from_dict, entries)), facts, seeded)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"the ledger is damaged: {error}") from None
 
@@ -183,3 +189,17 @@ class Ledger:
     def remaining(self, budget: Budget, accountant: str = "pld") -> float:
         """How far the total epsilon lies below the budget's, at the budget's delta (negative if over)."""
         return check_nonnegative("epsilon", budget.epsilon) - self.epsilon(budget.delta, accountant)
+
+
+def _entry_from_dict(data: Any) -> Entry:
+    stage, note = data["stage"], data["note"]
+    if not (isinstance(stage, str) and isinstance(note, str)):
+        raise ValueError("stage and note must be texts")
+    return Entry(stage, event_from_dict(data["event"]), note)
+
+
+def _frozen_fact(value: Any) -> Any:
+    """The fact with tuples for lists, so that nobody can change it later; JSON reads it back as the same."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen_fact, value))
+    return {str(k): _frozen_fact(v) for k, v in value.items()} if isinstance(value, Mapping) else value

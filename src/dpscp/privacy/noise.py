@@ -1,7 +1,7 @@
 """Randomness that may decide something private.
 
-* ``DiscreteGaussian``: exact integer noise after Canonne, Kamath and Steinke (2020). Every decision is a comparison of
-  integers drawn from operating-system entropy; no floating-point number takes part.
+* ``sample_discrete_gaussian``: exact integer noise after Canonne, Kamath and Steinke (2020). Every decision is a
+  comparison of integers drawn from operating-system entropy; no floating-point number takes part.
 * ``LatticeNoise``: what integer noise a statistic of rational sensitivity needs for a wanted standard deviation.
 * ``secure_generator``: a NumPy ``Generator`` on a cryptographic stream, for bulk Gaussian noise in training.
 
@@ -30,6 +30,7 @@ __all__ = [
     "sample_discrete_gaussian",
     "secure_generator",
     "seed_of",
+    "sensitivity_fraction",
 ]
 
 # Scale of the integer noise: fine enough that rounding the scale up to an integer costs less than 0.03 %, and small
@@ -43,7 +44,8 @@ class IntegerSource:
 
     def __init__(self, random_state: int | None = None) -> None:
         seed = seed_of(random_state)
-        self._bytes: Callable[[int], bytes] = os.urandom if seed is None else np.random.default_rng(seed).bytes
+        # a stream of its own: training is seeded with random_state itself, and its noise must not come back here
+        self._bytes: Callable[[int], bytes] = os.urandom if seed is None else np.random.default_rng([seed, 2]).bytes
 
     def below(self, bound: int, size: int) -> NDArray[Any]:
         """``size`` independent integers, uniform on 0 .. bound - 1, by rejection: exactly uniform."""
@@ -143,7 +145,7 @@ def _discrete_laplace(t: int, size: int, source: IntegerSource) -> NDArray[Any]:
         while running.size:
             running = running[source.bernoulli_exp(np.ones(running.size, dtype=np.int64), 1)]
             blocks[running] += 1
-        magnitude = offset[kept] + t * blocks.astype(offset.dtype)
+        magnitude = offset[kept].astype(drawn.dtype) + t * blocks.astype(drawn.dtype)
         negative = source.below(2, kept.size) == 1
         # zero would be drawn twice, once for each sign: one of them is refused
         kept_again = ~(negative & np.asarray(magnitude == 0, dtype=bool))
@@ -187,12 +189,17 @@ def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> Latt
     """
     count_noise = check_positive("count_noise", count_noise)
     check_positive("sensitivity", sensitivity)
-    exact = sensitivity if isinstance(sensitivity, Fraction) else Fraction(sensitivity).limit_denominator(10**6)
+    exact = sensitivity if isinstance(sensitivity, Fraction) else sensitivity_fraction(sensitivity)
     base = exact.denominator
     refine = max(1, math.ceil(Fraction(_LATTICE_SCALE) / (Fraction(count_noise) * base)))
     scale = base * refine
     sigma = math.ceil(Fraction(count_noise) * scale)
     return LatticeNoise(scale, sigma, exact.numerator * refine)
+
+
+def sensitivity_fraction(sensitivity: float) -> Fraction:
+    """The sensitivity as the rational number that integer noise needs, rounded up to a multiple of 1e-6."""
+    return Fraction(max(1, math.ceil(Fraction(sensitivity).limit_denominator(10**9) * 10**6)), 10**6)
 
 
 def seed_of(random_state: object) -> int | None:

@@ -33,6 +33,9 @@ __all__ = [
 
 Tradeoff = Callable[[Any], Any]
 
+# exp of more than this overflows a float
+_LARGEST_EXPONENT = 700.0
+
 
 def _on_unit_interval(body: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Tradeoff:
     """Give ``body`` the usual manners: floats in, floats out; arrays in, arrays out; nothing outside [0, 1]."""
@@ -60,6 +63,8 @@ def epsilon_delta_tradeoff(epsilon: float, delta: float) -> Tradeoff:
     epsilon, delta = check_nonnegative("epsilon", epsilon), check_nonnegative("delta", delta)
     if delta > 1:
         raise ValueError(f"delta must be at most 1, got {delta:g}")
+    if epsilon > _LARGEST_EXPONENT:  # nothing is left of f but its value at 0
+        return _on_unit_interval(lambda x: np.where(x == 0, 1 - delta, 0.0))
     return _on_unit_interval(
         lambda x: np.maximum(1 - delta - math.exp(epsilon) * x, math.exp(-epsilon) * (1 - delta - x))
     )
@@ -86,6 +91,8 @@ def tradeoff_from_profile(epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: 
     eps, dlt = np.atleast_1d(np.asarray(epsilons, float)), np.atleast_1d(np.asarray(deltas, float))
     if eps.shape != dlt.shape or eps.ndim != 1 or eps.size == 0:
         raise ValueError("epsilons and deltas must be one-dimensional and of equal length")
+    if np.any(~np.isfinite(eps)) or np.any(~((dlt >= 0) & (dlt <= 1))):
+        raise ValueError("epsilons must be finite and deltas must lie between 0 and 1")
     if symmetric and np.any(eps < 0):
         raise ValueError("a symmetric profile takes epsilons of at least 0")
     intercepts, slopes = 1 - dlt, np.exp(eps)
@@ -93,10 +100,36 @@ def tradeoff_from_profile(epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: 
         intercepts = np.concatenate([intercepts, np.exp(-eps) * (1 - dlt)])
         slopes = np.concatenate([slopes, np.exp(-eps)])
 
+    kept, starts = _upper_envelope(intercepts, slopes)
+
     def best_line(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray((intercepts - slopes * x[..., None]).max(axis=-1))
+        line = kept[np.searchsorted(starts, x, side="right")]
+        return np.asarray(intercepts[line] - slopes[line] * x)
 
     return _on_unit_interval(best_line)
+
+
+def _upper_envelope(
+    intercepts: NDArray[np.float64], slopes: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """The falling lines that are somewhere on top for x >= 0, from left to right, and where each takes over.
+
+    Rounding may pick a neighbour of the best line: a lower value, so still a valid bound.
+    """
+    order = np.lexsort((slopes, -intercepts))
+    kept, starts = [order[0]], [-math.inf]
+    for line in order[1:]:
+        if slopes[line] >= slopes[kept[-1]]:
+            continue
+        while True:
+            top = kept[-1]
+            start = (intercepts[top] - intercepts[line]) / (slopes[top] - slopes[line])
+            if start > starts[-1]:
+                break
+            kept.pop(), starts.pop()
+        kept.append(line)
+        starts.append(start)
+    return np.array(kept), np.array(starts[1:])
 
 
 def invert(f: Tradeoff) -> Tradeoff:
@@ -205,8 +238,10 @@ def tulap_noise(epsilon: float, delta: float = 0.0) -> CanonicalNoise:
         p = np.asarray(p, dtype=float)
         tail = np.minimum(p, 1 - p) * (1 - cut) + cut / 2
         # on the cell of distances nearest to j the tail runs linearly from b^j / (1 + b) to b^(j+1) / (1 + b)
-        cell = np.maximum(np.floor(np.log(tail * (1 + b)) / -epsilon), 0)
-        distance = cell + 0.5 - (tail * (1 + b) / b**cell - b) / (1 - b)
+        inside = np.where(tail > 0, tail, 0.5)
+        cell = np.maximum(np.floor(np.log(inside * (1 + b)) / -epsilon), 0)
+        along = (np.exp(np.log(inside * (1 + b)) + epsilon * cell) - b) / (1 - b)
+        distance = np.where(tail > 0, cell + 0.5 - along, np.inf)
         return np.where(p < 0.5, -distance, distance)
 
     return CanonicalNoise(cdf, quantile)
@@ -235,8 +270,10 @@ def canonical_noise(f: Tradeoff) -> CanonicalNoise:
         if p > 0.5:
             return -quantile_at(1 - p)
         shift = 0
-        while p < fixed and shift < 10_000:
-            p, shift = 1 - inverse(p), shift + 1
+        while p < fixed:
+            if (lifted := 1 - inverse(p)) <= p:  # the law has no lower end
+                return -math.inf
+            p, shift = lifted, shift + 1
         return (p - 0.5) / (1 - 2 * fixed) - shift
 
     return CanonicalNoise(np.vectorize(cdf_at, otypes=[float]), np.vectorize(quantile_at, otypes=[float]))

@@ -16,6 +16,7 @@ from dpscp._checks import check_count, check_nonnegative, check_positive, check_
 __all__ = ["expected_maximum", "marginal_offset", "marginal_rank_target", "union_noise_buffer"]
 
 _REACH = 12.0
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 @lru_cache(maxsize=256)
@@ -46,10 +47,9 @@ def _integral(f: Callable[[NDArray[np.float64]], NDArray[np.float64]], low: floa
     """Gauss-Legendre on pieces of a quarter, to the precision of a float for these smooth integrands."""
     if high <= low:
         return 0.0
-    nodes, weights = np.polynomial.legendre.leggauss(20)
     pieces = np.linspace(low, high, math.ceil((high - low) * 4) + 1)
     half = np.diff(pieces)[:, None] / 2
-    return float(np.sum(half * weights * f(pieces[:-1, None] + half * (1 + nodes))))
+    return float(np.sum(half * _WEIGHTS * f(pieces[:-1, None] + half * (1 + _NODES))))
 
 
 def marginal_offset(n_min: float, alpha: float, count_noise: float, steps: int) -> float:

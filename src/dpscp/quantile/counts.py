@@ -13,6 +13,7 @@ All counts are exact, ties and float32 included: intervals are closed on the rig
 own (left + right) / 2, and a threshold is rounded *down* to the scores' precision before it is compared.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -98,24 +99,34 @@ def midpoint(left: Any, right: Any) -> Any:
 def round_down(threshold: float, dtype: np.dtype[Any]) -> Any:
     """The largest number of ``dtype`` that is at most ``threshold``: comparing with it counts the same scores.
 
-    NumPy would round the threshold to nearest, which may lie above a score that is not counted.
+    NumPy would round the threshold to nearest, which may lie above a score that is not counted, and would round large
+    integer scores to the nearest float. Minus infinity where ``dtype`` has no number that small.
     """
+    if np.issubdtype(dtype, np.integer) and math.isfinite(threshold):
+        whole, limits = math.floor(threshold), np.iinfo(dtype)
+        return dtype.type(min(whole, limits.max)) if whole >= limits.min else -math.inf
     if not np.issubdtype(dtype, np.floating) or dtype.itemsize >= 8:
         return threshold
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         rounded = dtype.type(threshold)
-    if float(rounded) > threshold:
-        rounded = np.nextafter(rounded, dtype.type(-np.inf))
+        if float(rounded) > threshold:
+            rounded = np.nextafter(rounded, dtype.type(-np.inf))
     return rounded
 
 
-def _finite_or_raise(array: NDArray[Any]) -> None:
-    """Refuse NaN and infinities; minimum and maximum show both and need no mask as long as the scores."""
-    if np.issubdtype(array.dtype, np.floating) and array.size:
-        for i in range(0, array.size, _BLOCK):
-            block = array[i : i + _BLOCK]
-            if not (np.isfinite(block.min()) and np.isfinite(block.max())):
-                raise ValueError("scores must be finite: NaN or infinite values found; fix the score function")
+def _finite_ends(array: NDArray[Any]) -> tuple[Any, Any]:
+    """The smallest and the largest score, exactly; NaN and infinities are refused.
+
+    Minimum and maximum show both and need no mask as long as the scores.
+    """
+    smallest, largest = math.inf, -math.inf
+    for i in range(0, array.size, _BLOCK):
+        block = array[i : i + _BLOCK]
+        low, high = block.min().item(), block.max().item()
+        if not (np.isfinite(low) and np.isfinite(high)):
+            raise ValueError("scores must be finite: NaN or infinite values found; fix the score function")
+        smallest, largest = min(smallest, low), max(largest, high)
+    return smallest, largest
 
 
 class ArrayCounts:
@@ -129,7 +140,7 @@ class ArrayCounts:
         self._scores = check_scores(scores)
         if self._scores.size == 0 and not allow_empty:
             raise ValueError("scores are empty: at least one is needed")
-        _finite_or_raise(self._scores)
+        self._smallest, self._largest = _finite_ends(self._scores)
         self.size = int(self._scores.size)
         self._known: dict[float, int] = {}
         self._sorted: NDArray[Any] | None = None
@@ -138,6 +149,10 @@ class ArrayCounts:
     def count(self, left: float, right: float, steps_left: int) -> int:
         """#{scores <= (left + right) / 2}."""
         threshold = midpoint(left, right)
+        if not self._smallest <= threshold < self._largest:
+            # a wide public range costs no pass where there are no scores
+            self._known[threshold] = 0 if threshold < self._smallest else self.size
+            return self._known[threshold]
         below, up_to = self._known.get(left, 0), self._known.get(right, self.size)
         if self._sorted is None and steps_left > 1 and (up_to - below) * _EXTRACT_SHARE <= self.size:
             low = left if left in self._known else -np.inf
@@ -199,7 +214,7 @@ class ChunkCounts:
             total = 0
             for chunk in self._open():
                 array = check_scores(chunk)
-                _finite_or_raise(array)
+                _finite_ends(array)
                 total += array.size
             if total == 0:
                 raise ValueError("scores are empty: at least one is needed")
@@ -217,10 +232,13 @@ class ChunkCounts:
 def count_at_most(scores: NDArray[Any], thresholds: Edges) -> Counts:
     """#{scores <= t} for increasing thresholds: one sort, then binary searches."""
     ordered = np.sort(scores)
-    bounds = thresholds
-    if ordered.dtype != np.float64 and np.issubdtype(ordered.dtype, np.floating):
-        bounds = np.array([round_down(t, ordered.dtype) for t in thresholds.tolist()], dtype=ordered.dtype)
-    return np.searchsorted(ordered, bounds, side="right").astype(np.int64)
+    if ordered.dtype == np.float64:
+        return np.searchsorted(ordered, thresholds, side="right").astype(np.int64)
+    bounds = [round_down(t, ordered.dtype) for t in thresholds.tolist()]
+    first = bounds.count(-math.inf)  # no score is so small
+    counts = np.zeros(thresholds.size, dtype=np.int64)
+    counts[first:] = np.searchsorted(ordered, np.array(bounds[first:], dtype=ordered.dtype), side="right")
+    return counts
 
 
 class StreamCounts:
@@ -240,13 +258,19 @@ class StreamCounts:
         self.size = 0
         for chunk in chunks:
             array = check_scores(chunk)
-            _finite_or_raise(array)
-            bins = np.searchsorted(self._edges, np.sort(array).astype(np.float64), side="left")
-            histogram += np.bincount(bins, minlength=histogram.size)
+            _finite_ends(array)
+            histogram += self._bin_counts(array)
             self.size += array.size
         if self.size == 0:
             raise ValueError("scores are empty: at least one is needed")
         self._counts = np.cumsum(histogram)
+
+    def _bin_counts(self, scores: NDArray[Any]) -> Counts:
+        if scores.dtype.itemsize < 8 or scores.dtype == np.float64:
+            bins = np.searchsorted(self._edges, np.sort(scores).astype(np.float64), side="left")
+            return np.bincount(bins, minlength=self._edges.size + 1)
+        # 64-bit integers and long doubles do not fit into a float64: the edges are rounded down to them instead
+        return np.diff(count_at_most(scores, self._edges), prepend=0, append=scores.size)
 
     def count(self, left: float, right: float, steps_left: int) -> int:  # noqa: ARG002 (the interface's question)
         """#{scores <= (left + right) / 2}."""
@@ -285,5 +309,5 @@ class DaskCounts:
 
 
 def _checked_size(part: NDArray[Any]) -> int:
-    _finite_or_raise(part)
+    _finite_ends(part)
     return int(part.size)

@@ -60,8 +60,10 @@ class PrivateQuantile:
 def round_level(alpha: float) -> Fraction:
     """``alpha`` rounded down to a multiple of 1e-6, so that the scaled rank statistic is an integer."""
     alpha = check_probability("alpha", alpha)
-    # a float such as 0.1 lies a hair above or below its decimal: the nearest billionth is what was meant
-    level = Fraction(math.floor(Fraction(alpha).limit_denominator(10**9) * _LEVEL_UNIT), _LEVEL_UNIT)
+    exact, level = Fraction(alpha), Fraction(round(alpha * _LEVEL_UNIT), _LEVEL_UNIT)
+    # a float such as 0.1 or 1 - 0.9 lies a hair above or below its decimal, which is what was meant
+    if level - exact > Fraction(1, 2**52):
+        level = Fraction(math.floor(exact * _LEVEL_UNIT), _LEVEL_UNIT)
     if level == 0:
         raise ValueError(f"alpha must be at least {1 / _LEVEL_UNIT:g}, got {alpha:g}")
     return level
@@ -160,16 +162,26 @@ def private_quantile(
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
     noise = plan.noise(steps)
 
-    offset = Fraction(rank_buffer)
+    if n_min is not None and n_min > nominal:
+        raise ValueError(f"n_min must be at most n_records, got {n_min:g} and {nominal}")
+
+    wanted_rank = (1 - level) * (nominal + 1)
+    offset = Fraction(math.ceil(rank_buffer))
     if correction == "marginal":
         least = nominal if n_min is None else n_min
-        # one lattice unit covers the difference between the discrete noise and the normal law of the formula
-        offset += Fraction(marginal_offset(least, float(level), noise.count_noise, steps)) + Fraction(1, noise.scale)
+        offset += Fraction(marginal_offset(least, float(level), noise.count_noise, steps))
     elif correction == "union":
         beta = failure_probability if failure_probability is not None else min(0.5, 1 / nominal)
         offset += Fraction(union_noise_buffer(noise.count_noise, steps, beta))
+        # the -1 of tau stands for "a count below an integer rank lies at least 1 below it": the rank must be one
+        if rank == "linear":
+            offset += 1
+        else:
+            wanted_rank = Fraction(conformal_rank(level, nominal))
+    if correction != "none":
+        # one lattice unit covers the difference between the discrete noise and the normal law of the formulas
+        offset += Fraction(1, noise.scale)
 
-    wanted_rank = (1 - level) * (nominal + 1)
     removed: Fraction | int
     if rank == "ceil":
         removed, needed = conformal_rank(level, counter.size), offset

@@ -26,10 +26,10 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
 from dpscp.privacy import Ledger, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training.descent import poisson_batches
+from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import Trained
 from dpscp.training.private_model import softmax
 from dpscp.training.release import gaussian_release, warn_large_delta
-from dpscp.training.targets import check_classes, encode_labels, found_labels, real_targets
 
 if TYPE_CHECKING:
     import torch

@@ -17,13 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_positive, check_range
 from dpscp.privacy import gaussian_event, noise_multiplier, secure_generator
+from dpscp.training.labels import check_classes, encode_labels, found_labels
 from dpscp.training.mechanism import Trained
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 from dpscp.training.release import gaussian_release, grid_slack, warn_large_delta
 from dpscp.training.risk import LinearRisk
 from dpscp.training.stability import Stability, stability_objective_perturbation, stability_output_perturbation
-from dpscp.training.targets import bounded_targets, check_classes, encode_labels, found_labels
+from dpscp.training.targets import bounded_targets
 
 __all__ = ["ObjectivePerturbation", "OutputPerturbation"]
 

@@ -26,6 +26,7 @@ from dpscp.training.mechanism import Mechanism, Model, Trained
 from dpscp.training.networks import DenseModel, check_rows
 from dpscp.training.release import gaussian_release
 from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
+from dpscp.training.whitening import WhiteningTransform
 
 __all__ = [
     "NormClip",
@@ -326,7 +327,7 @@ class PreprocessedModel:
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
-        kinds = {known.kind: known for known in (FeatureTransform, RowTransform)}
+        kinds = {known.kind: known for known in (FeatureTransform, RowTransform, WhiteningTransform)}
         transforms = tuple(
             kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
             for i, step in enumerate(config["steps"])

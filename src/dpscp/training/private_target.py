@@ -1,7 +1,8 @@
 """A private centre and scale for regression targets: public bounds are often many times wider than the targets' spread.
 
-Learning rate and clip norm are chosen for targets of mean 0 and spread 1. Both numbers are released once, through one Gaussian
-mechanism, and folded into the last layer of the trained model, so the released model is an ordinary one in the target's own units.
+Learning rate and clip norm are chosen for targets of mean 0 and spread 1. Both numbers are released once,
+through one Gaussian mechanism, and folded into the last layer of the trained model, so the released model is
+an ordinary one in the target's own units.
 """
 
 import math
@@ -31,12 +32,14 @@ SENSITIVITY = math.sqrt(1.25)
 class PrivateTarget:
     """A regression mechanism whose targets are clipped to public bounds and standardised with a private mean and scale.
 
-    Targets are mapped to v in [-1, 1]; the release is the sum of (v, v^2 - 1/2) over the records plus Gaussian noise of standard
-    deviation noise_multiplier * sqrt(5/4), divided by n_records. The scale is never below ``scale_floor`` (of half the range) nor below what
-    the noise can resolve, both public. ``share`` is the part of the squared Gaussian-DP budget that ``calibrated`` spends on it.
+    Targets are mapped to v in [-1, 1]; the release is the sum of (v, v^2 - 1/2) over the records plus
+    Gaussian noise of standard deviation noise_multiplier * sqrt(5/4), divided by n_records. The scale is
+    never below ``scale_floor`` (of half the range) nor below what the noise can resolve, both public.
+    ``share`` is the part of the squared Gaussian-DP budget that ``calibrated`` spends on it.
 
-    The wrapped mechanism must release a `DenseModel`, possibly behind preprocessing: the two numbers go into its last layer. What
-    they cost counts as training. There is no stability bound, and no trajectory is handed on (it would be in the standardised units).
+    The wrapped mechanism must release a `DenseModel`, possibly behind preprocessing: the two numbers go into
+    its last layer. What they cost counts as training. There is no stability bound, and no trajectory is
+    handed on (it would be in the standardised units).
 
     Theory: sections 1.1, 1.5; Result B
     """
@@ -62,7 +65,8 @@ class PrivateTarget:
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
         """A new mechanism whose whole event is (epsilon, delta)-DP.
 
-        The mechanism gets what Gaussian DP leaves; where the accountant finds the composition above the budget, a little less.
+        The mechanism gets what Gaussian DP leaves; where the accountant finds the composition above the
+        budget, a little less.
         """
         check_positive("epsilon", epsilon)
         mu = gdp_mu(epsilon, check_probability("delta", delta))

@@ -1,20 +1,19 @@
 """The recipe: every choice of private training from public numbers, so that nothing is tuned on the user's records.
 
-Tuning on the records costs privacy and voids the guarantees, so model and hyperparameters are fixed functions of the nominal number of
-records, the width of a row, the number of classes and the budget. One number governs most of them: the signal
-s = n * mu, records times the Gaussian-DP parameter of the training budget. Noise in the released parameters is about
-clip_norm * (sum of step sizes) / s in every coordinate, whatever the number of steps, so the recipe fixes that ratio.
+Tuning on the records costs privacy and voids the guarantees, so model and hyperparameters are fixed functions
+of the nominal number of records, the width of a row, the number of classes and the budget. One number governs
+most of them: the signal s = n * mu, records times the Gaussian-DP parameter of the training budget. Noise in
+the released parameters is about clip_norm * (sum of step sizes) / s in every coordinate, whatever the number
+of steps, so the recipe fixes that ratio.
 
-How the constants were found (on synthetic data, Adult, Bank Marketing and scikit-learn's own sets), what they give and where they are
-weak: docs/recipe.md.
+How the constants were found (on synthetic data, Adult, Bank Marketing and scikit-learn's own sets), what they
+give and where they are weak: docs/recipe.md.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from dpscp._checks import check_choice, check_count, check_fraction, check_positive, check_probability
 from dpscp.privacy import gdp_epsilon, gdp_mu
@@ -42,6 +41,11 @@ FULL_DATA = ("universal", "corrected", "asymptotic", "finite", "stability")
 WIDEST_TABLE = 256
 # A d x d second moment and its eigenvectors are affordable up to here.
 WIDEST_WHITENING = 2048
+# Full batches up to this many records; one step of a small net on them takes about ten milliseconds.
+LARGEST_BATCH = 50_000
+# Below it, private feature scales of rows bounded by their norm are too noisy for a classifier: centring and
+# whitening do better.
+WEAK_SIGNAL = 500
 SEARCH_STEPS = 12
 
 
@@ -49,8 +53,8 @@ SEARCH_STEPS = 12
 class Recipe:
     """What the recipe chose, with a reason for every number; all of it follows from public numbers.
 
-    `mechanism` has no noise yet: `calibrated` solves it from the training budget (`train_epsilon`, `delta`). `n_training` is the nominal
-    number of records that training sees: pass it to `train` as n_records.
+    `mechanism` has no noise yet: `calibrated` solves it from the training budget (`train_epsilon`, `delta`).
+    `n_training` is the nominal number of records that training sees: pass it to `train` as n_records.
 
     Theory: sections 1.1, 5c, 6
     """
@@ -79,8 +83,9 @@ class Recipe:
 def train_share(guarantee: str, epsilon: float, delta: float) -> float:
     """The share of the squared Gaussian-DP budget (mu^2) for training on the full data.
 
-    `universal` certifies a wider level the more training may learn about one record, so its share falls with the budget; the other
-    guarantees pay no coverage for training and leave the search what one threshold needs. `split` gives each part the whole budget: 1.
+    `universal` certifies a wider level the more training may learn about one record, so its share falls with
+    the budget; the other guarantees pay no coverage for training and leave the search what one threshold
+    needs. `split` gives each part the whole budget: 1.
 
     >>> round(train_share("universal", 2.0, 1e-5), 2), train_share("corrected", 2.0, 1e-5)
     (0.42, 0.8)
@@ -97,8 +102,8 @@ def train_share(guarantee: str, epsilon: float, delta: float) -> float:
 def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
     """The part of the records held out under `split`: a fifth, more where the held-out part would drown in its own noise.
 
-    With 12 search steps and sensitivity 0.9 the overshoot in coverage is about 5 / (fraction * n * mu); the fraction grows, up to one half, to
-    keep it at 0.02.
+    With 12 search steps and sensitivity 0.9 the overshoot in coverage is about 5 / (fraction * n * mu); the
+    fraction grows, up to one half, to keep it at 0.02.
 
     >>> calibration_fraction(20_000, 1.0, 1e-5)
     0.2
@@ -131,18 +136,21 @@ def recipe(
     Parameters
     ----------
     task : "classification" or "regression".
-    n_records, n_features, classes : the nominal number of records, the width of a row, the public labels in order (None: the labels found
+    n_records, n_features, classes : the nominal number of records, the width of a row, the public labels in
+    order (None: the labels found
         in y are declared public when training runs).
     epsilon, delta : the whole budget, training and calibration.
-    guarantee : which guarantee the model is for; it decides the training share, and `stability` and `corrected` restrict training.
-    features : how rows are bounded. "unit": every row is scaled to norm one; "clipped": rows are shortened to `feature_bound`; "bounded":
-        public `feature_bounds` (low, high) for each feature; "standardized": the caller has already brought features to about mean 0 and
-        spread 1 (and answers for the privacy of that).
-    y_bounds : public bounds of the target: its mean and scale are then released privately inside them. None: the target already has
+    guarantee : which guarantee the model is for; it decides the training share, and `stability` and
+    `corrected` restrict training. features : how rows are bounded. "unit": every row is scaled to norm one;
+    "clipped": rows are shortened to `feature_bound`; "bounded":
+        public `feature_bounds` (low, high) for each feature; "standardized": the caller has already brought
+        features to about mean 0 and spread 1 (and answers for the privacy of that).
+    y_bounds : public bounds of the target: its mean and scale are then released privately inside them. None:
+    the target already has
         about mean 0 and spread 1.
     quantiles : levels of a pinball model instead of a model of the mean (regression).
-    train_epsilon : the training budget at the same delta, where the caller has decided it; None: from `train_share`.
-    held_out_fraction : the part held out under `split`; None: `calibration_fraction`.
+    train_epsilon : the training budget at the same delta, where the caller has decided it; None: from
+    `train_share`. held_out_fraction : the part held out under `split`; None: `calibration_fraction`.
 
     >>> plan = recipe("regression", n_records=16_512, n_features=8, epsilon=1.0, delta=1e-5,
     ...               guarantee="corrected", features="standardized")
@@ -188,7 +196,7 @@ def recipe(
         )
     if guarantee == "stability":
         mechanism = _stable(problem, bounds, why)
-    elif d > WIDEST_TABLE:
+    elif bounds.is_wide or (task == "classification" and bounds.is_direction and n * mu < WEAK_SIGNAL):
         mechanism = _embedding(problem, bounds, guarantee, why)
     else:
         mechanism = _table(problem, bounds, guarantee, why)
@@ -224,6 +232,16 @@ class _Rows:
             return float(self.bound)
         return {"unit": 1.0, "bounded": math.sqrt(self.width), "standardized": 4 * math.sqrt(self.width)}[self.kind]
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether rows are treated as embeddings."""
+        return self.width > WIDEST_TABLE
+
+    @property
+    def is_direction(self) -> bool:
+        """Whether rows are bounded by their norm, not feature by feature."""
+        return self.kind in ("unit", "clipped")
+
     def public_steps(self) -> tuple[Step, ...]:
         """Steps that bound a row with public constants only."""
         if self.kind == "bounded":
@@ -238,7 +256,8 @@ class _Rows:
         if self.kind == "bounded":
             assert self.bounds is not None
             return (PrivateStandardize(*self.bounds),)
-        # inside a ball every feature lies within the radius; a typical one within radius / sqrt(width) times a few
+        # inside a ball every feature lies within the radius; a typical one within radius / sqrt(width) times
+        # a few
         reach = min(self.norm, 5 * self.norm / math.sqrt(self.width))
         return (*self.public_steps(), PrivateStandardize(-reach, reach))
 
@@ -274,11 +293,9 @@ def _table(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tuple[
     # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
     total = 0.45 * s
     momentum, largest = 0.9, 8.0
-    steps = 1000 if hidden else 500
-    steps = max(steps, min(3000, math.ceil(total / largest)))
+    steps = max(500, min(1500, math.ceil(total / largest)))
     rate = min(total / steps, largest) * (1 - momentum)
-    batch = max(2048, problem.n // 64)
-    sampling = min(1.0, batch / problem.n)
+    sampling = min(1.0, LARGEST_BATCH / problem.n)
     why |= {
         "hidden": (hidden, "widths grow with the signal; none where noise would drown a hidden layer"),
         "clip_norm": (1.0, "for targets and features of spread 1; .5 to 2 measured alike"),
@@ -286,7 +303,7 @@ def _table(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tuple[
         "steps": (steps, "more change little at the same sum of step sizes"),
         "sampling_rate": (
             sampling,
-            "batches of 2048 or more: nearly the accuracy of full batches at a fraction of the time",
+            "full batches while they are cheap: the least noise for a budget, and exact accounting",
         ),
         "momentum": (momentum, "smooth steps at a learning rate that would diverge without"),
         "schedule": ("linear", "the last steps shed the noise of the first"),
@@ -315,7 +332,8 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tu
     clip = 0.5
     noise = 0.9
     if guarantee == "corrected":
-        # a record's own pull on its logits grows with clip_norm * sum(step sizes) / n; past this the correction overshoots
+        # a record's own pull on its logits grows with clip_norm * sum(step sizes) / n; past this the
+        # correction overshoots
         noise = min(noise, 0.15 / problem.mu)
     total = noise * s / clip
     largest = 40.0 if whiten else 20.0
@@ -349,7 +367,8 @@ def _stable(problem: _Problem, rows: _Rows, why: dict[str, tuple[object, str]]) 
     bound = rows.norm if rows.kind != "standardized" else 2 * math.sqrt(rows.width)
     reach2 = bound**2 + 1
     if problem.task == "classification":
-        # buffer 2 h = reach^2 * sum(step sizes) / n for the score 1 - p_y; a hair above the largest gradient norm
+        # buffer 2 h = reach^2 * sum(step sizes) / n for the score 1 - p_y; a hair above the largest gradient
+        # norm
         clip, largest, total = math.sqrt(2 * reach2) * (1 + 1e-9), 4 / reach2, 0.06 * problem.n / reach2
     else:
         clip, largest, total = math.sqrt(reach2), 1.9 / reach2, 0.05 * problem.n / reach2

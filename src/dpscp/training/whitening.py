@@ -1,7 +1,8 @@
 """Private whitening of bounded rows: one noisy second-moment matrix, used to even out the directions before training.
 
-Noise in a linear head hits every direction of the rows alike, while features of pretrained networks carry most of their length in a few
-directions that say little about the label. Shrinking these (and bringing rows back to norm one) makes the same noise cost less.
+Noise in a linear head hits every direction of the rows alike, while features of pretrained networks carry
+most of their length in a few directions that say little about the label. Shrinking these (and bringing rows
+back to norm one) makes the same noise cost less.
 """
 
 import math
@@ -59,10 +60,11 @@ class WhiteningTransform:
 class PrivateWhitening:
     """Even out the second moment of rows of norm at most ``bound`` (longer rows are shortened first), privately.
 
-    One record adds x x^T / bound^2, of Frobenius norm at most 1, to the sum of outer products; the release is that sum plus symmetric
-    Gaussian noise (standard deviation noise_multiplier in an orthonormal basis of the symmetric matrices), divided by n_records.
-    Rows are multiplied by (S + level I)^(-1/2), S the release with negative eigenvalues set to 0, and scaled to norm one. ``level`` is
-    ``ridge`` times the largest eigenvalue to be expected of the noise alone: what the noise hides is left as it is.
+    One record adds x x^T / bound^2, of Frobenius norm at most 1, to the sum of outer products; the release is
+    that sum plus symmetric Gaussian noise (standard deviation noise_multiplier in an orthonormal basis of the
+    symmetric matrices), divided by n_records. Rows are multiplied by (S + level I)^(-1/2), S the release with
+    negative eigenvalues set to 0, and scaled to norm one. ``level`` is ``ridge`` times the largest eigenvalue
+    to be expected of the noise alone: what the noise hides is left as it is.
 
     >>> step = PrivateWhitening(noise_multiplier=2.0)
     >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [10, 1, 1]

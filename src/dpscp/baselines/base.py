@@ -1,0 +1,244 @@
+"""What every baseline shares: its records and levels checked, one trained model, sets in MAPIE's shapes, a ledger.
+
+The scores are the paper's: 1 - p_y for classification, the absolute residual for regression.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dpscp.exceptions import SeededWarning
+from dpscp.privacy import Ledger, non_private_event
+from dpscp.quantile import round_level
+from dpscp.quantile.search import conformal_rank
+from dpscp.records import check_levels, checked_labels, checked_rows, checked_targets
+from dpscp.scores import absolute_residual, lac
+from dpscp.training import Trained
+
+__all__ = [
+    "Baseline",
+    "Predictor",
+    "kind_of",
+    "miscoverage_levels",
+    "positions",
+    "ranks",
+    "require_two_classes",
+    "slices",
+]
+
+Array = NDArray[Any]
+
+# Entries of the largest temporary matrix (test rows times records): 32 MB of floats.
+_ENTRIES = 2**22
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """One trained model, whoever trained it: label probabilities for classification, numbers for regression.
+
+    ``classes`` are the labels that the model knows in the order of its columns, None for regression.
+    """
+
+    model: Any
+    classes: Array | None
+    released: bool
+
+    @classmethod
+    def train(cls, estimator: Any, rows: Array, y: Array, seed: int | None = None) -> "Predictor":
+        """Train a clone of a scikit-learn estimator, or run a ``Mechanism`` with ``seed``."""
+        if kind_of(estimator) == "mechanism":
+            with warnings.catch_warnings():
+                # who uses a baseline without privacy, or was told by the caller, need not hear it for each model
+                warnings.simplefilter("ignore", SeededWarning)
+                return cls.of(estimator.train(rows, y, random_state=seed))
+        model = clone(estimator).fit(rows, y)
+        if kind_of(estimator) == "regressor":
+            return cls(model, None, released=False)
+        if not hasattr(model, "predict_proba"):
+            raise TypeError(f"estimator must have predict_proba for classification; {type(model).__name__} has not")
+        return cls(model, np.asarray(model.classes_), released=False)
+
+    @classmethod
+    def of(cls, trained: Trained) -> "Predictor":
+        """The model that a mechanism released."""
+        classes = trained.model.classes
+        return cls(trained.model, None if classes is None else np.asarray(classes), released=True)
+
+    def predict(self, rows: Array) -> Array:
+        """Predicted numbers (n,); regression only."""
+        if not self.released:
+            return np.asarray(self.model.predict(rows), float).reshape(len(rows))
+        outputs = np.asarray(self.model.outputs(rows), float)
+        if outputs.shape[1] != 1:
+            raise ValueError("estimator must have one output for regression; a pair of quantiles is not a forecast")
+        return outputs[:, 0]
+
+    def probabilities(self, rows: Array, classes: Array) -> Array:
+        """Probabilities (n, len(classes)); a label that the model never saw has none."""
+        p = np.asarray(self.model.predict_proba(rows))
+        assert self.classes is not None  # regression has no probabilities
+        if np.array_equal(self.classes, classes):
+            return p
+        known = np.zeros((len(p), len(classes)), dtype=p.dtype)
+        place = positions(self.classes, classes)
+        known[:, place[place >= 0]] = p[:, place >= 0]
+        return known
+
+
+class Baseline(BaseEstimator, ABC):  # type: ignore[misc]
+    """The common interface; a subclass says how it learns from the records and how it makes its sets."""
+
+    estimator: Any
+    confidence_level: Any
+    random_state: Any
+
+    classes_: Array
+    ledger_: Ledger
+    _predictor: Predictor
+    _alphas: tuple[Fraction, ...]
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn from the records (rows of finite numbers; labels, or finite numbers)."""
+        self._alphas = miscoverage_levels(self.confidence_level)
+        kind = kind_of(self.estimator)
+        rows = checked_rows(self, X, reset=True)
+        # a mechanism need not tell its task before it is trained; it refuses labels where it wants numbers
+        numbers = kind == "regressor" or (kind == "mechanism" and _are_floats(y))
+        target = checked_targets(y, len(rows)) if numbers else checked_labels(y, len(rows))
+        if kind == "classifier":
+            require_two_classes(target)
+        self._learn(rows, target)
+        return self
+
+    @abstractmethod
+    def _learn(self, rows: Array, y: Array) -> None:
+        """Set the model, the ledger and whatever the sets need."""
+
+    @abstractmethod
+    def _label_sets(self, rows: Array) -> Array:
+        """Label masks (n, n_classes, n_levels)."""
+
+    @abstractmethod
+    def _intervals(self, rows: Array) -> Array:
+        """Intervals (n, 2, n_levels)."""
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The most probable label, or the predicted number, of the one model trained on all that training may see."""
+        return self._point(self._fitted_rows(X))
+
+    def _point(self, rows: Array) -> Array:
+        if self._predictor.classes is None:
+            return self._predictor.predict(rows)
+        best = self._predictor.probabilities(rows, self.classes_).argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def predict_set(self, X: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+        """Labels (n,) and which labels each set holds, bool (n, n_classes, n_levels); classification only."""
+        rows = self._fitted_rows(X)
+        if self._predictor.classes is None:
+            raise TypeError("predict_set is for classification; this model predicts numbers: use predict_interval")
+        return self._point(rows), self._label_sets(rows)
+
+    def predict_interval(self, X: ArrayLike) -> tuple[Array, Array]:
+        """Predictions (n,) and intervals (n, 2, n_levels), infinite where no finite end exists; regression only."""
+        rows = self._fitted_rows(X)
+        if self._predictor.classes is not None:
+            raise TypeError("predict_interval is for regression; this model predicts labels: use predict_set")
+        return self._point(rows), self._intervals(rows)
+
+    def _fitted_rows(self, X: ArrayLike) -> Array:
+        check_is_fitted(self, "ledger_")
+        return checked_rows(self, X, reset=False)
+
+    def _use(self, predictor: Predictor, y: Array) -> None:
+        """Make ``predictor`` the model behind ``predict``; without declared classes the labels are those of ``y``."""
+        self._predictor = predictor
+        if predictor.classes is not None:
+            self.classes_ = predictor.classes if predictor.released else np.unique(y)
+
+    def _scores(self, predictor: Predictor, rows: Array, y: Array) -> Array:
+        """The score of each record; a label outside the classes fits as badly as can be."""
+        if predictor.classes is None:
+            return absolute_residual(y, predictor.predict(rows))
+        place = positions(y, self.classes_)
+        scores = lac(predictor.probabilities(rows, self.classes_), np.maximum(place, 0))
+        return np.where(place < 0, 1.0, scores)
+
+    def _seed(self) -> int | None:
+        """A seed for a mechanism's training, where the caller gave one."""
+        return None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _not_private(self, **steps: str) -> None:
+        """Write the ledger of a method that has no privacy: one line for each exact use of the records."""
+        ledger = Ledger()
+        for stage, note in steps.items():
+            ledger = ledger.add(stage, non_private_event(), note)
+        self.ledger_ = ledger
+
+
+def miscoverage_levels(confidence_level: Any) -> tuple[Fraction, ...]:
+    """alpha = 1 - level for each level, as exact fractions, so that ranks are not at the mercy of rounding.
+
+    >>> miscoverage_levels([0.9, 0.95])
+    (Fraction(1, 10), Fraction(1, 20))
+    """
+    return tuple(round_level(alpha) for alpha in check_levels(confidence_level)[0])
+
+
+def ranks(alphas: tuple[Fraction, ...], n: int) -> NDArray[np.int64]:
+    """ceil((1 - alpha)(n + 1)) for each level: the order statistic to use, beyond n where none is large enough."""
+    return np.array([conformal_rank(alpha, n) for alpha in alphas])
+
+
+def positions(labels: ArrayLike, classes: Array) -> NDArray[np.int64]:
+    """The place of each label among ``classes``, -1 for a label that is not there."""
+    known = {label: i for i, label in enumerate(classes.tolist())}
+    values = np.asarray(labels).tolist()
+    return np.fromiter((known.get(label, -1) for label in values), np.int64, len(values))
+
+
+def slices(n_rows: int, width: int) -> Iterator[slice]:
+    """Cut test rows into pieces so that a (rows, width) matrix stays small."""
+    step = max(1, _ENTRIES // max(width, 1))
+    return (slice(start, start + step) for start in range(0, n_rows, step))
+
+
+def kind_of(estimator: Any) -> str:
+    """Whether this is a "mechanism", a "classifier" or a "regressor"; anything else is refused.
+
+    A mechanism is known by its type: ``event`` raises until the noise is set, and an instance check would call it.
+    """
+    if not isinstance(estimator, type):
+        if all(hasattr(type(estimator), name) for name in ("calibrated", "event", "train")):
+            return "mechanism"
+        if hasattr(estimator, "__sklearn_tags__"):
+            if is_classifier(estimator):
+                return "classifier"
+            if is_regressor(estimator):
+                return "regressor"
+    given = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
+    raise TypeError(
+        f"estimator must be a scikit-learn classifier or regressor, or a dpscp training mechanism, got {given}"
+    )
+
+
+def _are_floats(y: ArrayLike) -> bool:
+    try:
+        return np.asarray(y).dtype.kind == "f"
+    except (TypeError, ValueError):
+        return False  # what is wrong is told by the check of labels, without NumPy's count of the records
+
+
+def require_two_classes(labels: Array) -> None:
+    """Refuse a single class here: a classifier's own message would print the label."""
+    if not np.any(labels[1:] != labels[:1]):
+        raise ValueError("y must hold at least 2 classes in every part that a model is trained on")

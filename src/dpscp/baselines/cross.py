@@ -1,0 +1,139 @@
+"""Jackknife+ and CV+: a model that did not see a record scores it, and all these models vote on a new row."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from dpscp._checks import check_count
+from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes, slices
+from dpscp.baselines.smoother import LinearSmoother
+from dpscp.scores import lac_of_labels
+
+__all__ = ["CVPlus", "JackknifePlus"]
+
+
+class _Cross(Baseline):
+    """Held-out scores S_i, and the held-out model of each record at prediction time."""
+
+    _held_out_scores: Array
+    _fold: NDArray[np.int64]
+    _models: list[Predictor]
+    _smoother: LinearSmoother | None
+
+    def _learn_folds(self, rows: Array, y: Array, fold: NDArray[np.int64]) -> None:
+        """Train without each fold; ``fold`` holds the number of each record's fold."""
+        self._use(Predictor.train(self.estimator, rows, y, self._seed()), y)
+        self._smoother, self._fold, self._models = None, fold, []
+        scores = np.empty(len(rows))
+        for k in range(int(fold.max()) + 1):
+            out = fold == k
+            if kind_of(self.estimator) == "classifier":
+                require_two_classes(y[~out])
+            model = Predictor.train(self.estimator, rows[~out], y[~out], self._seed())
+            scores[out] = self._scores(model, rows[out], y[out])
+            self._models.append(model)
+        self._held_out_scores = scores
+
+    def _label_sets(self, rows: Array) -> Array:
+        # label y stays if fewer than ceil((1 - alpha)(n + 1)) records have a score below the one that y gets from
+        # the model without that record; within a fold the model is the same, so sorting its scores counts them
+        below = np.zeros((len(rows), len(self.classes_)), dtype=np.int64)
+        for k, model in enumerate(self._models):
+            scores = np.sort(self._held_out_scores[self._fold == k])
+            below += np.searchsorted(scores, lac_of_labels(model.probabilities(rows, self.classes_)), side="left")
+        return np.asarray(below[..., None] < ranks(self._alphas, len(self._fold)))
+
+    def _intervals(self, rows: Array) -> Array:
+        n = len(self._held_out_scores)
+        upper = ranks(self._alphas, n)
+        usable = upper <= n
+        intervals = np.empty((len(rows), 2, len(upper)))
+        intervals[:, 0], intervals[:, 1] = -np.inf, np.inf
+        if not usable.any():
+            return intervals
+        high = upper[usable] - 1
+        low = n - upper[usable]  # the floor(alpha (n + 1))-th smallest
+        for part in slices(len(rows), n):
+            centre = self._held_out_predictions(rows[part])
+            ends = np.partition(centre - self._held_out_scores, np.unique(low), axis=1)
+            intervals[part, 0, usable] = ends[:, low]
+            ends = np.partition(centre + self._held_out_scores, np.unique(high), axis=1)
+            intervals[part, 1, usable] = ends[:, high]
+        return intervals
+
+    def _held_out_predictions(self, rows: Array) -> Array:
+        if self._smoother is not None:
+            return self._smoother.left_out_predictions(rows)
+        return np.stack([model.predict(rows) for model in self._models], axis=1)[:, self._fold]
+
+
+class JackknifePlus(_Cross):
+    """Jackknife+ of Barber, Candes, Ramdas and Tibshirani (2021): n models, each without one record.
+
+    Regression: from the floor(alpha (n + 1))-th smallest of mu_{-i}(x) - R_i to the ceil((1 - alpha)(n + 1))-th
+    smallest of mu_{-i}(x) + R_i. Classification: the labels y for which fewer than (1 - alpha)(n + 1) records have a
+    left-out score below the score of (x, y) under the model without that record (Romano, Sesia and Candes 2020).
+    Promise: coverage of at least 1 - 2 alpha for exchangeable records and training that ignores their order; in
+    practice near 1 - alpha.
+
+    ``closed_form=True`` uses the leverage formula for ``LinearRegression`` and ``Ridge`` (exact, no refits) where every
+    record can be left out by it, and refits otherwise. Other parameters are those of ``NaiveFull``. Not private: the
+    fitted object holds models and scores of single records.
+
+    Paper: Supplement S1 [sec:extended_cp_intro]
+    """
+
+    def __init__(
+        self, estimator: Any, *, confidence_level: Any = 0.9, closed_form: bool = True, random_state: Any = None
+    ) -> None:
+        self.estimator = estimator
+        self.confidence_level = confidence_level
+        self.closed_form = closed_form
+        self.random_state = random_state
+
+    def _learn(self, rows: Array, y: Array) -> None:
+        if len(rows) < 2:
+            raise ValueError("X must hold at least 2 records: one is left out at a time")
+        smoother = LinearSmoother.of(self.estimator, rows, y) if self.closed_form else None
+        if smoother is not None and smoother.can_leave_out:
+            self._use(Predictor.train(self.estimator, rows, y), y)
+            self._smoother, self._models, self._fold = smoother, [], np.arange(len(rows))
+            self._held_out_scores = np.abs(smoother.left_out_residuals())
+        else:
+            self._learn_folds(rows, y, np.arange(len(rows)))
+        self._not_private(
+            training="JackknifePlus keeps a model for each record left out",
+            calibration="JackknifePlus keeps the left-out score of every record",
+        )
+
+
+class CVPlus(_Cross):
+    """CV+ of Barber, Candes, Ramdas and Tibshirani (2021): jackknife+ with ``n_folds`` models, each without one fold.
+
+    The sets are those of ``JackknifePlus``, with the model without record i's whole fold for the one without i.
+    Promise, for exchangeable records in K equal folds of m: coverage of at least
+    1 - 2 alpha - min(2 (1 - 1/K) / (m + 1), (1 - 1/m) / (K + 1)). Folds are random; their sizes differ by one at most.
+    Not private: the fitted object holds the held-out score of every record.
+
+    Paper: Supplement S1 [sec:extended_cp_intro]
+    """
+
+    def __init__(
+        self, estimator: Any, *, confidence_level: Any = 0.9, n_folds: int = 10, random_state: Any = None
+    ) -> None:
+        self.estimator = estimator
+        self.confidence_level = confidence_level
+        self.n_folds = n_folds
+        self.random_state = random_state
+
+    def _learn(self, rows: Array, y: Array) -> None:
+        folds = check_count("n_folds", self.n_folds, minimum=2)
+        if folds > len(rows):
+            raise ValueError(f"n_folds must not exceed the number of records, got {folds}")
+        self._learn_folds(rows, y, check_random_state(self.random_state).permutation(np.arange(len(rows)) % folds))
+        self._not_private(
+            training="CVPlus keeps an exactly trained model for each fold left out",
+            calibration="CVPlus keeps the held-out score of every record",
+        )

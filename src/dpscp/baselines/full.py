@@ -1,0 +1,128 @@
+"""Full conformal prediction: the model is trained with the new row and each candidate y, so nothing is held out."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.baselines.base import Array, Baseline, Predictor, ranks, slices
+from dpscp.baselines.smoother import LinearSmoother
+
+__all__ = ["FullConformal", "acceptance_ends"]
+
+
+class FullConformal(Baseline):
+    """Full (transductive) conformal prediction, exact: the benchmark of statistical efficiency.
+
+    A candidate y stays if, after training on all records and (x, y), fewer than ceil((1 - alpha)(n + 1)) records have a
+    score strictly below that of (x, y). Promise: coverage of at least 1 - alpha for exchangeable records and training
+    that ignores their order.
+
+    Classification trains one model for each new row and each label: for small data. Regression takes
+    ``LinearRegression`` or ``Ridge`` only: there every residual is affine in the candidate y, and the accepted set
+    comes from one fit (Vovk, Gammerman and Shafer 2005, the ridge regression confidence machine). ``predict_interval``
+    gives its convex hull: the set itself unless a record weighs more than 1 in the prediction at x (far
+    extrapolation), where it can have gaps; the hull only adds coverage. Not private: the fitted object holds the
+    records.
+
+    Paper: Supplement S1 [sec:extended_cp_intro]
+    """
+
+    _records: tuple[Array, Array]
+    _smoother: LinearSmoother | None
+
+    def __init__(self, estimator: Any, *, confidence_level: Any = 0.9, random_state: Any = None) -> None:
+        self.estimator = estimator
+        self.confidence_level = confidence_level
+        self.random_state = random_state
+
+    def _learn(self, rows: Array, y: Array) -> None:
+        predictor = Predictor.train(self.estimator, rows, y, self._seed())
+        self._smoother = None
+        if predictor.classes is None:
+            self._smoother = LinearSmoother.of(self.estimator, rows, y)
+            if self._smoother is None:
+                raise TypeError(
+                    "estimator must be scikit-learn's LinearRegression or Ridge (one penalty, an exact solver, "
+                    f"positive=False) for full conformal regression, got {type(self.estimator).__name__}; "
+                    "JackknifePlus and CVPlus take any regressor"
+                )
+            if not self._smoother.is_unique:
+                raise ValueError("least squares has no unique solution on these rows; use Ridge with alpha > 0")
+        self._use(predictor, y)
+        self._records = rows, y
+        self._not_private(
+            training="FullConformal keeps the records and trains on them anew for each new row",
+            calibration="FullConformal compares a new row with the exact score of every record",
+        )
+
+    def _label_sets(self, rows: Array) -> Array:
+        known, y = self._records
+        below = np.empty((len(rows), len(self.classes_)), dtype=np.int64)
+        for j, row in enumerate(rows):
+            grown = np.vstack([known, row])
+            for c, label in enumerate(self.classes_):
+                labels = np.append(y, np.array([label], dtype=self.classes_.dtype))
+                model = Predictor.train(self.estimator, grown, labels, self._seed())
+                # one call for all scores: equal records tie
+                scores = self._scores(model, grown, labels)
+                below[j, c] = np.count_nonzero(scores[:-1] < scores[-1])
+        return np.asarray(below[..., None] < ranks(self._alphas, len(y)))
+
+    def _intervals(self, rows: Array) -> Array:
+        smoother = self._smoother
+        assert smoother is not None  # regression is fitted with one
+        residuals = smoother.residuals
+        wanted = ranks(self._alphas, len(residuals))
+        intervals = np.empty((len(rows), 2, len(wanted)))
+        for part in slices(len(rows), 2 * len(residuals)):
+            weights = smoother.weights(rows[part])
+            centre, stretch = weights @ smoother.y, 1 + smoother.new_leverage(rows[part])
+            for side, end in ((-1.0, 0), (1.0, 1)):
+                reach = acceptance_ends(residuals, side * weights, wanted)
+                intervals[part, end] = centre[:, None] + side * stretch[:, None] * reach
+        return intervals
+
+
+def acceptance_ends(residuals: Array, weights: Array, wanted: NDArray[np.int64]) -> Array:
+    """The largest t >= 0 at which fewer than ``wanted`` records have |residual - weight t| < t, (m, n_wanted).
+
+    Adding (x, y) to a ridge fit leaves it the residual t = (y - mu(x)) / (1 + x' A^-1 x) and takes ``weight`` times t
+    off the records' residuals. A record is below t on an open interval: from |residual| / (1 + w) to
+    |residual| / (w - 1), with w the weight times the residual's sign (no start for w <= -1, no end for w <= 1).
+    """
+    size = np.abs(residuals)
+    signed = np.where(residuals < 0, -weights, weights)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # a residual of zero stays below t exactly if its weight is below 1 in size
+        starts = (signed > -1) & ((size > 0) | (signed < 1))
+        stops = starts & (signed > 1)
+        start = np.where(starts, size / (1 + signed), np.inf)
+        stop = np.where(stops, size / (signed - 1), np.inf)
+    m, n = weights.shape
+    ends = np.full((m, len(wanted)), np.inf)
+    gaps = stops.any(axis=1)
+    simple = np.flatnonzero(~gaps)
+    usable = wanted <= n
+    if usable.any() and simple.size:
+        place = wanted[usable] - 1
+        ends[np.ix_(simple, usable)] = np.partition(start[simple], np.unique(place), axis=1)[:, place]
+    for j in np.flatnonzero(gaps):
+        ends[j] = _last_accepted(start[j], stop[j], wanted)
+    return ends
+
+
+def _last_accepted(start: Array, stop: Array, wanted: NDArray[np.int64]) -> Array:
+    """The last point inside fewer than ``wanted`` of the open intervals (start, stop); infinite if none is last."""
+    start, stop = start[start < np.inf], stop[stop < np.inf]
+    points = np.concatenate([stop, start])
+    change = np.repeat([-1, 1], [len(stop), len(start)])
+    # stops come first among equals (a stable sort of stops before starts): open intervals leave their ends free
+    order = np.argsort(points, kind="stable")
+    points, change = points[order], change[order]
+    before = np.cumsum(change) - change
+    ends = np.full(len(wanted), np.inf)
+    for level, rank in enumerate(wanted):
+        if len(start) - len(stop) >= rank:
+            ends[level] = points[(change == 1) & (before < rank)].max()
+    return ends

@@ -1,0 +1,105 @@
+"""Least squares and ridge regression as linear maps of y: what one record less, or one more, does to them exactly."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LinearSmoother"]
+
+Array = NDArray[np.float64]
+
+# A record with leverage this close to 1 is fitted by itself alone: dividing by 1 - leverage loses all digits.
+_LARGEST_LEVERAGE = 1 - 1e-8
+_EXACT_SOLVERS = ("auto", "svd", "cholesky")
+
+
+@dataclass(frozen=True)
+class LinearSmoother:
+    """min |y - b - X theta|^2 + ridge |theta|^2 (b = 0 without intercept), through the SVD of the centred rows.
+
+    ``left`` (n, r), ``singular`` (r,) and ``right`` (r, d) are its factors. Predictions are ``weights(X) @ y``.
+    """
+
+    left: Array
+    singular: Array
+    right: Array
+    centre: Array
+    ridge: float
+    intercept: bool
+    y: Array
+
+    @classmethod
+    def of(cls, estimator: Any, rows: NDArray[Any], y: Array) -> "LinearSmoother | None":
+        """The smoother that ``estimator`` fits, or None if it is not plain least squares or ridge of fixed penalty."""
+        ridge = _penalty(estimator)
+        if ridge is None:
+            return None
+        X = rows.astype(np.float64)
+        centre = X.mean(axis=0) if estimator.fit_intercept else np.zeros(X.shape[1])
+        left, singular, right = np.linalg.svd(X - centre, full_matrices=False)
+        kept = singular > max(X.shape) * np.finfo(float).eps * singular.max(initial=0.0)
+        return cls(left[:, kept], singular[kept], right[kept], centre, ridge, bool(estimator.fit_intercept), y)
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether the solution is unique and stays so with any further record."""
+        return self.ridge > 0 or len(self.singular) == self.right.shape[1]
+
+    def weights(self, rows: NDArray[Any]) -> Array:
+        """What each record's y weighs in the prediction at each row, (m, n)."""
+        return self._weights((rows - self.centre) @ self.right.T)
+
+    @property
+    def leverage(self) -> Array:
+        """The weight of each record's y in its own prediction, (n,)."""
+        shrunk = self.singular**2 / (self.singular**2 + self.ridge)
+        return (self.left**2) @ shrunk + self._share
+
+    @property
+    def residuals(self) -> Array:
+        """y minus the fit, (n,)."""
+        return self.y - self._weights(self.left * self.singular) @ self.y
+
+    def new_leverage(self, rows: NDArray[Any]) -> Array:
+        """x' A^-1 x of each row with A the penalised Gram matrix of the records, (m,)."""
+        inside = (rows - self.centre) @ self.right.T
+        total = (inside**2) @ (1 / (self.singular**2 + self.ridge)) + self._share
+        if self.ridge > 0 and len(self.singular) < self.right.shape[1]:
+            outside = (rows - self.centre) - inside @ self.right
+            total = total + (outside**2).sum(axis=1) / self.ridge
+        return np.asarray(total)
+
+    @property
+    def can_leave_out(self) -> bool:
+        """Whether every record can be left out by formula: none is fitted by itself alone."""
+        return bool(self.leverage.max() < _LARGEST_LEVERAGE)
+
+    def left_out_residuals(self) -> Array:
+        """y_i minus the prediction at x_i of the fit without record i, (n,)."""
+        return self.residuals / (1 - self.leverage)
+
+    def left_out_predictions(self, rows: NDArray[Any]) -> Array:
+        """The prediction at each row of each fit without one record, (m, n): mu - weight * residual / (1 - h)."""
+        weights = self.weights(rows)
+        return np.asarray((weights @ self.y)[:, None] - weights * self.left_out_residuals())
+
+    def _weights(self, coordinates: Array) -> Array:
+        return (coordinates * (self.singular / (self.singular**2 + self.ridge))) @ self.left.T + self._share
+
+    @property
+    def _share(self) -> float:
+        """The intercept's part: it is not penalised, and the centred rows are orthogonal to it."""
+        return 1 / len(self.y) if self.intercept else 0.0
+
+
+def _penalty(estimator: Any) -> float | None:
+    """The ridge penalty of an estimator that solves its linear problem exactly; subclasses may do otherwise."""
+    from sklearn.linear_model import LinearRegression, Ridge  # slow to import, and few callers need it
+
+    if type(estimator) is LinearRegression and not estimator.positive:
+        return 0.0
+    if type(estimator) is Ridge and not estimator.positive and estimator.solver in _EXACT_SOLVERS:
+        return float(estimator.alpha) if np.ndim(estimator.alpha) == 0 else None
+    return None

@@ -1,0 +1,272 @@
+"""Baselines with one threshold for all rows: split conformal, the naive reuse of all records, and the private split."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from dpscp._checks import check_choice, check_count, check_probability, check_range
+from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes
+from dpscp.exceptions import GuaranteeWarning, SeededWarning
+from dpscp.privacy import Budget, Ledger, compose, count_noise, parallel, secure_generator
+from dpscp.privacy.noise import seed_of
+from dpscp.quantile import PrivateQuantile, noisy_midpoint_quantile
+from dpscp.scores import lac_of_labels
+from dpscp.sets import label_set, residual_interval
+from dpscp.training import Trained
+
+__all__ = ["DPSplit", "NaiveFull", "SplitConformal"]
+
+SPLITS = ("independent", "exact")
+
+
+class _Threshold(Baseline):
+    """Sets {y : score <= threshold_}."""
+
+    threshold_: Array
+
+    def _label_sets(self, rows: Array) -> Array:
+        return label_set(lac_of_labels(self._predictor.probabilities(rows, self.classes_)), self.threshold_)
+
+    def _intervals(self, rows: Array) -> Array:
+        return residual_interval(self._predictor.predict(rows), self.threshold_)
+
+    def _exact_threshold(self, scores: Array) -> Array:
+        """The ceil((1 - alpha)(n + 1))-th smallest score for each level, infinite beyond the largest."""
+        wanted = ranks(self._alphas, len(scores))
+        ordered = np.append(np.sort(scores).astype(float), math.inf)
+        return np.asarray(ordered[np.minimum(wanted, len(scores) + 1) - 1])
+
+
+class SplitConformal(_Threshold):
+    """Split conformal prediction: train on one part of the records, take the exact conformal quantile on the other.
+
+    Promise: coverage of at least 1 - alpha for exchangeable records, whatever the model. Not private: the model and
+    the threshold are exact functions of the records.
+
+    Parameters
+    ----------
+    estimator : a scikit-learn classifier with ``predict_proba`` or regressor (cloned), or a dpscp mechanism (such as
+        ``DPSGD`` with ``noise_multiplier=0``: the network of a private run without its noise).
+    confidence_level : a level, or a list of levels.
+    calibration_fraction : the share of the records that training does not see.
+    random_state : seed of the split (and of a mechanism's training).
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = SplitConformal(LogisticRegression(max_iter=500), random_state=0).fit(X, y)
+    >>> labels, sets = model.predict_set(X)
+    >>> sets.shape, model.ledger_.epsilon(1e-5)
+    ((150, 3, 1), inf)
+
+    Paper: Supplement S1 [sec:extended_cp_intro]
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        confidence_level: Any = 0.9,
+        calibration_fraction: float = 0.5,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.confidence_level = confidence_level
+        self.calibration_fraction = calibration_fraction
+        self.random_state = random_state
+
+    def _learn(self, rows: Array, y: Array) -> None:
+        fraction = check_probability("calibration_fraction", self.calibration_fraction)
+        if len(rows) < 2:
+            raise ValueError("X must hold at least 2 records, one to train on and one to calibrate with")
+        size = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
+        order = check_random_state(self.random_state).permutation(len(rows))
+        held_out, rest = order[:size], order[size:]
+        if kind_of(self.estimator) == "classifier":
+            require_two_classes(y[rest])
+        self._use(Predictor.train(self.estimator, rows[rest], y[rest], self._seed()), y)
+        self.threshold_ = self._exact_threshold(self._scores(self._predictor, rows[held_out], y[held_out]))
+        self._not_private(
+            training="SplitConformal trains without a privacy mechanism of its own",
+            calibration="SplitConformal releases an exact order statistic of the scores",
+        )
+
+
+class NaiveFull(_Threshold):
+    """All records train and all records calibrate, as if the model had not seen them: what reuse costs.
+
+    The threshold is the exact conformal quantile of the in-sample scores. No promise: a model that overfits scores its
+    own records too well and the sets under-cover. Not private.
+
+    Parameters are those of ``SplitConformal``, without the split.
+
+    Paper: Section 6.1, "Naive Full"
+    """
+
+    def __init__(self, estimator: Any, *, confidence_level: Any = 0.9, random_state: Any = None) -> None:
+        self.estimator = estimator
+        self.confidence_level = confidence_level
+        self.random_state = random_state
+
+    def _learn(self, rows: Array, y: Array) -> None:
+        self._use(Predictor.train(self.estimator, rows, y, self._seed()), y)
+        self.threshold_ = self._exact_threshold(self._scores(self._predictor, rows, y))
+        self._not_private(
+            training="NaiveFull trains without a privacy mechanism of its own",
+            calibration="NaiveFull releases an exact order statistic of the in-sample scores",
+        )
+
+
+class DPSplit(_Threshold):
+    """The private split of earlier work: half the records train, the other half calibrates by the noisy-midpoint rule.
+
+    Privacy: (epsilon, delta) for the whole release. One record lies in one half only, so each half spends the whole
+    budget and the ledger takes the worse of the two. Coverage is near 1 - alpha but not promised: the midpoint rule can
+    end below the wanted order statistic. The fitted object holds the model, the thresholds and public facts only.
+
+    Parameters
+    ----------
+    estimator : a dpscp training mechanism; its noise is solved anew so that training spends at most (epsilon, delta).
+        Its ``sampling_rate`` refers to the training half.
+    score_range : the public range of the scores; None is (0, 1) for classification, regression must give it. Larger
+        residuals are clipped to it; a threshold at its end becomes infinite.
+    steps : halvings of the range; several confidence levels share the calibration budget.
+    split : ``"independent"`` sends each record to a half by its own fair coin: adding a record moves no other, which is
+        what parallel composition under add/remove-one-record neighbours needs, and the sizes of the halves stay
+        secret. ``"exact"`` is the paper's: halves of fixed size, drawn without looking at the records. There an added
+        record would move another one, so the epsilon holds for neighbours that differ in one record being present or
+        blank, with the number of records fixed and public; the ledger says so.
+    n_records : the public nominal number of records in both halves; None declares len(X) public.
+    random_state : None takes the operating system's entropy; an int is repeatable and therefore not private.
+
+    >>> from dpscp.training import DPSGD
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(2000, 3)); y = (X[:, 0] > 0).astype(int)
+    >>> model = DPSplit(DPSGD(classes=(0, 1), steps=30), epsilon=1.0, delta=1e-5).fit(X, y)
+    >>> model.ledger_.epsilon(1e-5) <= 1.0, model.predict_set(X[:4])[1].shape
+    (True, (4, 2, 1))
+
+    Paper: Section 6.1, "DP-Split"; Algorithm 4 [alg:noisy-midpoint]; Supplement S6.1 [supp:privacy_accounting]
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        confidence_level: Any = 0.9,
+        score_range: tuple[float, float] | None = None,
+        steps: int = 20,
+        split: str = "independent",
+        n_records: int | None = None,
+        accountant: str = "pld",
+        random_state: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.epsilon = epsilon
+        self.delta = delta
+        self.confidence_level = confidence_level
+        self.score_range = score_range
+        self.steps = steps
+        self.split = split
+        self.n_records = n_records
+        self.accountant = accountant
+        self.random_state = random_state
+
+    def _learn(self, rows: Array, y: Array) -> None:
+        if kind_of(self.estimator) != "mechanism":
+            raise TypeError(
+                f"estimator must be a private training mechanism such as dpscp.training.DPSGD, got "
+                f"{type(self.estimator).__name__}; SplitConformal takes scikit-learn estimators"
+            )
+        budget = Budget(self.epsilon, self.delta)
+        check_choice("split", self.split, SPLITS)
+        check_choice("accountant", self.accountant, ("pld", "rdp"))
+        steps = check_count("steps", self.steps)
+        nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
+        # a mechanism that knows its task fails before training, not after
+        self._range(getattr(self.estimator, "task", None))
+        noise = count_noise(
+            budget.epsilon, budget.delta, steps * len(self._alphas), sensitivity=1.0, accountant=self.accountant
+        )
+        mechanism = self.estimator.calibrated(budget.epsilon, budget.delta, accountant=self.accountant)
+
+        seed = seed_of(self.random_state)
+        seeds: list[int | None] = [None] * (2 + len(self._alphas))
+        if seed is not None:
+            seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(len(seeds))]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeededWarning)  # told above, once
+            trains = self._training_half(len(rows), secure_generator(seeds[0]))
+            trained = mechanism.train(rows[trains], y[trains], random_state=seeds[1], n_records=max(nominal // 2, 1))
+            score_range = self._range(trained.model.task)
+            self._use(Predictor.of(trained), y)
+            scores = self._scores(self._predictor, rows[~trains], y[~trains])
+            quantiles = [
+                noisy_midpoint_quantile(
+                    scores,
+                    alpha=float(alpha),
+                    score_range=score_range,
+                    count_noise=noise,
+                    steps=steps,
+                    random_state=quantile_seed,
+                )
+                for alpha, quantile_seed in zip(self._alphas, seeds[2:], strict=True)
+            ]
+        self.threshold_ = np.array([q.threshold if q.is_finite else math.inf for q in quantiles])
+        ledger = self._spent(trained, quantiles, nominal)
+        budget.require(ledger, self.accountant)
+        self.ledger_ = ledger if seed is None else ledger.mark_seeded()
+        if not np.isfinite(self.threshold_).all():
+            warnings.warn(
+                f"no finite threshold: a search ended at the end of its range ({score_range[1]:g}), so its sets are "
+                "full; more records, a larger budget or a wider score_range would help",
+                GuaranteeWarning,
+                stacklevel=3,
+            )
+
+    def _training_half(self, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+        if self.split == "independent":
+            return np.asarray(rng.integers(0, 2, size=n) == 1)
+        trains = np.zeros(n, dtype=bool)
+        trains[rng.permutation(n)[: n // 2]] = True
+        return trains
+
+    def _range(self, task: str | None) -> tuple[float, float]:
+        if self.score_range is not None:
+            return check_range("score_range", self.score_range)
+        if task == "regression":
+            raise ValueError(
+                "score_range must be given for regression: a public (0, largest residual) that does not come from y"
+            )
+        return 0.0, 1.0
+
+    def _spent(self, trained: Trained, quantiles: list[PrivateQuantile], nominal: int) -> Ledger:
+        """Public numbers only: the sizes of the halves and the exact ranks stay out."""
+        neighbours = {
+            "independent": "each record's half is its own fair coin",
+            "exact": "halves of fixed size, so neighbours differ in one record being present or blank",
+        }[self.split]
+        first = quantiles[0]
+        note = (
+            f"disjoint halves, the worse of the two counts; {neighbours}; {len(quantiles)} x {first.steps} noisy "
+            f"counts, noise {first.count_noise:.4g}, midpoint rule"
+        )
+        spent = parallel(trained.event, compose(*(q.event for q in quantiles)))
+        facts: dict[str, Any] = {
+            **trained.public_facts,
+            "n_records": nominal,
+            "n_records_training": max(nominal // 2, 1),
+            "score_range": list(first.score_range),
+            "steps": first.steps,
+            "alpha": [float(alpha) for alpha in self._alphas],
+            "split": self.split,
+        }
+        if self.n_records is None:
+            facts["taken_from_data"] = ["n_records", *facts.get("taken_from_data", ())]
+        return Ledger().add("training | calibration", spent, note).declare(**facts)

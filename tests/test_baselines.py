@@ -1,0 +1,633 @@
+"""The baselines against their definitions: every closed form against refitting, every promise of the interface."""
+
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeRegressor
+
+import dpscp
+from dpscp.baselines import CVPlus, DPSplit, FullConformal, JackknifePlus, NaiveFull, SplitConformal
+from dpscp.baselines.base import miscoverage_levels, slices
+from dpscp.baselines.full import acceptance_ends
+from dpscp.baselines.smoother import LinearSmoother
+from dpscp.privacy import Ledger, count_noise, epsilon_of
+from dpscp.training import DPSGD, SufficientStatistics
+
+NON_PRIVATE = (SplitConformal, NaiveFull, JackknifePlus, CVPlus, FullConformal)
+LEVELS = [0.5, 0.8, 0.93]
+
+
+def regression(n=25, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) + 2.0
+    return X, X @ rng.normal(size=d) + rng.normal(size=n) + 5.0
+
+
+def classification(n=60, d=3, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, classes, n)
+    y[:classes] = np.arange(classes)
+    return rng.normal(size=(n, d)) + y[:, None] * np.eye(classes, d)[y] * 1.5, y
+
+
+def head(**options):
+    return DPSGD(classes=(0, 1, 2), steps=20, learning_rate=1.0, **options)
+
+
+def rank_of(level, n):
+    """ceil(level (n + 1)) for levels written as decimals."""
+    return math.ceil(round(level * (n + 1), 9))
+
+
+# ---- definitions
+
+
+def test_threshold_is_the_conformal_order_statistic_of_held_out_scores():
+    X, y = regression(n=41)
+    model = SplitConformal(Ridge(1.0), confidence_level=LEVELS, calibration_fraction=0.25, random_state=3).fit(X, y)
+    order = np.random.RandomState(3).permutation(41)
+    held_out, rest = order[:10], order[10:]
+    scores = np.sort(np.abs(y[held_out] - Ridge(1.0).fit(X[rest], y[rest]).predict(X[held_out])))
+    # ceil(0.93 * 11) = 11 lies beyond the ten scores
+    assert_allclose(model.threshold_, [scores[5], scores[8], np.inf])
+    y_hat, intervals = model.predict_interval(X[:4])
+    assert_allclose(intervals[:, 1, 0] - y_hat, scores[5])
+    assert np.isinf(intervals[..., 2]).all()
+
+
+def test_naive_full_scores_its_own_training_records():
+    X, y = classification()
+    model = NaiveFull(LogisticRegression(), confidence_level=0.8).fit(X, y)
+    p = LogisticRegression().fit(X, y).predict_proba(X)
+    scores = np.sort(1 - p[np.arange(len(y)), y])
+    assert model.threshold_ == [scores[rank_of(0.8, len(y)) - 1]]
+    labels, sets = model.predict_set(X)
+    assert_array_equal(sets[..., 0], 1 - p <= model.threshold_[0])
+    assert_array_equal(labels, p.argmax(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("n", "level", "finite"),
+    [(9, 0.9, True), (8, 0.9, False), (10, 0.9, True), (9, 0.95, False), (18, 0.95, False), (19, 0.95, True)],
+)
+def test_the_threshold_is_infinite_exactly_when_no_score_is_large_enough(n, level, finite):
+    """With n = 9 the wanted rank ceil(0.9 * 10) is 9, the largest score; with n = 8 it is 9 too, one too many."""
+    X, y = regression(n=n, d=1)
+    threshold = NaiveFull(LinearRegression(), confidence_level=level).fit(X, y).threshold_[0]
+    scores = np.sort(np.abs(y - LinearRegression().fit(X, y).predict(X)))
+    assert threshold == pytest.approx(scores[-1] if finite else np.inf)
+
+
+def test_levels_are_exact_fractions():
+    # 0.9 * (n + 1) with n = 9 is 9 and not the float product's neighbour
+    assert [float(a) for a in miscoverage_levels((0.9, 0.7))] == [0.1, 0.3]
+
+
+def test_jackknife_plus_follows_its_definition():
+    X, y = regression()
+    new = np.random.default_rng(1).normal(size=(6, 3))
+    _, intervals = JackknifePlus(Ridge(2.0), confidence_level=LEVELS, closed_form=False).fit(X, y).predict_interval(new)
+    n = len(y)
+    for j, x in enumerate(new):
+        low, high = [], []
+        for i in range(n):
+            keep = np.arange(n) != i
+            model = Ridge(2.0).fit(X[keep], y[keep])
+            residual = abs(y[i] - model.predict(X[i : i + 1])[0])
+            prediction = model.predict(x[None])[0]
+            low.append(prediction - residual)
+            high.append(prediction + residual)
+        for level, interval in zip(LEVELS, intervals[j].T, strict=True):
+            rank = rank_of(level, n)
+            assert_allclose(interval, [np.sort(low)[n - rank], np.sort(high)[rank - 1]])
+
+
+def test_jackknife_plus_is_infinite_with_too_few_records():
+    X, y = regression(n=8)
+    _, intervals = JackknifePlus(Ridge(1.0), confidence_level=[0.8, 0.9]).fit(X, y).predict_interval(X)
+    assert np.isfinite(intervals[..., 0]).all()
+    assert_array_equal(intervals[:, :, 1], np.tile([-np.inf, np.inf], (8, 1)))
+    _, only = JackknifePlus(Ridge(1.0), confidence_level=0.95).fit(X, y).predict_interval(X)
+    assert np.isinf(only).all()
+
+
+def test_cv_plus_follows_its_definition():
+    X, y = regression(n=23)
+    new = np.random.default_rng(1).normal(size=(5, 3))
+    tree = DecisionTreeRegressor(max_depth=3, random_state=0)
+    model = CVPlus(tree, confidence_level=[0.7, 0.9], n_folds=4, random_state=5).fit(X, y)
+    fold = np.random.RandomState(5).permutation(np.arange(23) % 4)
+    low, high = np.empty((5, 23)), np.empty((5, 23))
+    for i in range(23):
+        keep = fold != fold[i]
+        fitted = clone(tree).fit(X[keep], y[keep])
+        residual = abs(y[i] - fitted.predict(X[i : i + 1])[0])
+        low[:, i], high[:, i] = fitted.predict(new) - residual, fitted.predict(new) + residual
+    _, intervals = model.predict_interval(new)
+    for level, ends in zip([0.7, 0.9], np.moveaxis(intervals, 2, 0), strict=True):
+        rank = rank_of(level, 23)
+        assert_allclose(ends[:, 0], np.sort(low, axis=1)[:, 23 - rank])
+        assert_allclose(ends[:, 1], np.sort(high, axis=1)[:, rank - 1])
+
+
+@pytest.mark.parametrize("folds", [5, None])
+def test_cross_classification_follows_the_rank_form(folds):
+    X, y = classification(n=40)
+    new = classification(n=12, seed=7)[0]
+    if folds is None:
+        model, fold = JackknifePlus(GaussianNB(), confidence_level=[0.7, 0.9]), np.arange(40)
+    else:
+        model = CVPlus(GaussianNB(), confidence_level=[0.7, 0.9], n_folds=folds, random_state=2)
+        fold = np.random.RandomState(2).permutation(np.arange(40) % folds)
+    _, sets = model.fit(X, y).predict_set(new)
+    below = np.zeros((12, 3), dtype=int)
+    for i in range(40):
+        fitted = GaussianNB().fit(X[fold != fold[i]], y[fold != fold[i]])
+        own = 1 - fitted.predict_proba(X[i : i + 1])[0, y[i]]
+        below += own < 1 - fitted.predict_proba(new)
+    for k, level in enumerate([0.7, 0.9]):
+        assert_array_equal(sets[..., k], below < level * 41)
+    assert sets.any()
+    assert not sets.all()
+
+
+def test_a_class_that_a_fold_never_saw_has_no_probability():
+    X, y = classification(n=30, classes=2)
+    y[4] = 2  # its only record: the model without it knows two classes
+    model = JackknifePlus(GaussianNB(), confidence_level=0.8).fit(X, y)
+    assert model._held_out_scores[4] == 1.0
+    assert model.predict_set(X)[1].shape == (30, 3, 1)
+
+
+# ---- closed forms
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize(("n", "d", "ridge"), [(25, 3, 0.0), (25, 3, 1.7), (12, 30, 0.5)])
+def test_leverage_formula_equals_refitting(n, d, ridge, intercept):
+    X, y = regression(n, d)
+    new = np.random.default_rng(3).normal(size=(7, d)) * 3
+    estimator = Ridge(ridge, fit_intercept=intercept) if ridge else LinearRegression(fit_intercept=intercept)
+    fast = JackknifePlus(estimator, confidence_level=LEVELS).fit(X, y)
+    slow = JackknifePlus(estimator, confidence_level=LEVELS, closed_form=False).fit(X, y)
+    assert fast._smoother is not None
+    assert slow._smoother is None
+    assert_allclose(fast._held_out_scores, slow._held_out_scores, rtol=1e-7)
+    for a, b in zip(fast.predict_interval(new), slow.predict_interval(new), strict=True):
+        assert_allclose(a, b, rtol=1e-7)
+
+
+def test_leverage_formula_with_a_repeated_column():
+    X, y = regression(25, 3)
+    X = np.column_stack([X, X[:, 0]])
+    fast = JackknifePlus(LinearRegression()).fit(X, y)
+    slow = JackknifePlus(LinearRegression(), closed_form=False).fit(X, y)
+    assert fast._smoother is not None
+    assert_allclose(fast.predict_interval(X)[1], slow.predict_interval(X)[1], rtol=1e-6)
+
+
+def test_interpolating_least_squares_is_refitted():
+    X, y = regression(10, 12)
+    model = JackknifePlus(LinearRegression(), confidence_level=0.8).fit(X, y)
+    assert model._smoother is None
+    assert model._held_out_scores.min() > 1e-6
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        LinearRegression(positive=True),
+        Ridge(positive=True),
+        Ridge(solver="sag"),
+        Ridge(alpha=np.array([1.0])),
+        DecisionTreeRegressor(),
+    ],
+)
+def test_only_exact_linear_smoothers_get_a_closed_form(estimator):
+    assert LinearSmoother.of(estimator, *regression()) is None
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize(("n", "d", "ridge"), [(12, 3, 0.0), (15, 2, 1.3), (8, 12, 0.7)])
+def test_full_regression_equals_refitting_with_each_candidate(n, d, ridge, intercept):
+    X, y = regression(n, d)
+    rng = np.random.default_rng(5)
+    new = np.vstack([X[:2], rng.normal(size=(3, d)), 40 * rng.normal(size=(4, d))])  # the last ones extrapolate far
+    estimator = Ridge(ridge, fit_intercept=intercept) if ridge else LinearRegression(fit_intercept=intercept)
+    y_hat, intervals = FullConformal(estimator, confidence_level=[0.6, 0.8]).fit(X, y).predict_interval(new)
+
+    def below(x, candidate):
+        grown, target = np.vstack([X, x]), np.append(y, candidate)
+        residuals = np.abs(target - clone(estimator).fit(grown, target).predict(grown))
+        return np.count_nonzero(residuals[:-1] < residuals[-1])
+
+    for j, x in enumerate(new):
+        for k, level in enumerate([0.6, 0.8]):
+            low, high = intervals[j, :, k]
+            width, rank = high - low, rank_of(level, n)
+            assert low <= y_hat[j] <= high
+            if np.isfinite(width):
+                hair = 1e-6 * width
+                assert below(x, low + hair) < rank <= below(x, low - hair)
+                assert below(x, high - hair) < rank <= below(x, high + hair)
+                outside = np.concatenate([low - width * np.array([0.1, 1, 10]), high + width * np.array([0.1, 1, 10])])
+                assert all(below(x, candidate) >= rank for candidate in outside)
+            else:
+                far = 1e9 if np.isinf(high) else -1e9
+                assert below(x, far) < rank
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    data=st.lists(
+        st.tuples(st.integers(-4, 4), st.sampled_from([-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0])),
+        min_size=1,
+        max_size=7,
+    )
+)
+def test_acceptance_ends_against_every_point_where_a_count_can_change(data):
+    residuals, weights = np.array(data, dtype=float).T
+    wanted = np.arange(1, len(data) + 2)
+    ends = acceptance_ends(residuals, weights[None], wanted)[0]
+    # |r - w t| = t at t = r / (1 + w) and t = r / (w - 1); the count is constant in between
+    with np.errstate(divide="ignore", invalid="ignore"):
+        roots = np.concatenate([residuals / (1 + weights), residuals / (weights - 1)])
+    points = np.unique(np.append(roots[np.isfinite(roots) & (roots > 0)], 0.0))
+    points = np.sort(np.concatenate([points, (points[1:] + points[:-1]) / 2, [points[-1] + 1.0]]))
+    # quotients are rounded: on a root itself equality is decided with a margin far below the gaps between roots
+    gap = np.abs(residuals - weights * points[:, None]) - points[:, None]
+    count = np.count_nonzero(gap < -1e-9, axis=1)
+    for rank, end in zip(wanted, ends, strict=True):
+        accepted = points[count < rank]
+        assert end == (np.inf if accepted[-1] == points[-1] else pytest.approx(accepted[-1]))
+
+
+def test_full_classification_equals_refitting_with_each_label():
+    X, y = classification(n=24)
+    new = classification(n=6, seed=9)[0]
+    _, sets = FullConformal(GaussianNB(), confidence_level=[0.6, 0.85]).fit(X, y).predict_set(new)
+    for j, x in enumerate(new):
+        for label in range(3):
+            grown, target = np.vstack([X, x]), np.append(y, label)
+            p = GaussianNB().fit(grown, target).predict_proba(grown)
+            scores = 1 - p[np.arange(25), target]
+            for k, level in enumerate([0.6, 0.85]):
+                assert sets[j, label, k] == (scores[-1] <= np.sort(scores)[rank_of(level, 24) - 1])
+    assert sets.any()
+    assert not sets.all()
+
+
+def test_slices_cover_all_rows_once():
+    parts = list(slices(10, 2**21))
+    assert [p.start for p in parts] == list(range(0, 10, 2))
+    assert list(slices(0, 5)) == []
+
+
+# ---- one interface
+
+
+@pytest.mark.parametrize("method", NON_PRIVATE)
+def test_shapes_names_and_ledger_of_the_non_private_baselines(method):
+    X, y = classification(n=40)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    names = np.array(["low", "mid", "high"])
+    model = method(GaussianNB(), confidence_level=[0.7, 0.9]).fit(frame, pd.Series(names[y]))
+    labels, sets = model.predict_set(frame[:5])
+    assert sets.shape == (5, 3, 2)
+    assert sets.dtype == bool
+    assert set(labels) <= set(names)
+    assert model.classes_.tolist() == sorted(names)
+    assert_array_equal(labels, model.predict(frame[:5]))
+    assert not model.ledger_.is_private
+    assert model.ledger_.non_private_stages == ("training", "calibration")
+    assert all(method.__name__ in entry.note for entry in model.ledger_.entries)
+    assert math.isinf(model.ledger_.epsilon(1e-5))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"a": "z"}))
+    with pytest.raises(TypeError, match="use predict_set"):
+        model.predict_interval(frame)
+
+    X, y = regression(40)
+    model = method(LinearRegression(), confidence_level=[0.7, 0.9]).fit(X, y)
+    y_hat, intervals = model.predict_interval(X)
+    assert y_hat.shape == (40,)
+    assert intervals.shape == (40, 2, 2)
+    assert (intervals[:, 0] <= intervals[:, 1]).all()
+    assert (intervals[:, 0, 1] <= intervals[:, 0, 0]).all()
+    assert (intervals[:, 1, 0] <= intervals[:, 1, 1]).all()
+    with pytest.raises(TypeError, match="use predict_interval"):
+        model.predict_set(X)
+
+
+@pytest.mark.parametrize("method", [*NON_PRIVATE, DPSplit])
+def test_scikit_learn_conventions(method):
+    estimator = head() if method is DPSplit else GaussianNB()
+    model = method(estimator, confidence_level=0.8, random_state=1)
+    again = clone(model)
+    assert again is not model
+    assert again.get_params(deep=False).keys() == model.get_params(deep=False).keys()
+    assert again.set_params(confidence_level=[0.7, 0.9]).confidence_level == [0.7, 0.9]
+    with pytest.raises(NotFittedError):
+        model.predict(np.zeros((1, 3)))
+    X, y = classification(n=200)
+    pipeline = make_pipeline(StandardScaler(), model).fit(X, y)
+    assert pipeline.predict(X[:3]).shape == (3,)
+    assert not hasattr(estimator, "classes_")  # the caller's object is never fitted
+
+
+def test_a_seed_fixes_the_split():
+    X, y = regression(50)
+    first, same, other = (SplitConformal(Ridge(), random_state=s).fit(X, y).threshold_ for s in (1, 1, 2))
+    assert_array_equal(first, same)
+    assert first != other
+
+
+def test_the_network_of_a_private_run_without_its_noise():
+    X, y = classification(n=300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a baseline without privacy need not be told that its seed costs privacy
+        model = SplitConformal(head(noise_multiplier=0.0), random_state=0).fit(X, y)
+    assert model.predict_set(X)[1].mean() < 1
+    assert not model.ledger_.is_private
+    X, y = regression(300)
+    mechanism = DPSGD(loss="squared", steps=200, noise_multiplier=0.0, clip_norm=100.0, learning_rate=0.02)
+    _, intervals = NaiveFull(mechanism).fit(X, y).predict_interval(X)
+    inside = (intervals[:, 0, 0] <= y) & (y <= intervals[:, 1, 0])
+    assert inside.sum() == rank_of(0.9, 300)
+
+
+# ---- the private one
+
+
+@pytest.mark.parametrize("split", ["independent", "exact"])
+@pytest.mark.parametrize(("epsilon", "levels", "accountant"), [(0.5, 0.9, "pld"), (2.0, [0.8, 0.9, 0.95], "rdp")])
+def test_dp_split_spends_the_budget_once_for_each_half(split, epsilon, levels, accountant):
+    X, y = classification(n=1000)
+    model = DPSplit(head(), epsilon=epsilon, delta=1e-6, confidence_level=levels, split=split, accountant=accountant)
+    ledger = model.fit(X, y).ledger_
+    assert ledger.is_private
+    assert 0.95 * epsilon < ledger.epsilon(1e-6, accountant) <= epsilon
+    training, calibration = ledger.entries[0].event.events
+    assert 0.95 * epsilon < epsilon_of(training, 1e-6, accountant) <= epsilon
+    assert 0.95 * epsilon < epsilon_of(calibration, 1e-6, accountant) <= epsilon
+    assert ledger.public_facts["n_records"] == 1000
+    assert ledger.public_facts["n_records_training"] == 500
+    assert ("blank" in ledger.entries[0].note) == (split == "exact")
+    assert Ledger.from_json(ledger.to_json()) == ledger
+
+
+def test_dp_split_noise_is_the_papers():
+    # Supplement S6: 18.09 for epsilon = 1, delta = 1e-5 and 20 counts
+    X, y = classification(n=200)
+    model = DPSplit(head(), epsilon=1.0, delta=1e-5, accountant="rdp").fit(X, y)
+    assert "20 noisy counts, noise 18.09" in model.ledger_.entries[0].note
+    assert count_noise(1.0, 1e-5, 20, accountant="rdp") == pytest.approx(18.09, abs=0.005)
+
+
+def test_dp_split_seeds():
+    X, y = classification(n=400)
+    make = lambda seed: DPSplit(head(), random_state=seed, epsilon=4.0)  # noqa: E731
+    with pytest.warns(dpscp.SeededWarning, match="NOT private") as told:
+        first = make(3).fit(X, y)
+    assert len(told) == 1
+    same, free, free_again = make(3).fit(X, y), make(None).fit(X, y), make(None).fit(X, y)
+    assert_array_equal(first.threshold_, same.threshold_)
+    assert_array_equal(first.predict_set(X)[1], same.predict_set(X)[1])
+    assert first.ledger_.seeded
+    assert not first.ledger_.is_private
+    assert free.ledger_.is_private
+    assert free.threshold_ != free_again.threshold_
+
+
+def test_dp_split_trains_and_calibrates_on_disjoint_halves():
+    seen = []
+
+    class Spy(DPSGD):
+        def train(self, X, y, **options):
+            seen.append((np.array(X), options["n_records"]))
+            return super().train(X, y, **options)
+
+    X, y = classification(n=501)
+    DPSplit(Spy(classes=(0, 1, 2), steps=5), split="exact").fit(X, y)
+    rows, nominal = seen.pop()
+    assert len(rows) == nominal == 250
+    sizes = []
+    for _ in range(6):
+        DPSplit(Spy(classes=(0, 1, 2), steps=5), split="independent").fit(X, y)
+        rows, nominal = seen.pop()
+        assert nominal == 250
+        sizes.append(len(rows))
+        assert len(np.unique(np.vstack([rows, X]), axis=0)) == 501  # each row comes from the pool
+    # 501 fair coins each: within five standard deviations of half, and not all the same (chance below 1e-6)
+    assert all(abs(size - 250.5) < 5 * math.sqrt(501) / 2 for size in sizes)
+    assert len(set(sizes)) > 1
+
+
+def test_dp_split_scores_only_the_half_that_training_did_not_see(monkeypatch):
+    X, y = classification(n=300)
+    seen = {}
+    original = dpscp.baselines.threshold.noisy_midpoint_quantile
+    monkeypatch.setattr(
+        dpscp.baselines.threshold,
+        "noisy_midpoint_quantile",
+        lambda scores, **options: seen.setdefault("scores", scores) is None or original(scores, **options),
+    )
+    model = DPSplit(head(), split="exact", random_state=0).fit(X, y)
+    p = model._predictor.model.predict_proba(X)
+    everyone = 1 - p[np.arange(300), y]
+    trains = model._training_half(
+        300, np.random.Generator(np.random.PCG64(int(np.random.SeedSequence(0).generate_state(3)[0])))
+    )
+    assert_array_equal(np.sort(seen["scores"]), np.sort(everyone[~trains]))
+
+
+def reachable(value, seen=None):
+    """Every array, list and mapping that hangs on a fitted object."""
+    seen = {} if seen is None else seen
+    if id(value) in seen or isinstance(value, type | str | bytes | int | float | bool | None.__class__):
+        return
+    seen[id(value)] = value
+    yield value
+    if isinstance(value, dict):
+        children = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set):
+        children = list(value)
+    elif isinstance(value, np.ndarray):
+        children = []
+    else:
+        children = list(getattr(value, "__dict__", {}).values())
+    for child in children:
+        yield from reachable(child, seen)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_dp_split_keeps_nothing_of_the_size_of_the_data(task):
+    if task == "classification":
+        X, y = classification(n=700)
+        model = DPSplit(head()).fit(X, y)
+    else:
+        X, y = regression(700)
+        model = DPSplit(DPSGD(loss="squared", steps=10), score_range=(0, 40)).fit(X, y)
+    for thing in reachable(model):
+        size = thing.size if isinstance(thing, np.ndarray) else len(thing) if hasattr(thing, "__len__") else 0
+        assert size < 100
+    # the halves' sizes are random and secret: only the nominal numbers appear
+    facts = model.ledger_.public_facts
+    assert {facts["n_records"], facts["n_records_training"]} == {700, 350}
+    assert facts["taken_from_data"][0] == "n_records"
+
+
+def test_dp_split_regression_with_every_kind_of_mechanism():
+    X, y = regression(2000)
+    X = X / 10
+    statistics = SufficientStatistics(feature_bound=1.0, y_bounds=(-10, 30))
+    for mechanism in (statistics, DPSGD(loss="huber", steps=50, learning_rate=5.0)):
+        with pytest.raises(ValueError, match="score_range must be given for regression"):
+            DPSplit(mechanism).fit(X, y)
+        model = DPSplit(mechanism, epsilon=4.0, score_range=(0, 40), confidence_level=[0.8, 0.9]).fit(X, y)
+        y_hat, intervals = model.predict_interval(X)
+        assert intervals.shape == (2000, 2, 2)
+        assert_allclose(intervals.mean(axis=1), np.stack([y_hat, y_hat], axis=1), rtol=1e-6, atol=1e-6)
+        assert (model.threshold_ < 40).all()
+
+
+def test_dp_split_says_so_when_its_range_is_too_short():
+    X, y = regression(500)
+    with pytest.warns(dpscp.GuaranteeWarning, match="end of its range"):
+        model = DPSplit(DPSGD(loss="squared", steps=5), score_range=(0, 1e-3), epsilon=4.0).fit(X, y)
+    assert np.isinf(model.threshold_).all()
+    assert np.isinf(model.predict_interval(X)[1]).all()
+
+
+def test_a_label_outside_the_declared_classes_fits_as_badly_as_can_be():
+    X, y = classification(n=400)
+    mechanism = DPSGD(classes=("a", "b", "c"), steps=20, learning_rate=1.0, noise_multiplier=1.0)
+    names = np.array(["a", "b", "c", "rare"])
+    model = DPSplit(mechanism, random_state=0).fit(X, names[y])
+    y[0] = 3
+    assert model._scores(model._predictor, X[:2], names[y[:2]])[0] == 1.0
+    assert model.predict_set(X)[1].shape == (400, 3, 1)
+    assert set(model.predict(X)) <= {"a", "b", "c"}
+
+
+# ---- bad input: what is wrong, and nothing from the data
+
+SECRET = 8765.4321
+
+
+@pytest.mark.parametrize("method", [*NON_PRIVATE, DPSplit])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"confidence_level": 90}, "did you mean 0.9"),
+        ({"confidence_level": 1.0}, "strictly between 0 and 1"),
+        ({"confidence_level": []}, "at least one level"),
+        ({"confidence_level": "high"}, "must be a number"),
+        ({"estimator": LogisticRegression}, "the class LogisticRegression"),
+        ({"estimator": "svm"}, "got str"),
+        ({"estimator": StandardScaler()}, "got StandardScaler"),
+    ],
+)
+def test_bad_parameters_of_every_baseline(method, options, message):
+    X, y = classification()
+    with pytest.raises((ValueError, TypeError), match=message):
+        method(**{"estimator": head() if method is DPSplit else GaussianNB(), **options}).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (SplitConformal(Ridge(), calibration_fraction=1.0), "calibration_fraction"),
+        (CVPlus(Ridge(), n_folds=1), "n_folds must be at least 2"),
+        (CVPlus(Ridge(), n_folds=1000), "n_folds must not exceed"),
+        (FullConformal(DecisionTreeRegressor()), "JackknifePlus and CVPlus take any"),
+        (SplitConformal(LinearSVC()), "predict_proba"),
+        (NaiveFull(DPSGD(loss="pinball", steps=3, noise_multiplier=0.0)), "one output"),
+        (DPSplit(Ridge()), "SplitConformal takes scikit-learn estimators"),
+        (DPSplit(head(), split="odd"), "split must be one of"),
+        (DPSplit(head(), accountant="gdp"), "accountant must be one of"),
+        (DPSplit(head(), steps=0), "steps must be at least 1"),
+        (DPSplit(head(), n_records=1), "n_records must be at least 2"),
+        (DPSplit(head(), epsilon=0.0), "epsilon must be greater than 0"),
+        (DPSplit(head(), delta=1.0), "delta"),
+        (DPSplit(head(), score_range=(1, 0)), "score_range"),
+    ],
+)
+def test_bad_parameters(model, message):
+    X, y = classification()
+    with pytest.raises((ValueError, TypeError), match=message):
+        model.fit(X, y)
+
+
+def test_full_regression_needs_a_unique_fit():
+    with pytest.raises(ValueError, match="Ridge with alpha > 0"):
+        FullConformal(LinearRegression()).fit(*regression(5, 8))
+
+
+@pytest.mark.parametrize("method", [*NON_PRIVATE, DPSplit])
+def test_messages_about_records_carry_nothing_from_them(method):
+    X, y = classification()
+    estimator = head() if method is DPSplit else LogisticRegression()
+    number = DPSGD(loss="squared", steps=3) if method is DPSplit else Ridge()
+    extra = {"score_range": (0, 1)} if method is DPSplit else {}
+    bad_rows, bad_text = X.copy(), X.astype(object)
+    bad_rows[3, 1], bad_text[3, 1] = np.nan, f"secret {SECRET}"
+    infinite, text = X[:, 0].copy(), X[:, 0].astype(object)
+    infinite[2], text[2] = np.inf, f"secret {SECRET}"
+    cases = [
+        (estimator, bad_rows, y),
+        (estimator, bad_text, y),
+        (estimator, X[:, 0], y),
+        (estimator, X, y[:-1]),
+        (estimator, X, np.column_stack([y, y])),
+        (estimator, X, [[0, 1], [SECRET]] * 30),
+        (number, X, infinite),
+        (number, X, text),
+    ]
+    if method is not DPSplit:
+        cases.append((estimator, X, np.full(len(y), SECRET)))  # a single class
+    for model, rows, target in cases:
+        with pytest.raises((ValueError, TypeError)) as caught:
+            method(model, **extra).fit(rows, target)
+        assert str(SECRET) not in str(caught.value)
+        assert "60" not in str(caught.value)
+        assert "59" not in str(caught.value)
+    fitted = method(estimator).fit(X, y)
+    with pytest.raises(ValueError, match="features"):
+        fitted.predict(X[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (CVPlus(LogisticRegression(), n_folds=2, random_state=0), [1, 0, 0, 0, 0, 0]),
+        (JackknifePlus(LogisticRegression()), [1, 0, 0, 0, 0, 0]),
+        (SplitConformal(LogisticRegression(), random_state=6), [1, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_a_part_with_one_class_is_refused_before_a_classifier_prints_its_label(model, y):
+    X = np.arange(12.0).reshape(6, 2)
+    # CV+ and jackknife+ must leave the only record out once; the split's seed sends it to the held-out half
+    with pytest.raises(ValueError, match="at least 2 classes in every part"):
+        model.fit(X, np.array(y) * 8765)
+
+
+@pytest.mark.parametrize("method", [SplitConformal, JackknifePlus])
+def test_too_few_records(method):
+    with pytest.raises(ValueError, match="at least 2 records"):
+        method(Ridge()).fit([[1.0]], [1.0])
+    with pytest.raises(ValueError, match="at least one record"):
+        FullConformal(Ridge()).fit(np.empty((0, 1)), np.empty(0))

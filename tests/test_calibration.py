@@ -1,0 +1,295 @@
+"""From somebody's scores to a threshold with two promises: the budget holds, the certificate says what was assumed."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dpscp
+from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
+from dpscp.calibration import calibration_rule, find_thresholds
+from dpscp.guarantees import Stability, universal_alpha
+from dpscp.privacy import Budget, IntegerSource, dpsgd_event, gaussian_event, gdp_mu, non_private_event
+from dpscp.quantile import rank_sensitivity, search
+
+SCORES = np.random.default_rng(0).uniform(size=5000)
+SPENT = gaussian_event(2 / gdp_mu(1.0, 1e-5))  # a quarter of mu^2 at epsilon 1
+GOOD = {"training": SPENT, "epsilon": 1.0, "delta": 1e-5, "alpha": 0.1, "score_range": (0, 1), "accountant": "rdp"}
+STABLE = Stability(0.01, 0.02, ("every clipped loss is convex and smooth",), score_lipschitz=0.5)
+
+
+def quiet(scores=SCORES, **changes):
+    return calibrate(scores, **GOOD | {"random_state": 0} | changes)
+
+
+class TestBudget:
+    @settings(deadline=None, max_examples=25)
+    @given(
+        epsilon=st.floats(0.2, 8.0),
+        delta=st.sampled_from([1e-8, 1e-5, 1e-3]),
+        share=st.floats(0.05, 0.9),
+        steps=st.integers(1, 22),
+        guarantee=st.sampled_from(["universal", "split", "finite", "asymptotic", "stability"]),
+        alpha=st.sampled_from([0.05, 0.123457, 0.5, 0.7]),
+    )
+    def test_ledger_never_exceeds_it(self, epsilon, delta, share, steps, guarantee, alpha):
+        held_out = guarantee == "split"
+        spent = gaussian_event(1 / (share * gdp_mu(epsilon, delta) * 0.9))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("warnings.warn", lambda *_, **__: None)
+            c = quiet(
+                epsilon=epsilon,
+                delta=delta,
+                training=spent,
+                steps=steps,
+                guarantee=guarantee,
+                held_out=held_out,
+                alpha=alpha,
+                stability=STABLE if guarantee == "stability" else None,
+                random_state=None,
+            )
+        assert c.ledger.epsilon(delta, "rdp") <= epsilon
+        if c.quantile is not None:
+            # and the noise is not wasted: all but a thousandth of the budget is used
+            left = c.ledger.epsilon(delta, "rdp") if not held_out else Ledger().add("c", c.quantile.event)
+            left = left if isinstance(left, float) else left.epsilon(delta, "rdp")
+            assert left >= epsilon * 0.999
+
+    @pytest.mark.parametrize("guarantee", ["universal", "split"])
+    def test_with_the_default_accountant(self, guarantee):
+        sampled = dpsgd_event(4.0, 0.01, 300)
+        c = quiet(training=sampled, accountant="pld", guarantee=guarantee, held_out=guarantee == "split")
+        assert 0.999 <= c.ledger.epsilon(1e-5) <= 1.0
+        assert not c.ledger.is_private  # a seed was used
+        assert c.ledger.seeded
+
+    def test_parts_do_not_add_up_when_held_out(self):
+        """Each part may spend the whole budget; used twice on the same records it may not."""
+        spent = gaussian_event(1.02 / gdp_mu(1.0, 1e-5))
+        together = quiet(training=spent, guarantee="asymptotic", accountant="pld")
+        apart = quiet(training=spent, held_out=True, accountant="pld")
+        assert apart.ledger.epsilon(1e-5) <= 1.0
+        assert apart.quantile.count_noise < together.quantile.count_noise / 3
+        assert len(apart.ledger.entries) == 1
+        assert apart.certificate.guarantee == "split"
+
+    def test_public_model_needs_no_training_event_when_held_out(self):
+        c = quiet(training=None, held_out=True)
+        assert [e.stage for e in c.ledger.entries] == ["calibration"]
+
+    def test_training_ledger_is_kept(self):
+        before = Ledger().add("train", SPENT, "mine").declare(classes=[0, 1]).mark_seeded()
+        c = quiet(training=before, random_state=None)
+        assert [e.stage for e in c.ledger.entries] == ["train", "calibration"]
+        assert c.ledger.public_facts["classes"] == [0, 1]
+        assert c.ledger.seeded
+        assert c.ledger.public_facts["n_records"] == SCORES.size
+
+    def test_several_levels_and_groups_share_it(self):
+        budget, spent = Budget(1.0, 1e-5), Ledger().add("train", SPENT)
+        rule = calibration_rule("universal", (0.1, 0.3), spent, SCORES.size, grouped=True)
+        groups = [SCORES[:2000], SCORES[2000:], np.empty(0)]
+        found = find_thresholds(
+            groups, rule, spent=spent, budget=budget, score_range=(0, 1), accountant="rdp", random_state=0
+        )
+        assert found.values.shape == (3, 2)
+        assert found.ledger.epsilon(1e-5, "rdp") <= 1.0
+        assert len(found.ledger.entries) == 3  # training and one search for each level; groups are disjoint
+        assert np.isinf(found.values[2]).all()  # an empty group gets full sets, and no error that says so
+        assert (found.values[:2, 0] > found.values[:2, 1]).all()
+
+
+class TestGuarantees:
+    def test_universal_calibrates_at_the_inner_level(self):
+        c = quiet()
+        inner = universal_alpha(0.1, Ledger().add("t", SPENT).tradeoff_function("add"))
+        assert c.quantile.alpha == pytest.approx(inner, abs=1e-6)
+        assert c.quantile.alpha <= inner
+        assert c.quantile.rank == "centred"
+        assert c.certificate.coverage == c.certificate.target == pytest.approx(0.9)
+        assert c.certificate.is_certified
+        assert c.threshold == c.quantile.threshold > 0.9
+
+    def test_stability_buffer(self):
+        c = quiet(guarantee="stability", stability=STABLE)
+        assert c.quantile.alpha == pytest.approx(0.08)
+        assert c.threshold == c.quantile.threshold + 2 * 0.5 * 0.01
+        assert c.certificate.terms["value_buffer"] == pytest.approx(0.01)
+        # what the bound rests on is part of the promise
+        assert set(STABLE.assumptions) <= set(c.certificate.assumptions)
+        own = quiet(guarantee="stability", stability=STABLE, score_lipschitz=2.0)
+        assert own.threshold == own.quantile.threshold + 0.04
+
+    def test_stability_threshold_may_leave_the_range(self):
+        wide = Stability(1.0, 0.0, (), score_lipschitz=1.0)
+        assert quiet(guarantee="stability", stability=wide).threshold > 1
+
+    @pytest.mark.parametrize("bound", [Stability(0.1, 0.1, (), 1.0), Stability(math.inf, 0.0, (), 1.0)])
+    def test_stability_too_weak_for_alpha(self, bound):
+        with pytest.warns(GuaranteeWarning, match="VACUOUS"):
+            c = quiet(guarantee="stability", stability=bound)
+        assert math.isinf(c.threshold)
+        assert c.quantile is None
+        assert len(c.ledger.entries) == 1  # nothing was asked, nothing more was spent
+
+    def test_finite_and_asymptotic_print_the_floor_that_holds_anyway(self):
+        finite, plain = quiet(guarantee="finite"), quiet(guarantee="asymptotic")
+        for c in (finite, plain):
+            assert not c.certificate.is_certified
+            assert c.quantile.rank == "ceil"
+            assert c.quantile.alpha == 0.1
+            f = Ledger().add("t", SPENT).tradeoff_function("add")
+            assert c.certificate.coverage == pytest.approx(f(c.certificate.terms["ideal_miss_bound"]))
+            assert c.certificate.coverage < 0.9
+        assert plain.quantile.offset == 0
+        assert finite.quantile.offset > 10
+        assert finite.certificate.coverage > plain.certificate.coverage
+        less = quiet(guarantee="finite", rank_buffer=0, failure_probability=0.4)
+        assert less.quantile.offset < finite.quantile.offset - 10
+
+    def test_training_that_spends_too_much_gives_full_sets_and_says_so(self):
+        heavy = gaussian_event(1.001 / gdp_mu(8.0, 1e-5))
+        with pytest.warns(GuaranteeWarning, match="VACUOUS"):
+            c = quiet(training=heavy, epsilon=9.0, alpha=0.001)
+        assert math.isinf(c.threshold)
+        assert c.certificate.is_vacuous
+
+    def test_too_few_records_is_no_error(self):
+        with pytest.warns(GuaranteeWarning, match="VACUOUS"):
+            c = quiet(SCORES[:20])
+        assert c.certificate.is_vacuous
+        assert math.isinf(c.threshold)
+
+    def test_threshold_at_the_end_of_the_range_is_infinite(self):
+        with pytest.warns(GuaranteeWarning, match="Prediction sets hold the truth"):
+            c = quiet(np.ones(5000))
+        assert math.isinf(c.threshold)
+
+    def test_a_random_part_is_charged(self):
+        rule = calibration_rule("split", (0.1,), Ledger(), 10_000, part=0.2)
+        assert rule.inner[0] == pytest.approx(0.1 - 1e-6)
+        assert rule.n_nominal == 2000
+        assert 1700 < rule.n_min < 1850
+        assert rule.rank == "linear"
+
+    def test_chunks_and_streams(self):
+        expected = quiet(steps=12).threshold
+        assert quiet(lambda: np.array_split(SCORES, 4), n_records=5000, steps=12).threshold == expected
+        assert quiet(iter(np.array_split(SCORES, 4)), n_records=5000, steps=12).threshold == expected
+        assert quiet(SCORES.tolist(), steps=12).threshold == expected
+
+
+CANARY = 0.7391824655
+
+
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def no_noise(self, monkeypatch):
+        def forbidden(self, *arguments):
+            raise AssertionError("noise was drawn before the input was refused")
+
+        monkeypatch.setattr(IntegerSource, "below", forbidden)
+
+    @pytest.mark.parametrize(
+        ("scores", "error"),
+        [
+            (np.array([CANARY, np.nan]), ValueError),
+            (np.array([CANARY, np.inf]), ValueError),
+            (np.array([]), ValueError),
+            ([], ValueError),
+            (np.full((2, 3), CANARY), ValueError),
+            (np.array([True, False]), TypeError),
+            (np.array([str(CANARY)]), TypeError),
+            (np.array([CANARY, None]), TypeError),
+        ],
+    )
+    def test_scores(self, scores, error):
+        with pytest.raises(error, match="scores") as caught:
+            quiet(scores, random_state=None)
+        assert str(CANARY)[:6] not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("changes", "name"),
+        [
+            ({"score_range": (1, 0)}, "score_range"),
+            ({"score_range": (1, 1)}, "score_range"),
+            ({"alpha": 0.0}, "alpha"),
+            ({"alpha": 1.0}, "alpha"),
+            ({"epsilon": 0.0}, "epsilon"),
+            ({"epsilon": -1.0}, "epsilon"),
+            ({"delta": 0.0}, "delta"),
+            ({"delta": 1.0}, "delta"),
+            ({"steps": 0}, "steps"),
+            ({"n_records": 0}, "n_records"),
+            ({"guarantee": "hope"}, "guarantee"),
+            ({"guarantee": "corrected"}, "guarantee"),
+            ({"guarantee": "split"}, "held_out"),
+            ({"guarantee": "finite", "held_out": True}, "held_out"),
+            ({"guarantee": "finite", "rank_buffer": -1}, "rank_buffer"),
+            ({"guarantee": "finite", "failure_probability": 1.0}, "failure_probability"),
+            ({"guarantee": "stability"}, "stability"),
+            ({"guarantee": "stability", "stability": Stability(0.1, 0.0, ())}, "Lipschitz"),
+            ({"training": "dpsgd"}, "event"),
+            ({"accountant": "gdp"}, "accountant"),
+            ({"accountant": "moments"}, "accountant"),
+            ({"scores": iter([SCORES])}, "n_records"),
+        ],
+    )
+    def test_parameters(self, changes, name):
+        with pytest.raises((ValueError, TypeError), match=name):
+            quiet(**{"random_state": None} | changes)
+
+    @pytest.mark.parametrize("guarantee", ["universal", "stability", "finite", "asymptotic"])
+    def test_training_records_without_a_training_event(self, guarantee):
+        """Without it the ledger would leave out what the model cost, and the floor would be a fiction."""
+        with pytest.raises(ValueError, match="needs training="):
+            quiet(training=None, guarantee=guarantee, stability=STABLE)
+
+    @pytest.mark.parametrize("accountant", ["pld", "rdp"])
+    @pytest.mark.parametrize(
+        ("guarantee", "held_out"), [("universal", False), ("asymptotic", False), ("universal", True)]
+    )
+    def test_training_over_budget_names_both_numbers(self, guarantee, held_out, accountant):
+        heavy = gaussian_event(1 / gdp_mu(3.0, 1e-5))
+        with pytest.raises(BudgetError, match=r"3(\.\d+)?\b.*budget of epsilon = 1\b"):
+            quiet(training=heavy, guarantee=guarantee, held_out=held_out, accountant=accountant)
+
+    def test_training_over_budget_is_refused_even_where_nothing_is_certified(self):
+        with pytest.raises(BudgetError):
+            quiet(training=gaussian_event(0.05))
+
+    def test_training_without_privacy(self):
+        with pytest.raises(BudgetError, match="not private"):
+            quiet(training=Ledger().add("scaler", non_private_event()))
+
+    def test_training_exactly_at_budget_leaves_nothing(self):
+        with pytest.raises(BudgetError, match="nothing is left"):
+            quiet(training=gaussian_event(1 / gdp_mu(1.0, 1e-5)), guarantee="asymptotic", accountant="pld")
+
+    def test_unknown_dask_size(self):
+        da = pytest.importorskip("dask.array")
+        array = da.from_array(SCORES, chunks=1000)
+        with pytest.raises(ValueError, match="n_records is needed"):
+            quiet(array[array > 0.5])
+
+
+def test_certificate_holds_public_numbers_only():
+    """With a nominal n, two data sets give the same certificate and the same ledger."""
+    one = quiet(n_records=5000, steps=10)
+    two = quiet(SCORES[:-7] ** 2, n_records=5000, steps=10)
+    assert one.threshold != two.threshold
+    assert str(one.certificate) == str(two.certificate)
+    assert one.ledger.to_json() == two.ledger.to_json()
+
+
+def test_noise_of_the_plan_is_the_noise_of_the_search(monkeypatch):
+    """The event in the ledger is the one whose noise was drawn."""
+    seen = []
+    honest = search.lattice_noise
+    monkeypatch.setattr(search, "lattice_noise", lambda *a: seen.append(honest(*a)) or seen[-1])
+    c = quiet(steps=9)
+    assert c.ledger.entries[-1].event == seen[0].event(9)
+    assert seen[0].sensitivity / seen[0].scale == float(rank_sensitivity("centred", c.quantile.alpha))
+    assert dpscp.Calibration is type(c)

@@ -1,0 +1,241 @@
+"""Every statement as a number: the theory's own values, exact references, and the certificate's words."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpscp import guarantees as g
+from dpscp.guarantees import Certificate, Stability
+from dpscp.privacy import (
+    Ledger,
+    dpsgd_event,
+    epsilon_delta_tradeoff,
+    gaussian_tradeoff,
+    gdp_mu,
+    non_private_event,
+    perfect_privacy,
+)
+
+
+def half(epsilon):
+    """The mu of training with half of mu^2."""
+    return gdp_mu(epsilon, 1e-5) / math.sqrt(2)
+
+
+class TestFromPrivacyAlone:
+    @pytest.mark.parametrize(("epsilon", "level"), [(0.5, 0.9165), (1.0, 0.9294), (2.0, 0.9491)])
+    def test_inner_levels_of_the_theory(self, epsilon, level):
+        assert 1 - g.universal_alpha(0.1, gaussian_tradeoff(half(epsilon))) == pytest.approx(level, abs=6e-5)
+
+    @pytest.mark.parametrize(("epsilon", "floor"), [(0.5, 0.881), (1.0, 0.862), (2.0, 0.823)])
+    def test_uncorrected_floors_of_the_theory(self, epsilon, floor):
+        assert g.blackbox_floor(0.1, gaussian_tradeoff(half(epsilon))) == pytest.approx(floor, abs=6e-4)
+
+    @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.4])
+    def test_inner_level_is_the_last_that_keeps_the_promise(self, alpha):
+        for f in (gaussian_tradeoff(0.3), epsilon_delta_tradeoff(0.5, 1e-5), perfect_privacy()):
+            inner = g.universal_alpha(alpha, f)
+            assert g.universal_floor(inner, f) >= 1 - alpha
+            assert inner <= alpha
+            assert f(min(1.0, inner * (1 + 1e-9) + 1e-12)) < 1 - alpha + 1e-9
+            assert g.universal_floor(inner * 1.01, f) < 1 - alpha
+
+    def test_no_inner_level(self):
+        assert g.universal_alpha(0.1, epsilon_delta_tradeoff(0.1, 0.2)) == 0.0
+        assert g.universal_alpha(0.1, Ledger().add("x", non_private_event()).tradeoff_function()) == 0.0
+
+    def test_failure_probability(self):
+        f = epsilon_delta_tradeoff(0.5, 1e-5)
+        assert g.blackbox_floor(0.1, f, 0.05) == pytest.approx(1 - 1e-5 - math.exp(0.5) * 0.145)
+        assert g.blackbox_floor(0.1, f) > g.blackbox_floor(0.1, f, 0.05)
+        for bad in (-0.1, 1.0):
+            with pytest.raises(ValueError, match="failure_probability"):
+                g.blackbox_floor(0.1, f, bad)
+        with pytest.raises(ValueError, match="alpha"):
+            g.blackbox_floor(0.0, f)
+
+    def test_direction_of_the_sampled_gaussian(self):
+        """Result B compares M(D) with M(D + record) as the null: exact curve of one sampled step, from below."""
+        q, sigma = 0.4, 0.8
+        f = Ledger().add("train", dpsgd_event(sigma, q, 1)).tradeoff_function("add")
+        z = np.linspace(-6, 8, 20_001)  # reject theta_{n+1} (the mixture) for theta_n where the output is small
+        under_null = (1 - q) * special.ndtr(z / sigma) + q * special.ndtr((z - 1) / sigma)
+        accepted = 1 - special.ndtr(z / sigma)  # under M(D): not rejected
+        for x in (0.02, 0.1, 0.3):
+            exact = float(np.interp(x, under_null, accepted))
+            assert exact - 2e-3 <= f(x) <= exact + 1e-6
+            both = Ledger().add("train", dpsgd_event(sigma, q, 1)).tradeoff_function()
+            assert both(x) <= f(x) + 1e-9
+
+    def test_mu_of_the_whole(self):
+        assert g.search_mu(10.0, 20) == pytest.approx(math.sqrt(20) / 10)
+        assert g.search_mu(10.0, 20, 0.5) == pytest.approx(math.sqrt(20) / 20)
+        assert g.overall_mu(0.3, 0.4) == pytest.approx(0.5)
+
+
+class TestResultA:
+    @pytest.mark.parametrize("n", [5, 20, 200])
+    def test_miss_bound_against_monte_carlo(self, n):
+        steps, noise, trials = 8, 3.0, 400_000
+        target = 0.9 * (n + 1) + 4
+        largest = noise * np.random.default_rng(0).normal(size=(trials, steps)).max(axis=1)
+        clipped = np.clip(target - largest, 0, n + 1) / (n + 1)
+        assert g.marginal_miss_bound(n, target, noise, steps) == pytest.approx(
+            1 - clipped.mean(), abs=4 * clipped.std() / math.sqrt(trials)
+        )
+
+    def test_miss_bound_ends(self):
+        assert g.marginal_miss_bound(10, 1e6, 1.0, 5) == 0.0
+        assert g.marginal_miss_bound(10, -1e6, 1.0, 5) == 1.0
+
+    @pytest.mark.parametrize("n", [5, 20, 2000])
+    @pytest.mark.parametrize("noise", [0.5, 10.0])
+    def test_target_has_the_wanted_miss_bound(self, n, noise):
+        target = g.marginal_rank_target(n, 0.1, noise, 20)
+        miss = g.marginal_miss_bound(n, target, noise, 20)
+        assert miss <= 0.1 + 1e-9
+        # the n_min form costs at most one rank over the clipped one
+        assert g.marginal_miss_bound(n, target - 1, noise, 20) >= 0.1 - 1e-9 or miss > 0.1 - 1 / (n + 1)
+
+    @pytest.mark.parametrize(("alpha", "noise", "steps"), [(0.1, 5.0, 12), (0.5, 0.1, 5), (0.01, 40.0, 20)])
+    def test_smallest_useful_n(self, alpha, noise, steps):
+        n = g.smallest_useful_n(alpha, noise, steps)
+        assert g.marginal_rank_target(n, alpha, noise, steps) <= n
+        assert n == 1 or g.marginal_rank_target(n - 1, alpha, noise, steps) > n - 1
+
+    @pytest.mark.parametrize(("n", "fraction"), [(1, 0.5), (30, 0.2), (1000, 0.15), (200_000, 0.3)])
+    @pytest.mark.parametrize("tail", [1e-6, 0.05, 0.5])
+    def test_minimum_part_size_is_the_exact_binomial_quantile(self, n, fraction, tail):
+        k = g.minimum_part_size(n, fraction, tail)
+        assert k == 0 or stats.binom.cdf(k - 1, n, fraction) <= tail
+        assert stats.binom.cdf(k, n, fraction) > tail
+
+    def test_value_buffer(self):
+        assert g.value_buffer(math.sqrt(2) / 4, 0.1) == pytest.approx(math.sqrt(2) / 20)
+        # theory.md: sum(eta) = 1000, n = 13671, clip sqrt(2): 2 L u = .073 in score units
+        assert g.value_buffer(math.sqrt(2) / 4, math.sqrt(2) * 1000 / 13671) == pytest.approx(0.073, abs=2e-4)
+        with pytest.raises(ValueError, match="shift_bound"):
+            g.value_buffer(1.0, -1.0)
+
+
+class TestPapersBound:
+    def test_coverage_lower_bound(self):
+        value = g.coverage_lower_bound(999, 0.1, 0.01, 2.0, 1.5, 0.001, 0.005)
+        assert value == pytest.approx(0.99 * (0.9 - 2 * 2 * 1.5 * 0.001 - 3 * 0.005 - 0.001))
+        assert g.coverage_lower_bound(999, 0.1, 0.01, 2.0, 1.5, 0.5, 0.005) == 0.0
+        assert g.coverage_lower_bound(999, 0.1, 0.01, 2.0, 1.5, 0.0, 0.9) == 0.0
+
+    @pytest.mark.parametrize("beta", [-0.1, 1.0, 2.0])
+    def test_failure_probability_of_the_bound(self, beta):
+        """Above one, two negative factors would make a bound out of nothing."""
+        with pytest.raises(ValueError, match="failure_probability"):
+            g.coverage_lower_bound(999, 0.1, beta, 2.0, 1.5, 0.9, 0.5)
+
+    def test_rank_buffer(self):
+        assert g.rank_buffer(1000, 2.0, 1.5, 0.001, 0.05) == 60
+        assert g.rank_buffer(1000, 2.0, 1.5, 0.0010001, 0.05) == 61
+        assert g.rank_buffer(1000, 2.0, 1.5, 0.0, 0.0) == 0
+        with pytest.raises(ValueError, match="delta_n"):
+            g.rank_buffer(1000, 2.0, 1.5, 0.1, 0.0)
+
+    def test_dpsgd_bound_is_vacuous_at_real_sizes(self):
+        """E_n^(1/3) is about .1 at n = 10^4 with the paper's constants: three of those leave nothing of .9."""
+        n = 10_000
+        stability = g.stability_dpsgd_smooth(
+            n_records=n,
+            clip_norm=1.0,
+            noise_std=1.0,
+            n_parameters=50,
+            learning_rate=1 / n,
+            steps=n,
+            sampling_rate=0.01,
+            smoothness=1.0,
+        )
+        assert stability.delta_n == pytest.approx(0.1, abs=0.03)
+        terms = g.dpsgd_coverage(n, 0.1, 1 / n, 1.0, 1.0, stability)
+        assert terms["coverage"] == 0.0
+        assert terms["stability_term"] == pytest.approx(3 * stability.delta_n)
+
+    def test_dpsgd_bound_with_a_stable_mechanism(self):
+        terms = g.dpsgd_coverage(10_000, 0.1, 1e-4, 1.0, 1.0, Stability(1e-7, 1e-3, ()))
+        assert terms["rank_buffer"] == 1
+        assert terms["coverage"] == pytest.approx((1 - 1e-4) * (0.9 - 2e-7 - 3e-3 - 1 / 10_001))
+        # regime I: nothing moves unless the record is drawn
+        never = g.stability_dpsgd_projection(sampling_rate=1e-6, steps=100)
+        assert g.dpsgd_coverage(1000, 0.1, 0.0, 1.0, 1.0, never)["coverage"] == pytest.approx(
+            0.9 - 3 * never.delta_n - 1 / 1001
+        )
+
+    @pytest.mark.parametrize("stability", [Stability(math.inf, 1.0, ()), Stability(0.1, 1.0, ())])
+    def test_no_stability_no_coverage(self, stability):
+        terms = g.dpsgd_coverage(1000, 0.1, 0.01, 1.0, 1.0, stability)
+        assert terms["coverage"] == 0.0
+        assert terms["rank_buffer"] == 1000
+
+    def test_a_buffer_beyond_n_proves_nothing(self):
+        terms = g.dpsgd_coverage(1000, 0.1, 0.01, 1.0, 1.0, Stability(1e-3, 5e-3, ()))
+        assert terms["rank_buffer"] == 200
+        assert terms["coverage"] == 0.0
+
+
+class TestCertificate:
+    def make(self, **changes):
+        fields = {
+            "guarantee": "universal",
+            "target": 0.9,
+            "coverage": 0.9,
+            "assumptions": ["exchangeable records"],
+            "terms": {"inner_level": 0.93, "n_records": 1000, "finite_threshold_expected": True},
+            "advice": "",
+        }
+        return Certificate(**fields | changes)
+
+    def test_certified(self):
+        certificate = self.make()
+        assert certificate.is_certified
+        assert not certificate.is_vacuous
+        text = str(certificate)
+        for words in (
+            "at least 90.0%",
+            "proven for finite samples",
+            "Result B",
+            "exchangeable records",
+            "0.93",
+            "1000",
+        ):
+            assert words in text
+        assert "VACUOUS" not in text
+        assert "True" not in text
+
+    def test_only_expected(self):
+        certificate = self.make(guarantee="asymptotic", coverage=0.83, advice="Hold out a part.")
+        assert not certificate.is_certified
+        text = str(certificate)
+        assert "No finite-sample proof of the target 90.0%" in text
+        assert "83.0%" in text
+        assert text.endswith("Hold out a part.")
+
+    def test_below_its_target(self):
+        assert not self.make(coverage=0.85).is_certified
+
+    @pytest.mark.parametrize(
+        "changes", [{"coverage": 0.4}, {"terms": {"finite_threshold_expected": False}}], ids=["level", "full sets"]
+    )
+    def test_vacuous_is_said_in_plain_words(self, changes):
+        certificate = self.make(**changes)
+        assert certificate.is_vacuous
+        assert "VACUOUS" in str(certificate)
+
+    def test_is_frozen(self):
+        certificate = self.make()
+        assert certificate.assumptions == ("exchangeable records",)
+        with pytest.raises(TypeError):
+            certificate.terms["n_records"] = 5
+        with pytest.raises(AttributeError):
+            certificate.coverage = 0.99
+
+    def test_unknown_guarantee(self):
+        with pytest.raises(ValueError, match="guarantee must be one of"):
+            self.make(guarantee="hope")

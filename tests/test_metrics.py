@@ -1,0 +1,78 @@
+"""Coverage, efficiency and informativeness, exactly as the paper defines them, on examples worked by hand."""
+
+import numpy as np
+import pytest
+
+from dpscp import metrics
+
+MASKS = np.array([[True, False, False], [True, True, False], [False, False, False], [True, True, True]])
+LABELS = np.array([0, 2, 1, 2])
+INTERVALS = np.array([[0.0, 1.0], [2.0, 2.5], [5.0, 4.0], [-np.inf, np.inf]])
+
+
+def test_label_sets():
+    assert metrics.coverage(LABELS, MASKS) == 0.5
+    assert metrics.efficiency(MASKS) == 1.5
+    assert metrics.informativeness(MASKS) == 0.25
+    assert isinstance(metrics.coverage(LABELS, MASKS), float)
+
+
+def test_intervals():
+    assert metrics.coverage([1.0, 2.6, 4.5, 9.0], INTERVALS) == 0.5  # the end counts, an empty interval holds nothing
+    assert metrics.efficiency(INTERVALS[:3]) == pytest.approx(0.5)
+    assert metrics.efficiency(INTERVALS) == np.inf
+    with pytest.raises(ValueError, match="label sets"):
+        metrics.informativeness(INTERVALS)
+
+
+def test_named_classes():
+    names = np.array(["cat", "ant", "bee"])  # not sorted
+    assert metrics.coverage(["cat", "bee", "ant", "bee"], MASKS, classes=names) == 0.5
+    assert metrics.coverage(np.array([30, 20, 10, 20]), MASKS, classes=[30, 10, 20]) == 0.5
+
+
+def test_levels_axis():
+    masks = np.stack([MASKS, np.ones_like(MASKS), np.zeros_like(MASKS)], axis=2)
+    assert metrics.coverage(LABELS, masks).tolist() == [0.5, 1.0, 0.0]
+    assert metrics.efficiency(masks).tolist() == [1.5, 3.0, 0.0]
+    assert metrics.informativeness(masks).tolist() == [0.25, 0.0, 0.0]
+    intervals = np.stack([INTERVALS[:3], INTERVALS[:3] + np.array([0, 4])], axis=2)
+    assert metrics.coverage([1.0, 2.6, 4.5], intervals).tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert metrics.efficiency(intervals).tolist() == pytest.approx([0.5, (5 + 4.5 + 3) / 3])
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.array(["a", "b", "a", "b"]),
+        np.array(["a", "b", "a", "b"], dtype=object),  # as a pandas column
+        ["a", "b", "a", "b"],
+    ],
+)
+def test_groups(groups):
+    assert metrics.coverage_by_group(LABELS, MASKS, groups) == {"a": 0.5, "b": 0.5}
+    by_level = metrics.coverage_by_group(LABELS, np.stack([MASKS, ~MASKS], axis=2), groups)
+    assert by_level["a"].tolist() == [0.5, 0.5]
+    numbered = metrics.coverage_by_group([1.0, 2.6, 4.5, 9.0], INTERVALS, [1, 1, 2, 3])
+    assert numbered == {1: 0.5, 2: 0.0, 3: 1.0}
+    assert all(type(key) is int for key in numbered)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.coverage([0], MASKS), "one value for each set"),
+        (lambda: metrics.coverage([0.0, 1.0, 2.0, 2.0], MASKS), "class indices"),
+        (lambda: metrics.coverage([0, 1, 2, 3], MASKS), "outside the classes"),
+        (lambda: metrics.coverage([0, 1, 2, -1], MASKS), "outside the classes"),
+        (lambda: metrics.coverage(["cat"] * 3 + ["emu"], MASKS, classes=["ant", "bee", "cat"]), "outside the classes"),
+        (lambda: metrics.coverage(LABELS, MASKS.astype(int)), "label sets must be bool"),
+        (lambda: metrics.efficiency(np.empty((0, 2))), "n > 0"),
+        (lambda: metrics.efficiency(np.ones(3)), "shape"),
+        (lambda: metrics.coverage_by_group(LABELS, MASKS, [1, 2]), "one value for each set"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call()
+    assert "emu" not in str(caught.value)

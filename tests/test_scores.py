@@ -1,0 +1,146 @@
+"""Scores against slow references, their public ranges, and refusals without a value in the message."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpscp import scores as s
+
+RNG = np.random.default_rng(0)
+
+
+def random_probabilities(rng, n, k, dtype=np.float64, ties=False):
+    p = rng.dirichlet(np.full(k, 0.7), size=n)
+    if ties:
+        p = rng.choice([0.0, 0.25, 0.5], size=(n, k)) + 0.25
+        p /= p.sum(axis=1, keepdims=True)
+    return p.astype(dtype)
+
+
+def slow_aps(row, label, uniform=None):
+    """Labels one by one in order of falling probability, ties by label."""
+    order = sorted(range(len(row)), key=lambda j: (-row[j], j))
+    place = order.index(label)
+    mass = 0.0
+    for j in order[:place]:
+        mass += float(row[j])
+    own = float(row[label])
+    return mass + (own if uniform is None else uniform * own), place
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**31), st.integers(1, 6), st.booleans(), st.booleans())
+def test_aps_and_raps_against_a_slow_reference(seed, k, ties, randomised):
+    rng = np.random.default_rng(seed)
+    p = random_probabilities(rng, 5, k, ties=ties)
+    labels = rng.integers(k, size=5)
+    uniforms = rng.uniform(size=5) if randomised else None
+    fast, fast_raps = s.aps(p, labels, uniforms), s.raps(p, labels, uniforms, penalty=0.3, free_labels=2)
+    for i in range(5):
+        expected, place = slow_aps(p[i], labels[i], None if uniforms is None else uniforms[i])
+        assert fast[i] == pytest.approx(expected, abs=1e-12)
+        assert fast_raps[i] == pytest.approx(expected + 0.3 * max(place + 1 - 2, 0), abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("ties", [False, True])
+def test_a_labels_score_is_its_entry_to_the_last_bit(dtype, ties):
+    rng = np.random.default_rng(1)
+    p = random_probabilities(rng, 500, 5, dtype, ties)
+    y, u = rng.integers(5, size=500), rng.uniform(size=500)
+    rows = np.arange(500)
+    assert np.array_equal(s.lac(p, y), s.lac_of_labels(p)[rows, y])
+    assert np.array_equal(s.aps(p, y), s.aps_of_labels(p)[rows, y])
+    assert np.array_equal(s.aps(p, y, u), s.aps_of_labels(p, u)[rows, y])
+    assert np.array_equal(s.raps(p, y, u), s.raps_of_labels(p, u)[rows, y])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_stay_in_their_public_range(dtype):
+    rng = np.random.default_rng(2)
+    p, u = random_probabilities(rng, 2000, 7, dtype), rng.uniform(size=2000)
+    p[0] = np.eye(7)[0]  # certainty
+    low, high = s.raps_range(7, penalty=0.05, free_labels=2)
+    assert (low, high) == (0.0, 1.25)
+    for values in (s.lac_of_labels(p), s.aps_of_labels(p), s.aps_of_labels(p, u)):
+        assert values.min() >= 0
+        assert values.max() <= 1
+    values = s.raps_of_labels(p, u, penalty=0.05, free_labels=2)
+    assert values.min() >= low
+    assert values.max() <= high
+    assert s.raps_of_labels(p, penalty=0.05, free_labels=2).max() == high  # the range is tight
+
+
+def test_randomised_aps_is_uniform_under_the_oracle():
+    """If y is drawn from the probabilities themselves the score is uniform (Kolmogorov-Smirnov, level 1e-4)."""
+    rng = np.random.default_rng(3)
+    n = 20_000
+    p = random_probabilities(rng, n, 4)
+    y = (p.cumsum(axis=1) < rng.uniform(size=(n, 1))).sum(axis=1).clip(max=3)
+    critical = 2.226 / np.sqrt(n)  # P(sqrt(n) D > 2.226) = 1e-4
+    values = np.sort(s.aps(p, y, rng.uniform(size=n)))
+    distance = np.max(np.abs(values - (np.arange(n) + 0.5) / n))
+    assert distance < critical
+    values = np.sort(s.aps(p, y))  # without randomisation it is not
+    assert np.max(np.abs(values - (np.arange(n) + 0.5) / n)) > 5 * critical
+
+
+def test_regression_scores_by_hand():
+    assert s.absolute_residual([1, 5], [3, 4.5]).tolist() == [2.0, 0.5]
+    assert s.normalized_residual([1, 5], [3, 4.5], [4, 0.25]).tolist() == [0.5, 2.0]
+    assert s.cqr([1.0, 5.0, 3.0], [2, 2, 2], [4, 4, 4]).tolist() == [1.0, 1.0, -1.0]
+
+
+def test_equal_probabilities_are_ordered_by_label():
+    p = np.array([[0.25, 0.25, 0.25, 0.25]])
+    assert s.aps_of_labels(p).tolist() == [[0.25, 0.5, 0.75, 1.0]]
+
+
+CANARY = 7.391824
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "p",
+        [
+            np.array([0.5, 0.5]),
+            np.array([[1, 0]]),
+            np.empty((3, 0)),
+            np.array([["a"]]),
+            np.array([[np.nan, 0.5]]),
+            np.array([[CANARY, 0.5]]),
+            np.array([[-CANARY, 0.5]]),
+        ],
+    )
+    def test_probabilities(self, p):
+        for function in (s.lac_of_labels, s.aps_of_labels, s.raps_of_labels):
+            with pytest.raises(ValueError, match="probabilities must") as caught:
+                function(p)
+            assert "7.39" not in str(caught.value)
+
+    @pytest.mark.parametrize("labels", [[0], [0, 3], [0, -1], [0.0, 1.0], ["a", "b"], [[0], [1]]])
+    def test_labels(self, labels):
+        p = np.full((2, 3), 1 / 3)
+        for function in (s.lac, s.aps, s.raps):
+            with pytest.raises(ValueError, match="labels must") as caught:
+                function(p, np.array(labels))
+            assert "3" not in str(caught.value)
+
+    @pytest.mark.parametrize("uniforms", [[0.5], [0.5, 1.5], [0.5, -0.1], [0.5, np.nan], [[0.5], [0.5]]])
+    def test_uniforms(self, uniforms):
+        with pytest.raises(ValueError, match="uniforms must"):
+            s.aps_of_labels(np.full((2, 3), 1 / 3), uniforms)
+
+    @pytest.mark.parametrize("scale", [0.0, -1.0, np.nan])
+    def test_scale(self, scale):
+        with pytest.raises(ValueError, match="scale must be positive"):
+            s.normalized_residual([1.0], [1.0], [scale])
+
+    def test_raps_parameters(self):
+        p = np.full((2, 3), 1 / 3)
+        for function in (lambda **k: s.raps_of_labels(p, **k), lambda **k: s.raps_range(3, **k)):
+            with pytest.raises(ValueError, match="penalty"):
+                function(penalty=-1.0)
+            with pytest.raises(ValueError, match="free_labels"):
+                function(free_labels=-1)
