@@ -179,12 +179,14 @@ def _mechanism(
     if not _noise_is_set(mechanism):
         epsilon = request.budget.epsilon * (1.0 if share is None else share)
         mechanism = mechanism.calibrated(epsilon, request.budget.delta, accountant=request.accountant)
+    # a mechanism that came with its noise may be over the budget: better known before it has seen a record
+    request.budget.require(Ledger().add("training", mechanism.event), request.accountant)
     return mechanism, {**facts, **_facts_of(mechanism)}
 
 
 def _own_mechanism(request: Request) -> Mechanism:
     """The caller's mechanism or torch module, behind the public feature bounds if any were given."""
-    mechanism = request.estimator
+    mechanism: Any = request.estimator
     if any(base.__module__.startswith("torch.") for base in type(mechanism).__mro__):
         from dpscp.training.opacus import OpacusTraining
 
@@ -200,7 +202,8 @@ def _own_mechanism(request: Request) -> Mechanism:
         return Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)
     if request.feature_bound is not None:
         return Preprocessed((NormClip(request.feature_bound),), mechanism)
-    return mechanism
+    own: Mechanism = mechanism
+    return own
 
 
 def _noise_is_set(mechanism: Any) -> bool:

@@ -168,11 +168,26 @@ def _delta(history: History, epsilons: NDArray[np.float64], accountant: str, dir
     if mu is not None:
         return np.array([gdp_delta(e, mu) for e in epsilons])
     loss = _loss(tuple(history.items()))
-    if direction == "both":
-        return np.asarray(loss.get_delta_for_epsilon(epsilons))
     # dp-accounting keeps the two directions apart but has no public way to ask for one of them
-    side = loss._pmf_add if direction == "add" else loss._pmf_remove
-    return np.asarray(side.get_delta_for_epsilon(epsilons))
+    sides = {"add": [loss._pmf_add], "remove": [loss._pmf_remove]}.get(direction)
+    if sides is None:
+        sides = [loss._pmf_remove] if loss._symmetric else [loss._pmf_remove, loss._pmf_add]
+    return np.max([_deltas_of_pmf(side, epsilons) for side in sides], axis=0)
+
+
+def _deltas_of_pmf(pmf: pld_pmf.PLDPmf, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """delta = sum over losses above epsilon of (1 - e^(epsilon - loss)) P(loss), for increasing epsilons.
+
+    dp-accounting walks through a million losses one by one; two running sums from the top give the same.
+    """
+    if not isinstance(pmf, pld_pmf.DensePLDPmf) or epsilons[-1] > _LARGEST_LOSS:
+        return np.array([float(pmf.get_delta_for_epsilon(float(e))) for e in epsilons])
+    first = max(0, -pmf._lower_loss)  # epsilons are at least 0, and so are the losses that count
+    losses = (np.arange(first, pmf.size) + pmf._lower_loss) * pmf._discretization
+    above = np.searchsorted(losses, epsilons, side="right")
+    mass = np.append(np.cumsum(pmf._probs[first:][::-1])[::-1], 0.0)[above]
+    discounted = np.append(np.cumsum((pmf._probs[first:] * np.exp(-losses))[::-1])[::-1], 0.0)[above]
+    return np.asarray(pmf._infinity_mass + mass - np.exp(epsilons) * discounted)
 
 
 def _rdp(history: History) -> RdpAccountant:

@@ -100,7 +100,7 @@ def train_share(guarantee: str, epsilon: float, delta: float) -> float:
 
 
 def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
-    """The part of the records held out under `split`: a fifth, more where the held-out part would drown in its own noise.
+    """The part of the records held out under `split`: a fifth, more where its own noise would drown it.
 
     With 12 search steps and sensitivity 0.9 the overshoot in coverage is about 5 / (fraction * n * mu); the
     fraction grows, up to one half, to keep it at 0.02.
@@ -137,20 +137,19 @@ def recipe(
     ----------
     task : "classification" or "regression".
     n_records, n_features, classes : the nominal number of records, the width of a row, the public labels in
-    order (None: the labels found
-        in y are declared public when training runs).
+        order (None: the labels found in y are declared public when training runs).
     epsilon, delta : the whole budget, training and calibration.
     guarantee : which guarantee the model is for; it decides the training share, and `stability` and
-    `corrected` restrict training. features : how rows are bounded. "unit": every row is scaled to norm one;
-    "clipped": rows are shortened to `feature_bound`; "bounded":
-        public `feature_bounds` (low, high) for each feature; "standardized": the caller has already brought
-        features to about mean 0 and spread 1 (and answers for the privacy of that).
+        `corrected` restrict training.
+    features : how rows are bounded. "unit": every row is scaled to norm one; "clipped": rows are shortened to
+        `feature_bound`; "bounded": public `feature_bounds` (low, high) for each feature; "standardized": the
+        caller has already brought features to about mean 0 and spread 1 (and answers for the privacy of that).
     y_bounds : public bounds of the target: its mean and scale are then released privately inside them. None:
-    the target already has
-        about mean 0 and spread 1.
+        the target already has about mean 0 and spread 1.
     quantiles : levels of a pinball model instead of a model of the mean (regression).
     train_epsilon : the training budget at the same delta, where the caller has decided it; None: from
-    `train_share`. held_out_fraction : the part held out under `split`; None: `calibration_fraction`.
+        `train_share`.
+    held_out_fraction : the part held out under `split`; None: `calibration_fraction`.
 
     >>> plan = recipe("regression", n_records=16_512, n_features=8, epsilon=1.0, delta=1e-5,
     ...               guarantee="corrected", features="standardized")

@@ -92,7 +92,7 @@ class PrivateWhitening:
         return gaussian_event(self._noise())
 
     def moments(self, X: ArrayLike) -> Array:
-        """The exact sum of outer products in orthonormal coordinates, that ``fit`` adds noise to; never released as it is."""
+        """The exact sum of outer products, in orthonormal coordinates: ``fit`` adds noise to it; never released."""
         rows = scaled_rows(check_rows(X), self.bound, unit=False) / self.bound
         total = rows.T @ rows
         i, j = np.triu_indices(len(total))
