@@ -1,6 +1,7 @@
 """From somebody's scores to a threshold with two promises: the budget holds, the certificate says what was assumed."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -27,18 +28,18 @@ def quiet(scores=SCORES, **changes):
 class TestBudget:
     @settings(deadline=None, max_examples=25)
     @given(
-        epsilon=st.floats(0.2, 8.0),
-        delta=st.sampled_from([1e-8, 1e-5, 1e-3]),
-        share=st.floats(0.05, 0.9),
+        epsilon=st.floats(0.5, 8.0),
+        delta=st.sampled_from([1e-6, 1e-5, 1e-3]),
+        share=st.floats(0.05, 0.7),
         steps=st.integers(1, 22),
         guarantee=st.sampled_from(["universal", "split", "finite", "asymptotic", "stability"]),
         alpha=st.sampled_from([0.05, 0.123457, 0.5, 0.7]),
     )
     def test_ledger_never_exceeds_it(self, epsilon, delta, share, steps, guarantee, alpha):
         held_out = guarantee == "split"
-        spent = gaussian_event(1 / (share * gdp_mu(epsilon, delta) * 0.9))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("warnings.warn", lambda *_, **__: None)
+        spent = gaussian_event(1 / (share * gdp_mu(epsilon, delta)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GuaranteeWarning)  # some of these promises are vacuous
             c = quiet(
                 epsilon=epsilon,
                 delta=delta,
@@ -53,9 +54,8 @@ class TestBudget:
         assert c.ledger.epsilon(delta, "rdp") <= epsilon
         if c.quantile is not None:
             # and the noise is not wasted: all but a thousandth of the budget is used
-            left = c.ledger.epsilon(delta, "rdp") if not held_out else Ledger().add("c", c.quantile.event)
-            left = left if isinstance(left, float) else left.epsilon(delta, "rdp")
-            assert left >= epsilon * 0.999
+            used = Ledger().add("calibration", c.quantile.event) if held_out else c.ledger
+            assert used.epsilon(delta, "rdp") >= epsilon * 0.999
 
     @pytest.mark.parametrize("guarantee", ["universal", "split"])
     def test_with_the_default_accountant(self, guarantee):
@@ -83,7 +83,7 @@ class TestBudget:
         before = Ledger().add("train", SPENT, "mine").declare(classes=[0, 1]).mark_seeded()
         c = quiet(training=before, random_state=None)
         assert [e.stage for e in c.ledger.entries] == ["train", "calibration"]
-        assert c.ledger.public_facts["classes"] == [0, 1]
+        assert list(c.ledger.public_facts["classes"]) == [0, 1]
         assert c.ledger.seeded
         assert c.ledger.public_facts["n_records"] == SCORES.size
 
@@ -123,7 +123,7 @@ class TestGuarantees:
         assert own.threshold == own.quantile.threshold + 0.04
 
     def test_stability_threshold_may_leave_the_range(self):
-        wide = Stability(1.0, 0.0, (), score_lipschitz=1.0)
+        wide = Stability(0.1, 0.0, (), score_lipschitz=1.0)
         assert quiet(guarantee="stability", stability=wide).threshold > 1
 
     @pytest.mark.parametrize("bound", [Stability(0.1, 0.1, (), 1.0), Stability(math.inf, 0.0, (), 1.0)])
@@ -265,7 +265,7 @@ class TestRefusals:
             quiet(training=Ledger().add("scaler", non_private_event()))
 
     def test_training_exactly_at_budget_leaves_nothing(self):
-        with pytest.raises(BudgetError, match="nothing is left"):
+        with pytest.raises(BudgetError, match=r"nothing is left|no amount of noise"):
             quiet(training=gaussian_event(1 / gdp_mu(1.0, 1e-5)), guarantee="asymptotic", accountant="pld")
 
     def test_unknown_dask_size(self):

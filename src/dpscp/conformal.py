@@ -59,6 +59,7 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
         """Train, score, find thresholds; the fitted attributes are set at the very end."""
         seed = seed_of(self.random_state)
         strategy = choose_strategy(request)
+        groups, group_values = self._groups(X, targets, request)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told once, above
             training_seed, split_seed, search_seed = _child_seeds(seed)
@@ -71,9 +72,10 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
             self._check_outputs(trained.model, request)
             spent = Ledger((), {**request.public_facts(), **strategy.facts}, seeded=seed is not None)
             spent = strategy.enter(spent, trained)
-            groups, group_values = self._groups(X, targets, request)
             scored = [g[in_calibration] for g in (rows, targets, groups)]
             scores, extra = self._scores(trained, scored[0], scored[1], strategy)
+            if strategy.guarantee == "stability" and trained.stability is not None:
+                extra = (*extra, *trained.stability.assumptions)
             rule = calibration_rule(
                 strategy.guarantee,
                 request.alphas,
@@ -118,15 +120,18 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
     def _tell(self) -> None:
         """Warn about promises that only full sets keep; released numbers only."""
         vacuous = [c for c in self.certificates_ if c.is_vacuous]
+        # at or, with the buffer of Result C, beyond the largest score
+        ended = self.threshold_ >= self._score_range(self.model_)[1]
         if vacuous:
             warnings.warn(str(vacuous[0]), GuaranteeWarning, stacklevel=4)
-        elif np.isinf(self.threshold_).any():
+        elif ended.any():
             named = ""
             if self.group_values_ is not None:
-                ended = [str(v) for v, t in zip(self.group_values_, self.threshold_, strict=True) if np.isinf(t).any()]
-                named = f" for group {', '.join(ended)}"
+                full = [str(v) for v, end in zip(self.group_values_, ended, strict=True) if end.any()]
+                named = f" for group {', '.join(full)}"
             warnings.warn(
-                f"no finite threshold was found{named}: its prediction sets are full. {self.certificate_}",
+                f"the threshold{named} is at the end of the score range: its prediction sets are full. "
+                f"{self.certificate_}",
                 GuaranteeWarning,
                 stacklevel=4,
             )

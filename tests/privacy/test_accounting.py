@@ -125,7 +125,7 @@ EPSILONS = np.array([0.0, 0.01, 0.1, 0.37, 1.0, 2.2, 5.0])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 20])
-@pytest.mark.parametrize(("sigma", "sensitivity"), [(1, 1), (2, 1), (3, 2), (5, 1), (5, 7), (40, 3), (150, 40)])
+@pytest.mark.parametrize(("sigma", "sensitivity"), [(1, 1), (2, 1), (3, 2), (5, 1), (5, 7), (40, 3)])
 def test_discrete_gaussian_loss_against_enumeration(sigma, sensitivity, count):
     exact = exact_discrete_deltas(sigma, sensitivity, count, EPSILONS)
     ours = delta_of(discrete_gaussian_event(sigma, sensitivity, count), EPSILONS)

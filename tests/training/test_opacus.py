@@ -191,15 +191,15 @@ def test_convolutions_adam_and_custom_losses_train():
 
 
 def test_calibrated_meets_the_budget():
-    mechanism = OpacusTraining(zero_head(), sampling_rate=0.05, steps=4)
+    mechanism = OpacusTraining(zero_head(), sampling_rate=0.05, steps=50)
     with pytest.raises(ValueError, match="noise_multiplier is not set"):
         _ = mechanism.event
-    done = mechanism.calibrated(1.0, 1e-5)
-    assert done.event == dpsgd_event(done.noise_multiplier, 0.05, 4)
-    assert 0.99 < epsilon_of(done.event, 1e-5) <= 1.0
+    done = mechanism.calibrated(1.0, 1e-5, accountant="rdp")
+    assert done.event == dpsgd_event(done.noise_multiplier, 0.05, 50)
+    assert 0.99 < epsilon_of(done.event, 1e-5, "rdp") <= 1.0
     X, y = problem()
     with pytest.warns(GuaranteeWarning, match="publish a record"):
-        mechanism.calibrated(1.0, 0.1).train(X, y, random_state=0)
+        mechanism.calibrated(1.0, 0.1, accountant="rdp").train(X, y, random_state=0)
 
 
 def test_batch_norm_is_refused_with_opacus_own_reason():

@@ -522,3 +522,11 @@ def test_a_known_gradient_bound_sharpens_a_loose_clip_norm():
     loose = stability_dpsgd_fixed_normaliser(clip_norm=10.0, **constants)
     sharp = stability_dpsgd_fixed_normaliser(clip_norm=10.0, gradient_bound=1.0, **constants)
     assert sharp.shift_bound == pytest.approx(loose.shift_bound / 10)
+
+
+def test_losses_without_curvature_spend_nothing_on_batch_sizes():
+    constants = {"clip_norm": 1.0, "learning_rate": 0.1, "steps": 40, "sampling_rate": 0.1, "n_records": 100}
+    bound = stability_dpsgd_fixed_normaliser(smoothness=0.0, delta_n=0.01, **constants)
+    draws = round(bound.shift_bound / (0.1 / 10))
+    assert bound.delta_n == pytest.approx(stats.binom.sf(draws, 40, 0.1))
+    assert stats.binom.sf(draws - 1, 40, 0.1) > 0.01

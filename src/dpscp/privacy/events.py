@@ -43,6 +43,8 @@ __all__ = [
 
 # A ledger with several parallel stages has one history for each combination of parts; real ones have a handful.
 _MOST_HISTORIES = 64
+# Far above any real scale or number of steps, and far below what the accountants' floats can hold.
+_LARGEST_COUNT = 10**18
 
 
 @attr.frozen
@@ -76,10 +78,17 @@ class ParallelDpEvent(DpEvent):  # type: ignore[misc]
     events: tuple[DpEvent, ...] = attr.field(converter=tuple)
 
 
+def _count(name: str, value: object) -> int:
+    count = check_count(name, value)
+    if count > _LARGEST_COUNT:
+        raise ValueError(f"{name} must be at most {_LARGEST_COUNT:g}")
+    return count
+
+
 def gaussian_event(noise_multiplier: float, count: int = 1) -> DpEvent:
     """``count`` releases with continuous Gaussian noise of ``noise_multiplier`` times the sensitivity."""
     event = GaussianDpEvent(check_positive("noise_multiplier", noise_multiplier))
-    count = check_count("count", count)
+    count = _count("count", count)
     return event if count == 1 else SelfComposedDpEvent(event, count)
 
 
@@ -93,13 +102,13 @@ def dpsgd_event(noise_multiplier: float, sampling_rate: float, steps: int) -> Dp
     if sampling_rate == 1:
         return gaussian_event(noise_multiplier, steps)
     step = PoissonSampledDpEvent(sampling_rate, GaussianDpEvent(float(noise_multiplier)))
-    return SelfComposedDpEvent(step, check_count("steps", steps))
+    return SelfComposedDpEvent(step, _count("steps", steps))
 
 
 def discrete_gaussian_event(sigma: int, sensitivity: int = 1, count: int = 1) -> DpEvent:
     """``count`` integer releases with discrete Gaussian noise of integer scale ``sigma``."""
-    event = DiscreteGaussianDpEvent(check_count("sigma", sigma), check_count("sensitivity", sensitivity))
-    count = check_count("count", count)
+    event = DiscreteGaussianDpEvent(_count("sigma", sigma), _count("sensitivity", sensitivity))
+    count = _count("count", count)
     return event if count == 1 else SelfComposedDpEvent(event, count)
 
 
@@ -252,7 +261,7 @@ def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
 
 
 def _repeated(event: Any, count: int) -> DpEvent:
-    return SelfComposedDpEvent(event_from_dict(event), check_count("count", count))
+    return SelfComposedDpEvent(event_from_dict(event), _count("count", count))
 
 
 def _poisson_sampled(event: Any, sampling_rate: float) -> DpEvent:

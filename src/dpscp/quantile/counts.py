@@ -230,14 +230,17 @@ class ChunkCounts:
 
 
 def count_at_most(scores: NDArray[Any], thresholds: Edges) -> Counts:
-    """#{scores <= t} for increasing thresholds: one sort, then binary searches."""
-    ordered = np.sort(scores)
-    if ordered.dtype == np.float64:
-        return np.searchsorted(ordered, thresholds, side="right").astype(np.int64)
-    bounds = [round_down(t, ordered.dtype) for t in thresholds.tolist()]
-    first = bounds.count(-math.inf)  # no score is so small
+    """#{scores <= t} for increasing thresholds: one sort of the scores between them, then binary searches."""
     counts = np.zeros(thresholds.size, dtype=np.int64)
-    counts[first:] = np.searchsorted(ordered, np.array(bounds[first:], dtype=ordered.dtype), side="right")
+    bounds, first = thresholds, 0
+    if scores.dtype != np.float64:
+        rounded = [round_down(t, scores.dtype) for t in thresholds.tolist()]
+        first = rounded.count(-math.inf)  # no score is so small
+        bounds = np.array(rounded[first:], dtype=scores.dtype)
+    if bounds.size:
+        above = scores > bounds[0]
+        between = np.sort(scores[above & (scores <= bounds[-1])])
+        counts[first:] = scores.size - np.count_nonzero(above) + np.searchsorted(between, bounds, side="right")
     return counts
 
 

@@ -82,7 +82,8 @@ class ObjectiveLoss:
         first = np.searchsorted(losses, epsilon, side="right")
         inside = heavy[first] - np.exp(epsilon) * light[first]
         missing = 2 * special.ndtr(-_REACH) + (special.ndtr(-_REACH) if self.rank > 1 else 0.0)
-        return np.asarray(np.minimum(1.0, np.maximum(inside, 0.0) + missing + 1e-15))
+        # the factor covers the rounding of the suffix sums
+        return np.asarray(np.minimum(1.0, np.maximum(inside, 0.0) * (1 + 1e-9) + missing + 1e-15))
 
     def log_tail(self, epsilon: Array) -> Array:
         """log of a bound on delta(epsilon) that stays sharp where ``profile`` is below rounding."""

@@ -12,7 +12,7 @@ give and where they are weak: docs/recipe.md.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpscp._checks import check_choice, check_count, check_fraction, check_positive, check_probability
@@ -335,15 +335,17 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tu
         # correction overshoots
         noise = min(noise, 0.15 / problem.mu)
     total = noise * s / clip
-    largest = 40.0 if whiten else 20.0
-    steps = min(400, max(50, math.ceil(total / largest)))
-    rate = min(total / steps, largest)
+    # the step that momentum adds up to; the squared-like loss is steeper along the intercept
+    momentum, largest = 0.9, 40.0 if problem.task == "classification" else 20.0
+    steps = min(400, max(75, math.ceil(total / largest)))
+    rate = min(total / steps, largest) * (1 - momentum)
     why |= {
         "hidden": ((), "wide rows: a linear head, whose noise does not grow with the width"),
         "clip_norm": (clip, "a quarter of the largest gradient norm: lets confident errors pull no harder than others"),
-        "learning_rate": (rate, f"{noise:.2g} * signal / clip_norm / steps: noise of about {noise:.2g} in a logit"),
+        "learning_rate": (rate, f"{noise:.2g} * signal / clip_norm / steps, times 1 - momentum: noise of about that in an output"),
         "steps": (steps, "as few as the largest stable learning rate allows; at the same sum more change little"),
         "sampling_rate": (1.0, "full batches: the least noise for a budget, and a short run"),
+        "momentum": (momentum, "the same sum in few steps: without it a learning rate this large is unstable"),
         "whitening": (whiten, "evens out directions; rows wider than 2048 go without"),
     }
     steps_before: tuple[Step, ...] = (*rows.public_steps(), PrivateCentring(bound=rows.norm), UnitNorm())
@@ -352,12 +354,11 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tu
     engine = problem.engine(
         steps=steps,
         learning_rate=rate,
+        momentum=momentum,
         clip_norm=clip,
         feature_bound=1.0,
         keep_trajectory=guarantee == "corrected",
     )
-    if problem.task == "regression":
-        engine = replace(engine, momentum=0.9, learning_rate=min(rate, 20.0) * 0.1, schedule="linear")
     return _behind(steps_before, engine, 0.2, why)
 
 

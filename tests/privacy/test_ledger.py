@@ -1,0 +1,454 @@
+"""The ledger: immutable, readable back, refusing what is damaged, and naming what is not private."""
+
+import copy
+import dataclasses
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DiscreteLaplaceDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpscp import Budget, BudgetError, Ledger
+from dpscp.privacy import (
+    Entry,
+    ParallelDpEvent,
+    approximate_dp_event,
+    compose,
+    discrete_gaussian_event,
+    dpsgd_event,
+    epsilon_of,
+    gaussian_event,
+    gdp_epsilon,
+    non_private_event,
+    parallel,
+)
+from dpscp.privacy.events import event_from_dict, event_to_dict
+
+PROPERTY = settings(deadline=None, derandomize=True, max_examples=150)
+DELTA = 1e-5
+
+positive = st.floats(0.01, 1e6, allow_nan=False)
+leaves = st.one_of(
+    positive.map(gaussian_event),
+    positive.map(LaplaceDpEvent),
+    st.builds(discrete_gaussian_event, st.integers(1, 10**9), st.integers(1, 10**4)),
+    st.builds(approximate_dp_event, st.floats(0, 50), st.floats(0, 0.99)),
+    st.builds(dpsgd_event, positive, st.floats(1e-6, 1), st.integers(1, 10**6)),
+    st.just(NoOpDpEvent()),
+    st.just(non_private_event()),
+)
+events = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda es: compose(*es)),
+        st.lists(inner, max_size=3).map(lambda es: parallel(*es)),
+        st.builds(SelfComposedDpEvent, inner, st.integers(1, 1000)),
+    ),
+    max_leaves=6,
+)
+facts = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=3), v, max_size=2),
+        max_leaves=4,
+    ),
+    max_size=3,
+)
+ledgers = st.builds(
+    Ledger,
+    st.lists(st.builds(Entry, st.text(max_size=8), events, st.text(max_size=8)), max_size=3).map(tuple),
+    facts,
+    st.booleans(),
+)
+
+
+def example_ledger():
+    return (
+        Ledger()
+        .declare(n_records=1000, classes=["a", "b"])
+        .add("train", dpsgd_event(2.0, 0.01, 100), note="linear head")
+        .add(
+            "calibrate", parallel(discrete_gaussian_event(400, 3, 20), compose(gaussian_event(9.0), gaussian_event(7)))
+        )
+    )
+
+
+# ---- immutability
+
+
+def test_adding_returns_a_new_ledger():
+    empty = Ledger()
+    one = empty.add("train", gaussian_event(2.0), note="n")
+    assert empty.entries == ()
+    assert one.entries == (Entry("train", gaussian_event(2.0), "n"),)
+    assert one.declare(n_records=5).public_facts == {"n_records": 5}
+    assert one.public_facts == {}
+    assert one.mark_seeded().seeded
+    assert not one.seeded
+
+
+def test_nothing_in_a_ledger_can_be_changed():
+    ledger = example_ledger()
+    spent = ledger.epsilon(DELTA)
+    for change in (
+        lambda: setattr(ledger, "seeded", False),
+        lambda: setattr(ledger.entries[0], "stage", "x"),
+        lambda: setattr(ledger.entries[0].event, "count", 1),
+    ):
+        with pytest.raises((dataclasses.FrozenInstanceError, AttributeError)):
+            change()
+    with pytest.raises(TypeError):
+        ledger.public_facts["n_records"] = 7
+    with pytest.raises(AttributeError):
+        ledger.public_facts["classes"].append("c")
+    with pytest.raises(AttributeError):
+        ledger.event.events.clear()
+    assert ledger.epsilon(DELTA) == spent
+
+
+def test_the_callers_objects_are_not_shared():
+    listed = ComposedDpEvent([gaussian_event(1.0), ComposedDpEvent([gaussian_event(3.0)])])
+    classes = ["a", "b"]
+    ledger = Ledger().add("train", listed).declare(classes=classes)
+    spent = ledger.epsilon(DELTA)
+    listed.events.clear()
+    classes.append("c")
+    assert ledger.epsilon(DELTA) == spent > 0
+    assert ledger.public_facts["classes"] == ("a", "b")
+
+
+def test_copies_and_pickles():
+    ledger = example_ledger().mark_seeded()
+    for again in (copy.deepcopy(ledger), copy.copy(ledger), pickle.loads(pickle.dumps(ledger))):
+        assert again == ledger
+        assert again.epsilon(DELTA) == ledger.epsilon(DELTA)
+        with pytest.raises(TypeError):
+            again.public_facts["n_records"] = 7
+
+
+def test_bad_entries():
+    with pytest.raises(TypeError, match="DpEvent"):
+        Ledger().add("train", None)
+    with pytest.raises(TypeError):
+        Ledger().declare(rows=np.zeros(3))
+
+
+# ---- what it costs
+
+
+def test_empty_ledger_spends_nothing():
+    ledger = Ledger()
+    assert ledger.is_private
+    assert ledger.non_private_stages == ()
+    for accountant in ("pld", "rdp", "gdp"):
+        assert ledger.epsilon(DELTA, accountant) == 0
+        assert ledger.delta(0.0, accountant) == 0
+    np.testing.assert_allclose(ledger.tradeoff(np.array([0.0, 0.3, 1.0])), [1.0, 0.7, 0.0])
+
+
+def test_entries_compose():
+    ledger = Ledger().add("a", gaussian_event(3.0)).add("b", gaussian_event(4.0))
+    assert ledger.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, 5 / 12), rel=1e-12)
+    assert Ledger().add("a", ledger.event).epsilon(DELTA) == ledger.epsilon(DELTA)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_order_does_not_matter_and_spending_never_shrinks(accountant):
+    a, b = dpsgd_event(2.0, 0.02, 300), discrete_gaussian_event(4100, 200, 20)
+    first, second = Ledger().add("a", a), Ledger().add("b", b)
+    whole = first.add("b", b)
+    assert whole.epsilon(DELTA, accountant) == pytest.approx(second.add("a", a).epsilon(DELTA, accountant), rel=1e-9)
+    assert whole.epsilon(DELTA, accountant) > max(first.epsilon(DELTA, accountant), second.epsilon(DELTA, accountant))
+
+
+def test_then_joins_two_ledgers():
+    first = Ledger().add("a", gaussian_event(3.0)).declare(n_records=10)
+    second = Ledger().add("b", gaussian_event(4.0)).declare(classes=["x"]).mark_seeded()
+    joined = first.then(second)
+    assert [e.stage for e in joined.entries] == ["a", "b"]
+    assert joined.public_facts == {"n_records": 10, "classes": ("x",)}
+    assert joined.seeded
+    assert not joined.is_private
+
+
+def test_delta_is_the_inverse_of_epsilon():
+    ledger = example_ledger()
+    for delta in (1e-3, 1e-5, 1e-7):
+        assert ledger.delta(ledger.epsilon(delta)) == pytest.approx(delta, rel=1e-6)
+
+
+def test_profile_and_tradeoff_of_a_ledger():
+    ledger = example_ledger()
+    epsilons = np.array([0.0, 0.1, 0.5, 1.0])
+    deltas = ledger.delta(epsilons)
+    for x in (0.0, 0.05, 0.3, 0.8, 1.0):
+        lines = np.maximum(1 - deltas - np.exp(epsilons) * x, np.exp(-epsilons) * (1 - deltas - x))
+        assert ledger.tradeoff(x) >= lines.max() - 2e-6
+    x = np.linspace(0, 1, 101)
+    assert np.all(ledger.tradeoff_function("add")(x) >= ledger.tradeoff(x) - 1e-12)
+
+
+# ---- what is not private
+
+
+def test_a_step_without_privacy_is_named():
+    ledger = example_ledger().add("standardise", non_private_event()).add("again", parallel(non_private_event()))
+    assert ledger.epsilon(DELTA) == math.inf
+    assert ledger.delta(5.0) == 1
+    assert ledger.tradeoff(0.1) == 0
+    assert not ledger.is_private
+    assert ledger.non_private_stages == ("standardise", "again")
+    text = ledger.summary(DELTA)
+    assert "NOT private because of: standardise, again" in text
+    with pytest.raises(BudgetError, match=r"inf \(not private: standardise, again\)"):
+        Budget(1.0, DELTA).require(ledger)
+
+
+def test_a_seed_is_marked():
+    ledger = example_ledger()
+    seeded = ledger.mark_seeded()
+    assert ledger.is_private
+    assert not seeded.is_private
+    assert seeded.epsilon(DELTA) == ledger.epsilon(DELTA)
+    assert "seed" in seeded.summary(DELTA)
+    assert "seed" not in ledger.summary(DELTA)
+    assert Ledger.from_json(seeded.to_json()).seeded
+
+
+def test_summary_is_for_a_person():
+    ledger = example_ledger()
+    text = ledger.summary(DELTA)
+    alone = epsilon_of(ledger.entries[0].event, DELTA)
+    assert f"train: epsilon {alone:.4g} alone at delta 1e-05 (linear head)" in text
+    assert f"total: epsilon {ledger.epsilon(DELTA):.4g}" in text
+    assert "n_records = 1000" in text
+    assert "NOT private" not in text
+
+
+# ---- budgets
+
+
+def test_budget():
+    ledger = Ledger().add("a", gaussian_event(3.0))
+    spent = ledger.epsilon(DELTA)
+    Budget(spent, DELTA).require(ledger)
+    tight = Budget(spent * 0.99, DELTA)
+    with pytest.raises(BudgetError) as caught:
+        tight.require(ledger)
+    assert f"{spent:.4g}" in str(caught.value)
+    assert f"{tight.epsilon:g}" in str(caught.value)
+    assert ledger.remaining(Budget(spent + 1, DELTA)) == pytest.approx(1)
+    assert ledger.remaining(tight) < 0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (math.nan, 1e-5), (math.inf, 1e-5), (1, 0), (1, 1)]
+)
+def test_bad_budget(epsilon, delta):
+    with pytest.raises(ValueError, match="must"):
+        Budget(epsilon, delta)
+
+
+def test_budget_of_wrong_type():
+    with pytest.raises(TypeError, match="epsilon must be a number"):
+        Budget("1", 1e-5)
+    with pytest.raises(TypeError, match="epsilon must be a number"):
+        Budget(True, 1e-5)
+
+
+# ---- JSON
+
+
+@PROPERTY
+@given(ledgers)
+def test_json_round_trip(ledger):
+    again = Ledger.from_json(ledger.to_json())
+    assert again == ledger
+    assert again.to_json() == ledger.to_json()
+
+
+@PROPERTY
+@given(events)
+def test_event_round_trip(event):
+    again = event_from_dict(json.loads(json.dumps(event_to_dict(event))))
+    assert event_to_dict(again) == event_to_dict(event)
+
+
+def test_json_keeps_the_cost():
+    ledger = example_ledger()
+    assert Ledger.from_json(ledger.to_json()).epsilon(DELTA) == ledger.epsilon(DELTA)
+
+
+def test_an_event_without_json_form_is_refused():
+    with pytest.raises(ValueError, match="DiscreteLaplaceDpEvent has no JSON form"):
+        Ledger().add("a", DiscreteLaplaceDpEvent(1.0, 1)).to_json()
+
+
+@PROPERTY
+@given(st.text() | st.binary() | st.none() | st.integers())
+def test_any_text_is_a_ledger_or_a_value_error(text):
+    with pytest.raises(ValueError, match="not a ledger"):
+        Ledger.from_json(text)
+
+
+def paths_of(value, path=()):
+    """Every place in nested JSON."""
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield from paths_of(child, (*path, key))
+
+
+def with_damage(value, path, damage):
+    value = copy.deepcopy(value)
+    if not path:
+        return damage
+    place = value
+    for key in path[:-1]:
+        place = place[key]
+    if damage is DROP:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = damage
+    return value
+
+
+DROP = object()
+WHOLE = json.loads(
+    Ledger()
+    .add("a", dpsgd_event(2.0, 0.5, 3))
+    .add("b", parallel(discrete_gaussian_event(4, 1, 2), compose(approximate_dp_event(1.0, 0.1), LaplaceDpEvent(2.0))))
+    .add("c", non_private_event())
+    .declare(n=3)
+    .to_json()
+)
+DAMAGES = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1.5,
+    10**400,
+    math.nan,
+    math.inf,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    {"type": "gaussian"},
+    DROP,
+]
+
+
+@pytest.mark.parametrize("path", [p for p in paths_of(WHOLE) if p], ids=lambda p: "/".join(map(str, p)))
+def test_damage_anywhere_gives_a_value_error_or_an_honest_ledger(path):
+    for damage in DAMAGES:
+        text = json.dumps(with_damage(WHOLE, path, damage))
+        try:
+            ledger = Ledger.from_json(text)
+        except ValueError:
+            continue
+        # what is accepted must be exactly what the text says: nothing dropped, nothing converted
+        kept, written = json.loads(ledger.to_json()), json.loads(text)
+        assert kept == written or json.dumps(kept) == json.dumps(written)  # NaN is not equal to itself
+        assert 0 <= ledger.epsilon(DELTA) <= math.inf
+
+
+@pytest.mark.parametrize(
+    ("path", "damage"),
+    [
+        (("entries",), ""),
+        (("entries",), {}),
+        (("entries",), DROP),
+        (("entries", 0, "event"), None),
+        (("entries", 0, "event", "count"), 0),
+        (("entries", 0, "event", "count"), 3.0),
+        (("entries", 0, "event", "count"), True),
+        (("entries", 0, "event", "count"), 10**400),
+        (("entries", 0, "event", "event", "sampling_rate"), 0),
+        (("entries", 0, "event", "event", "sampling_rate"), 1.5),
+        (("entries", 0, "event", "event", "event", "noise_multiplier"), -2.0),
+        (("entries", 0, "event", "event", "event", "noise_multiplier"), math.nan),
+        (("entries", 0, "event", "event", "event", "noise_multiplier"), 10**400),
+        (("entries", 0, "event", "event", "event", "noise_multiplier"), "2"),
+        (("entries", 1, "event", "events"), ""),
+        (("entries", 1, "event", "type"), "serial"),
+        (("entries", 1, "event", "type"), ["parallel"]),
+        (("entries", 2, "event", "noise_multiplier"), 1.0),
+        (("entries", 2, "stage"), 3),
+        (("entries", 2, "note"), None),
+        (("seeded",), None),
+        (("seeded",), "false"),
+        (("public_facts",), [["a", 1]]),
+        (("version",), 2),
+        (("version",), DROP),
+        (("format",), "other"),
+    ],
+    ids=str,
+)
+def test_these_damages_are_refused(path, damage):
+    with pytest.raises(ValueError, match="ledger"):
+        Ledger.from_json(json.dumps(with_damage(WHOLE, path, damage)))
+
+
+def test_deep_nesting_is_refused():
+    text = WHOLE | {"entries": [{"stage": "a", "note": "", "event": "@"}]}
+    nested = '{"type": "repeated", "count": 1, "event": ' * 5000 + '{"type": "no_op"}' + "}" * 5000
+    with pytest.raises(ValueError, match="ledger"):
+        Ledger.from_json(json.dumps(text).replace('"@"', nested))
+
+
+def test_a_newer_version_says_so():
+    with pytest.raises(ValueError, match="version 7 is unknown"):
+        Ledger.from_json(json.dumps(WHOLE | {"version": 7}))
+
+
+# ---- helpers that make events
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda v: gaussian_event(v), "noise_multiplier"),
+        (lambda v: dpsgd_event(v, 0.1, 3), "noise_multiplier"),
+        (lambda v: dpsgd_event(1.0, v, 3), "sampling_rate"),
+        (lambda v: approximate_dp_event(v), "epsilon"),
+    ],
+)
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
+def test_bad_event_numbers(make, name, bad):
+    with pytest.raises(ValueError, match=f"{name} must"):
+        make(bad)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda v: gaussian_event(1.0, v), lambda v: dpsgd_event(1.0, 0.1, v), lambda v: discrete_gaussian_event(v)]
+)
+@pytest.mark.parametrize("bad", [0, -3, 2.0, True, "2", None, 10**400])
+def test_bad_event_counts(make, bad):
+    with pytest.raises((ValueError, TypeError), match="must be"):
+        make(bad)
+
+
+def test_events_are_what_they_say():
+    assert dpsgd_event(2.0, 0.1, 5) == SelfComposedDpEvent(PoissonSampledDpEvent(0.1, gaussian_event(2.0)), 5)
+    assert dpsgd_event(2.0, 1, 5) == SelfComposedDpEvent(gaussian_event(2.0), 5)
+    assert compose(gaussian_event(2.0)) == gaussian_event(2.0)
+    assert compose() == parallel() == NoOpDpEvent()
+    assert isinstance(parallel(gaussian_event(1.0), gaussian_event(2.0)), ParallelDpEvent)
+    with pytest.raises(ValueError, match="delta must be below 1"):
+        approximate_dp_event(1.0, 1.0)

@@ -1,0 +1,427 @@
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import make_friedman1
+
+from dpscp import BudgetError
+from dpscp.privacy import epsilon_of, gdp_mu
+from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, UnitNorm
+from dpscp.training import private_target as private_target_module
+from dpscp.training import whitening as whitening_module
+from dpscp.training.private_target import SENSITIVITY, PrivateTarget
+from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
+from dpscp.training.whitening import PrivateWhitening, WhiteningTransform
+
+GUARANTEES = ("universal", "corrected", "asymptotic", "finite", "stability", "split")
+ROWS = {
+    "unit": {},
+    "clipped": {"feature_bound": 3.0},
+    "bounded": {"feature_bounds": (-1.0, 2.0)},
+    "standardized": {},
+}
+
+
+def engine(mechanism):
+    while not isinstance(mechanism, DPSGD):
+        mechanism = mechanism.mechanism
+    return mechanism
+
+
+def steps_of(mechanism):
+    while not isinstance(mechanism, Preprocessed):
+        if isinstance(mechanism, DPSGD):
+            return ()
+        mechanism = mechanism.mechanism
+    return mechanism.steps
+
+
+# ---- the rule
+
+
+def test_low_dimensional_table_gets_a_dense_net():
+    for epsilon in (0.5, 1.0, 2.0):
+        plan = recipe(
+            "regression", n_records=16_512, n_features=8, epsilon=epsilon, delta=1e-5, features="standardized"
+        )
+        assert plan.mechanism.hidden
+        assert plan.mechanism.loss == "huber"
+
+
+def test_wide_rows_get_a_linear_head_behind_private_centring_and_whitening():
+    plan = recipe("classification", n_records=13_671, n_features=512, epsilon=1.0, delta=1e-5)
+    names = [type(s).__name__ for s in plan.mechanism.steps]
+    assert names == ["UnitNorm", "PrivateCentring", "UnitNorm", "PrivateWhitening"]
+    assert engine(plan.mechanism).hidden == ()
+    wider = recipe("classification", n_records=13_671, n_features=4096, epsilon=1.0, delta=1e-5)
+    assert not any(isinstance(s, PrivateWhitening) for s in wider.mechanism.steps)
+
+
+def test_a_weak_signal_gets_a_linear_model():
+    for task in ("classification", "regression"):
+        plan = recipe(task, n_records=200, n_features=8, epsilon=0.5, delta=1e-5, features="standardized")
+        assert engine(plan.mechanism).hidden == ()
+
+
+def test_widths_never_shrink_when_records_are_added():
+    for task in ("classification", "regression"):
+        sizes = [
+            engine(recipe(task, n_records=n, n_features=8, epsilon=1.0, delta=1e-6, features="standardized").mechanism)
+            .network(8, 3)
+            .n_parameters
+            for n in (100, 1000, 3000, 10_000, 30_000, 100_000, 900_000)
+        ]
+        assert sizes == sorted(sizes)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    task=st.sampled_from(("classification", "regression")),
+    n=st.integers(1, 50_000),
+    d=st.integers(1, 3000),
+    epsilon=st.floats(0.05, 8.0),
+    guarantee=st.sampled_from(GUARANTEES),
+    rows=st.sampled_from(sorted(ROWS)),
+)
+def test_every_public_setting_gives_a_mechanism_within_its_budget(task, n, d, epsilon, guarantee, rows):
+    plan = recipe(
+        task,
+        n_records=n,
+        n_features=d,
+        classes=(0, 1, 2) if task == "classification" else None,
+        epsilon=epsilon,
+        delta=1e-6,
+        guarantee=guarantee,
+        features=rows,
+        y_bounds=(-2.0, 5.0) if task == "regression" else None,
+        **ROWS[rows],
+    )
+    mechanism = plan.calibrated()
+    assert epsilon_of(mechanism.event, 1e-6) <= plan.train_epsilon * (1 + 1e-9)
+    assert plan.train_epsilon <= epsilon * (1 + 1e-9)
+    inner = engine(mechanism)
+    # the noise in a parameter stays of the order of one, whatever the budget
+    travelled = float(inner.learning_rates.sum()) / (1 - inner.momentum)
+    noise = inner.noise_multiplier * inner.clip_norm * travelled / math.sqrt(inner.steps) / plan.n_training
+    assert noise <= 1.5
+    assert (guarantee == "split") == (plan.calibration_fraction is not None)
+    json.dumps(plan.public_facts())
+
+
+def test_the_rule_uses_its_arguments_only():
+    arguments = {"n_records": 5000, "n_features": 12, "epsilon": 1.0, "delta": 1e-6}
+    assert recipe("regression", **arguments) == recipe("regression", **arguments)
+
+
+def test_train_share_is_given_in_squared_gaussian_dp():
+    plan = recipe(
+        "regression",
+        n_records=5000,
+        n_features=5,
+        epsilon=1.0,
+        delta=1e-6,
+        guarantee="asymptotic",
+        features="standardized",
+    )
+    spent = gdp_mu(plan.train_epsilon, 1e-6)
+    assert spent**2 == pytest.approx(plan.train_share * gdp_mu(1.0, 1e-6) ** 2, rel=1e-6)
+    given_budget = recipe(
+        "regression", n_records=5000, n_features=5, epsilon=1.0, delta=1e-6, guarantee="asymptotic", train_epsilon=0.3
+    )
+    assert given_budget.train_epsilon == 0.3
+    assert given_budget.train_share == pytest.approx((gdp_mu(0.3, 1e-6) / gdp_mu(1.0, 1e-6)) ** 2)
+
+
+def test_universal_spends_less_on_training_as_the_budget_grows():
+    shares = [train_share("universal", e, 1e-5) for e in (0.1, 0.5, 1.0, 2.0, 8.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > shares[-1]
+    assert train_share("split", 1.0, 1e-5) == 1.0
+
+
+def test_calibration_fraction_grows_where_noise_would_drown_the_part():
+    fractions = [calibration_fraction(n, 1.0, 1e-5) for n in (100, 2000, 100_000)]
+    assert fractions[0] == 0.5
+    assert 0.2 < fractions[1] < 0.5
+    assert fractions[2] == 0.2
+
+
+def test_stability_recipe_has_a_bound_and_a_useful_buffer():
+    plan = recipe(
+        "classification",
+        n_records=13_671,
+        n_features=64,
+        classes=tuple(range(8)),
+        epsilon=2.0,
+        delta=1e-5,
+        guarantee="stability",
+    )
+    inner = engine(plan.calibrated())
+    bound = inner.stability(64, 13_671, inner.classes)
+    assert bound is not None
+    assert bound.delta_n == 0.0
+    assert 2 * bound.score_lipschitz * bound.shift_bound <= 0.065
+    assert all(step.data_independent for step in steps_of(plan.mechanism))
+
+
+def test_stability_recipe_for_regression_has_a_bound():
+    plan = recipe(
+        "regression",
+        n_records=5000,
+        n_features=6,
+        epsilon=1.0,
+        delta=1e-6,
+        guarantee="stability",
+        features="bounded",
+        feature_bounds=(0.0, 1.0),
+        y_bounds=(0.0, 1.0),
+    )
+    assert engine(plan.calibrated()).stability(6, 5000) is not None
+    assert not isinstance(plan.mechanism, PrivateTarget)
+
+
+def test_corrected_keeps_the_trajectory_of_a_linear_head():
+    plan = recipe("classification", n_records=13_671, n_features=512, epsilon=2.0, delta=1e-5, guarantee="corrected")
+    inner = engine(plan.mechanism)
+    assert inner.keep_trajectory
+    # a record's own pull on its logits stays small enough to be put back
+    assert inner.clip_norm * inner.learning_rates.sum() / 13_671 <= 0.1501
+
+
+def test_reasons_cover_every_chosen_number():
+    plan = recipe("classification", n_records=9000, n_features=300, epsilon=1.0, delta=1e-6)
+    inner = engine(plan.mechanism)
+    for name in ("steps", "learning_rate", "clip_norm", "sampling_rate", "hidden"):
+        value, reason = plan.reasons[name]
+        assert value == getattr(inner, name)
+        assert len(reason) > 20
+    assert "learning_rate" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "ranking"}, "task must be one of"),
+        ({"guarantee": "auto"}, "guarantee must be one of"),
+        ({"features": "raw"}, "features must be one of"),
+        ({"features": "bounded"}, "needs feature_bounds"),
+        ({"n_records": 0}, "n_records"),
+        ({"epsilon": 0.0}, "epsilon"),
+    ],
+)
+def test_bad_arguments_are_refused(change, message):
+    arguments = {"task": "regression", "n_records": 100, "n_features": 3, "epsilon": 1.0, "delta": 1e-5} | change
+    with pytest.raises(ValueError, match=message):
+        recipe(arguments.pop("task"), **arguments)
+
+
+# ---- what it learns
+
+
+def test_dense_recipe_beats_any_linear_model_on_bounded_features():
+    X, y = make_friedman1(6000, n_features=6, noise=1.0, random_state=0)
+    plan = recipe(
+        "regression",
+        n_records=5000,
+        n_features=6,
+        epsilon=2.0,
+        delta=1e-6,
+        guarantee="asymptotic",
+        features="bounded",
+        feature_bounds=(-0.5, 1.5),
+        y_bounds=(-30.0, 60.0),
+    )
+    model = plan.calibrated().train(X[:5000], y[:5000], random_state=0, n_records=5000).model
+    error = np.mean((model.outputs(X[5000:])[:, 0] - y[5000:]) ** 2)
+    design = np.c_[X, np.ones(len(X))]
+    best = np.linalg.lstsq(design[5000:], y[5000:], rcond=None)[0]
+    assert error < 0.9 * np.mean((design[5000:] @ best - y[5000:]) ** 2)
+
+
+def test_whitening_helps_where_long_directions_say_nothing():
+    rng = np.random.default_rng(0)
+    n, d, k = 4000, 300, 4
+    y = rng.integers(0, k, n)
+    X = rng.normal(size=(n, d)) * np.r_[np.full(4, 12.0), np.full(d - 4, 0.5)] + 2.0
+    X[np.arange(n), 10 + y] += 6.0
+    plan = recipe(
+        "classification",
+        n_records=n,
+        n_features=d,
+        classes=tuple(range(k)),
+        epsilon=4.0,
+        delta=1e-5,
+        guarantee="universal",
+    )
+    without = replace(plan.mechanism, steps=plan.mechanism.steps[:-1])
+
+    def accuracy(mechanism):
+        calibrated = mechanism.calibrated(plan.train_epsilon, 1e-5)
+        model = calibrated.train(X[:3000], y[:3000], random_state=0, n_records=n).model
+        return np.mean(model.outputs(X[3000:]).argmax(axis=1) == y[3000:])
+
+    # five binomial standard errors of the difference of two accuracies on 1000 rows
+    assert accuracy(plan.mechanism) > accuracy(without) + 5 * math.sqrt(0.5 / 1000)
+
+
+# ---- private whitening
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32 - 1), bound=st.floats(0.1, 10.0))
+def test_one_record_moves_the_second_moment_by_at_most_one(seed, bound):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(5, 4)) * 10.0 ** rng.uniform(-3, 3)
+    step = PrivateWhitening(bound=bound)
+    change = np.linalg.norm(step.moments(X) - step.moments(X[:-1]))
+    assert change <= 1 + 1e-12
+    full = np.r_[X[:-1], [[1e6, 0, 0, 0]]]
+    assert np.linalg.norm(step.moments(full) - step.moments(X[:-1])) == pytest.approx(1.0)
+
+
+def test_whitening_adds_the_noise_its_event_says(monkeypatch):
+    seen = {}
+
+    def release(exact, noise_std, rng):
+        seen.update(exact=exact, noise=noise_std)
+        return exact
+
+    monkeypatch.setattr(whitening_module, "gaussian_release", release)
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    step = PrivateWhitening(noise_multiplier=7.0)
+    step.fit(X, n_records=50, rng=np.random.default_rng(1))
+    assert seen["noise"] == 7.0
+    assert step.event.noise_multiplier == 7.0
+    np.testing.assert_allclose(seen["exact"], step.moments(X))
+
+
+def test_whitening_evens_out_the_directions():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 5)) * [20, 5, 1, 1, 1]
+    rows = X / np.linalg.norm(X, axis=1, keepdims=True)
+    after = PrivateWhitening(noise_multiplier=5.0).fit(rows, n_records=20_000, rng=rng).apply(rows)
+
+    def spread(Z):
+        values = np.linalg.eigvalsh(Z.T @ Z)
+        return values[-1] / values[0]
+
+    assert spread(rows) > 50
+    assert spread(after) < 5
+    np.testing.assert_allclose(np.linalg.norm(after, axis=1), 1.0)
+
+
+def test_whitening_does_not_depend_on_the_length_of_a_row_and_keeps_zeros():
+    transform = WhiteningTransform(np.array([[2.0, 0.5], [0.5, 1.0]]))
+    X = np.array([[3.0, -1.0], [0.0, 0.0]])
+    np.testing.assert_allclose(transform.apply(X * 1e200), transform.apply(X))
+    np.testing.assert_array_equal(transform.apply(X)[1], 0.0)
+
+
+def test_whitened_model_survives_saving():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 6)), rng.integers(0, 3, 200)
+    mechanism = Preprocessed((UnitNorm(), PrivateWhitening()), DPSGD(classes=(0, 1, 2), steps=5))
+    model = mechanism.calibrated(1.0, 1e-5).train(X, y, random_state=0, n_records=200).model
+    again = PreprocessedModel.from_parts(json.loads(json.dumps(model.config())), model.arrays())
+    np.testing.assert_array_equal(again.outputs(X), model.outputs(X))
+
+
+def test_whitening_without_noise_is_refused():
+    with pytest.raises(ValueError, match="no noise yet"):
+        _ = PrivateWhitening().event
+    with pytest.raises(ValueError, match="ridge"):
+        PrivateWhitening(ridge=0.0)
+
+
+# ---- private target
+
+
+def inner_net():
+    return DPSGD(hidden=(8,), loss="huber", steps=40, learning_rate=0.5, sampling_rate=1.0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(y=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6), new=st.floats(-1e6, 1e6))
+def test_one_target_moves_the_sums_by_at_most_the_sensitivity(y, new):
+    step = PrivateTarget(inner_net(), (-3.0, 7.0))
+    assert np.linalg.norm(step.moments([*y, new]) - step.moments(y)) <= SENSITIVITY * (1 + 1e-12)
+
+
+def test_the_sensitivity_is_reached():
+    step = PrivateTarget(inner_net(), (-3.0, 7.0))
+    assert np.linalg.norm(step.moments([0.0, 7.0]) - step.moments([0.0])) == pytest.approx(SENSITIVITY)
+
+
+def test_target_noise_is_what_the_event_says(monkeypatch):
+    seen = {}
+
+    def release(exact, noise_std, rng):
+        seen["noise"] = noise_std
+        return exact
+
+    monkeypatch.setattr(private_target_module, "gaussian_release", release)
+    mechanism = PrivateTarget(inner_net(), (0.0, 1.0)).calibrated(1.0, 1e-5)
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    mechanism.train(X, X[:, 0], random_state=0, n_records=100)
+    assert seen["noise"] == pytest.approx(SENSITIVITY * mechanism.noise_multiplier)
+
+
+def test_predictions_follow_the_units_of_the_target():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 3))
+    y = X[:, 0] + 0.1 * rng.normal(size=2000)
+    a, b = 250.0, 9000.0
+    plain = PrivateTarget(inner_net(), (-8.0, 8.0)).calibrated(2.0, 1e-5)
+    moved = replace(plain, y_bounds=(b - 8 * a, b + 8 * a))
+    small = plain.train(X, y, random_state=1, n_records=2000).model.outputs(X)
+    large = moved.train(X, a * y + b, random_state=1, n_records=2000).model.outputs(X)
+    np.testing.assert_allclose(large, a * small + b, rtol=1e-4, atol=1e-2 * a)
+
+
+def test_target_scale_folds_behind_preprocessing_too():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 3))
+    y = 1000 + X[:, 0]
+    mechanism = PrivateTarget(Preprocessed((UnitNorm(),), inner_net()), (0.0, 2000.0)).calibrated(4.0, 1e-4)
+    model = mechanism.train(X, y, random_state=0, n_records=500).model
+    assert isinstance(model, PreprocessedModel)
+    # noise of the mean: 1000 * sqrt(5/4) * noise / n; five standard deviations, plus what training adds in its scale
+    tolerance = 5 * 1000 * SENSITIVITY * mechanism.noise_multiplier / 500 + 0.3 * 1000
+    assert abs(model.outputs(X).mean() - 1000) < tolerance
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_private_target_stays_within_the_budget(accountant):
+    mechanism = PrivateTarget(inner_net(), (0.0, 1.0)).calibrated(1.0, 1e-5, accountant=accountant)
+    spent = epsilon_of(mechanism.event, 1e-5, accountant)
+    assert 0.9 <= spent <= 1.0
+
+
+def test_private_target_refuses_what_it_cannot_fold():
+    X = np.zeros((20, 2))
+    classifier = PrivateTarget(DPSGD(classes=(0, 1), steps=2, noise_multiplier=1.0), (0, 1), noise_multiplier=1.0)
+    with pytest.raises((TypeError, ValueError)):
+        classifier.train(X, np.zeros(20), random_state=0, n_records=20)
+    with pytest.raises(ValueError, match="no noise yet"):
+        PrivateTarget(inner_net(), (0, 1)).train(X, np.zeros(20))
+    with pytest.raises(ValueError, match="y_bounds"):
+        PrivateTarget(inner_net(), (1, 1))
+
+
+def test_private_target_reports_a_budget_it_cannot_meet():
+    # noise that is already set is kept, so this mechanism spends more than the budget whatever it is asked for
+    step = PrivateWhitening(noise_multiplier=0.5)
+    mechanism = PrivateTarget(Preprocessed((step,), DPSGD(loss="huber", steps=2)), (0, 1))
+    with pytest.raises(BudgetError, match="preprocessing steps alone"):
+        mechanism.calibrated(0.1, 1e-5)
+
+
+def test_recipe_is_frozen_public_information():
+    plan = recipe("regression", n_records=500, n_features=3, epsilon=1.0, delta=1e-5)
+    assert isinstance(plan, Recipe)
+    with pytest.raises(AttributeError):
+        plan.train_share = 0.1
