@@ -1,6 +1,7 @@
 """Private, honest uncertainty: differentially private models with valid prediction sets, from all the data."""
 
 from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, sets, training
+from dpscp.budget import BudgetStore
 from dpscp.calibration import Calibration, calibrate
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.exceptions import BudgetError, GuaranteeWarning, NotFittedError, SeededWarning
@@ -14,6 +15,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Budget",
     "BudgetError",
+    "BudgetStore",
     "Calibration",
     "Certificate",
     "GuaranteeWarning",

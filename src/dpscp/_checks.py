@@ -87,7 +87,8 @@ def check_range(name: str, value: object) -> tuple[float, float]:
     low, high = real_number(f"{name}[0]", ends[0]), real_number(f"{name}[1]", ends[1])
     if not low < high:
         raise ValueError(f"{name} must satisfy low < high, got ({low:g}, {high:g})")
-    if not (math.isfinite(high - low) and math.isfinite(low + high)):
+    # the search halves low + high of every bracket inside
+    if not (math.isfinite(high - low) and math.isfinite(2 * max(abs(low), abs(high)))):
         raise ValueError(f"{name} is wider than a float can hold, got ({low:g}, {high:g}); narrow the range")
     return low, high
 
@@ -102,11 +103,14 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
 
 def check_scores(scores: Any, *, name: str = "scores") -> NDArray[Any]:
     """A one-dimensional array of real, finite numbers; messages carry nothing from the array itself."""
-    array = np.asarray(scores)
-    if array.dtype == np.bool_ or not (
-        np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)
-    ):
-        raise TypeError(f"{name} must be real numbers (float or integer dtype), got dtype {array.dtype}")
+    array = None
+    try:
+        array = np.asarray(scores)
+    except (ValueError, TypeError, OverflowError):
+        pass  # NumPy's own message may count rows
+    if array is None or array.dtype.kind not in "fiu":
+        kind = "a ragged sequence" if array is None else f"dtype kind {array.dtype.kind!r}"
+        raise TypeError(f"{name} must be real numbers (float or integer dtype), got {kind}")
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got {array.ndim} dimensions")
     return array

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp import persistence
 from dpscp._checks import check_choice, check_count, check_range
+from dpscp.budget import BudgetStore
 from dpscp.calibration import calibration_rule, find_thresholds
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate
@@ -55,11 +56,18 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
 
     _task: ClassVar[str]
 
-    def _fit(self, X: Any, rows: NDArray[np.float64], targets: NDArray[Any], request: Request) -> Self:
+    def _fit(
+        self, X: Any, rows: NDArray[np.float64], targets: NDArray[Any], request: Request, store: BudgetStore | None
+    ) -> Self:
         """Train, score, find thresholds; the fitted attributes are set at the very end."""
         seed = seed_of(self.random_state)
         strategy = choose_strategy(request)
         groups, group_values = self._groups(X, targets, request)
+        reservation = None
+        if store is not None:
+            if not isinstance(store, BudgetStore):
+                raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
+            reservation = store.reserve(self._planned_ledger(request, strategy), note=f"{type(self).__name__}.fit")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told once, above
             training_seed, split_seed, search_seed = _child_seeds(seed)
@@ -96,6 +104,8 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
                 random_state=search_seed,
                 extra_assumptions=extra,
             )
+        if reservation is not None:
+            reservation.commit(found.ledger)
         self.model_ = trained.model
         self.threshold_ = found.values if group_values is not None else found.values[0]
         self.group_values_ = group_values
@@ -104,6 +114,27 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = found.certificates[0]
         self._tell()
         return self
+
+    def _planned_ledger(self, request: Request, strategy: Strategy) -> Ledger:
+        """What this fit is going to spend: the same steps from the same public numbers, on one made-up score."""
+        if strategy.mechanism is not None:
+            spent = Ledger().add("training", strategy.mechanism.event)
+        else:
+            spent = Ledger().then(request.estimator.ledger)
+        # Result C searches like 'corrected', which needs no trained model to be planned
+        guarantee = "corrected" if strategy.guarantee == "stability" else strategy.guarantee
+        part = strategy.calibration_fraction or 1.0
+        rule = calibration_rule(guarantee, request.alphas, spent, request.n_records, part=part, grouped=request.grouped)
+        rehearsed = find_thresholds(
+            [np.zeros(1)],
+            rule,
+            spent=spent,
+            budget=request.budget,
+            score_range=(0.0, 1.0),
+            held_out=strategy.held_out,
+            accountant=request.accountant,
+        )
+        return rehearsed.ledger
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "certificate_")
@@ -328,8 +359,13 @@ class PrivateConformalClassifier(ClassifierMixin, _PrivateConformal):  # type: i
         self.accountant = accountant
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
-        """Train privately and calibrate; see the class for what is promised."""
+    def fit(self, X: Any, y: Any, *, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
+        """Train privately and calibrate; see the class for what is promised.
+
+        With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
+        the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
+        reservation has spent it.
+        """
         if not callable(self.conformity_score):
             check_choice("conformity_score", self.conformity_score, LABEL_SCORES)
         self._forget()
@@ -343,7 +379,7 @@ class PrivateConformalClassifier(ClassifierMixin, _PrivateConformal):  # type: i
                 GuaranteeWarning,
                 stacklevel=2,
             )
-        self._fit(X, rows, index, request)
+        self._fit(X, rows, index, request, budget)
         self.classes_ = public
         return self
 
@@ -499,8 +535,13 @@ class PrivateConformalRegressor(RegressorMixin, _PrivateConformal):  # type: ign
         self.accountant = accountant
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
-        """Train privately and calibrate; see the class for what is promised."""
+    def fit(self, X: Any, y: Any, *, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
+        """Train privately and calibrate; see the class for what is promised.
+
+        With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
+        the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
+        reservation has spent it.
+        """
         check_choice("conformity_score", self.conformity_score, INTERVAL_SCORES)
         self._forget()
         rows = checked_rows(self, X, reset=True)
@@ -511,7 +552,7 @@ class PrivateConformalRegressor(RegressorMixin, _PrivateConformal):  # type: ign
             )
         low, high = check_range("y_bounds", self.y_bounds)
         request = self._request(rows, fit_params, y_bounds=(low, high), quantile_pair=self._needs_pair())
-        return self._fit(X, rows, targets, request)
+        return self._fit(X, rows, targets, request, budget)
 
     def _needs_pair(self) -> bool:
         return self.conformity_score in ("cqr", "normalized")

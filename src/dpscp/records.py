@@ -20,7 +20,7 @@ from dpscp._checks import check_probability
 __all__ = ["check_levels", "checked_labels", "checked_rows", "checked_targets", "class_list", "group_index"]
 
 # The beginnings of scikit-learn messages that hold nothing from the records.
-_HARMLESS = ("Input X contains", "X has ", "The feature names", "Sparse data", "Complex data", "Feature names")
+_HARMLESS = ("Input X contains", "X has ", "The feature names", "Sparse data", "Feature names")
 
 
 def checked_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[np.float64]:
@@ -42,6 +42,8 @@ def _without_records(error: Exception) -> Exception:
     text = str(error)
     if text.startswith(_HARMLESS):
         return type(error)(text)
+    if text.startswith("Complex data"):  # the rest of that message is the array
+        return ValueError("Complex data not supported")
     if "Expected 2D array" in text:
         return ValueError("Expected 2D array for X, got another shape. Reshape your data to (n, n_features)")
     if "0 sample(s)" in text:

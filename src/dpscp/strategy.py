@@ -296,14 +296,11 @@ def corrected_model_outputs(
         scaler = model
         low, high = scaler.y_bounds
         y, unscale, model = (y - (low + high) / 2) * (2 / (high - low)), scaler.rescaled, scaler.inner
-    if isinstance(model, PreprocessedModel):
-        rows, model = model.transform(rows), model.inner
-    if not isinstance(model, DenseModel) or len(model.network.widths) > 2 or trained.trajectory is None:
-        return None, _NO_CORRECTION
-    if trained.trajectory.weights is None:
-        return None, _NO_CORRECTION
     labels = y if model.classes is None else np.asarray(model.classes)[y]
-    outputs = corrected_outputs(model, trained.trajectory, rows, labels)
+    try:
+        outputs = corrected_outputs(model, trained.trajectory, rows, labels)
+    except (TypeError, ValueError):  # hidden layers, Adam, or no trajectory
+        return None, _NO_CORRECTION
     return (outputs if unscale is None else unscale(outputs)), _CORRECTED
 
 

@@ -126,6 +126,7 @@ def test_every_count_is_exact(seed, dtype, score_range, size, path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "_BLOCK", 7)
         patch.setattr(room, "_LEVELS_A_READING", 4)
+        patch.setattr(room, "_PATIENCE", 2)
         sources = [scores, lambda: parts, iter(parts), Elsewhere(scores)]
         counters = [as_counter(source, score_range, len(path)) for source in sources]
         left, right = score_range
@@ -161,6 +162,7 @@ def test_every_source_walks_the_naive_path(seed, dtype, score_range, size, steps
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "_BLOCK", 7)
         patch.setattr(room, "_LEVELS_A_READING", 4)
+        patch.setattr(room, "_PATIENCE", 2)
         found = {
             "array": private_quantile(spread, **setting, random_state=seed),
             "chunks": private_quantile(chunks, **setting, random_state=seed),
@@ -211,16 +213,25 @@ def test_count_source_is_asked_ten_steps_at_a_time():
     assert source.questions == 2
 
 
-def test_array_is_sorted_only_where_the_bracket_is_small(monkeypatch):
-    scores = np.random.default_rng(0).uniform(size=20_000)
-    passes, extracted = [], []
-    one_pass, extract = ArrayCounts._pass, ArrayCounts._extract
-    monkeypatch.setattr(ArrayCounts, "_pass", lambda self, t: passes.append(t) or one_pass(self, t))
-    monkeypatch.setattr(ArrayCounts, "_extract", lambda self, a, b: extracted.append(out := extract(self, a, b)) or out)
-    private_quantile(scores, alpha=0.1, score_range=(0, 1e9), count_noise=5.0, steps=60, random_state=0)
-    assert len(passes) <= 8  # a range a billion times too wide costs no pass over the scores
-    assert len(extracted) == 1
-    assert extracted[0].size <= scores.size / 64
+@pytest.mark.parametrize(
+    ("scores", "score_range"),
+    [
+        (np.random.default_rng(0).uniform(size=20_000), (0, 1)),
+        (np.random.default_rng(0).uniform(size=20_000), (-1e9, 1e9)),  # a range far too wide costs no pass
+        (np.random.default_rng(0).choice([0.1, 0.3, 0.9], size=20_000), (0, 1)),  # ties keep the bracket full
+        (np.full(20_000, 0.3), (0, 1)),
+    ],
+    ids=["uniform", "wide", "three atoms", "one atom"],
+)
+def test_array_is_read_a_few_times_and_not_once_a_step(monkeypatch, scores, score_range):
+    read = []
+    one_pass, bracket = ArrayCounts._pass, ArrayCounts._bracket
+    monkeypatch.setattr(ArrayCounts, "_pass", lambda self, t: read.append(self._scores.size) or one_pass(self, t))
+    monkeypatch.setattr(
+        ArrayCounts, "_bracket", lambda self, a, b: read.append(self._scores.size) or bracket(self, a, b)
+    )
+    private_quantile(scores, alpha=0.1, score_range=score_range, count_noise=5.0, steps=60, random_state=0)
+    assert sum(read) <= 10 * scores.size
 
 
 class TestRoundDown:

@@ -85,9 +85,8 @@ def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: 
     def event_at(noise: float) -> DpEvent:
         return dpsgd_event(noise, sampling_rate, steps)
 
-    guess = 1.0
-    if accountant == "pld":  # Rényi accounting is quick and a little above the answer
-        guess = smallest_noise(event_at, epsilon, delta, accountant="rdp")
+    # the central limit of sampled Gaussian steps: mu^2 = rate^2 * steps * (exp(1 / noise^2) - 1)
+    guess = 1 / math.sqrt(math.log1p((gdp_mu(epsilon, delta) / sampling_rate) ** 2 / steps))
     return smallest_noise(event_at, epsilon, delta, accountant=accountant, guess=guess)
 
 

@@ -3,7 +3,7 @@
 A binary search over a public range asks for the count at one midpoint after the other. Reading the scores once for
 each question is slow, so each source answers in its own way:
 
-``ArrayCounts``    scores in memory: a few counting passes, then the few scores left in the bracket are sorted;
+``ArrayCounts``    scores in memory: a few counting passes, then passes over the few scores left in the bracket;
 ``ChunkCounts``    scores that are read in chunks, again and again: many midpoints are answered in one reading;
 ``StreamCounts``   scores that can be read only once: one exact dyadic histogram of the whole range;
 ``DaskCounts``     a Dask array: partitions count, only counts travel;
@@ -29,8 +29,10 @@ Counts = NDArray[np.int64]
 
 # Scores compared at once: the block and its comparison mask stay in the cache.
 _BLOCK = 1 << 16
-# The bracket is extracted and sorted once it holds less than this share of the scores.
-_EXTRACT_SHARE = 64
+# The bracket is copied out once it holds less than this share of the scores.
+_EXTRACT_SHARE = 16
+# Passes that may leave the bracket full before its ends are looked at.
+_PATIENCE = 7
 # Levels of the midpoint tree answered by one reading of a source: 2^10 - 1 thresholds.
 _LEVELS_A_READING = 10
 # Deepest histogram for a stream: 2^22 counters are 32 MB.
@@ -132,50 +134,63 @@ def _finite_ends(array: NDArray[Any]) -> tuple[Any, Any]:
 class ArrayCounts:
     """Scores in memory (any float or integer dtype, any stride): count, then extract.
 
-    Each pass halves the bracket; once it holds under 1/64 of the scores they are copied out and sorted, and the
-    remaining questions cost a binary search. Extra memory: a block, a mask, and a few times 1/64 of the scores.
+    Each pass halves the bracket; once it holds under 1/16 of the scores they are copied out, and the remaining
+    questions are answered from the copy in the same way. Where ties keep a bracket full, questions beyond the scores in
+    it are free. Extra memory: a few blocks and 1/16 of the scores.
     """
 
     def __init__(self, scores: Any, *, allow_empty: bool = False) -> None:
         self._scores = check_scores(scores)
         if self._scores.size == 0 and not allow_empty:
             raise ValueError("scores are empty: at least one is needed")
-        self._smallest, self._largest = _finite_ends(self._scores)
         self.size = int(self._scores.size)
-        self._known: dict[float, int] = {}
-        self._sorted: NDArray[Any] | None = None
+        # scores left out of the working copy because they lie below every later question
         self._base = 0
+        # the ends of the scores that can still be met, and the counts below and from them on
+        self._smallest, self._largest = _finite_ends(self._scores)
+        self._outside = 0, self.size
+        self._known: dict[float, int] = {}
+        self._passes = 0
 
     def count(self, left: float, right: float, steps_left: int) -> int:
         """#{scores <= (left + right) / 2}."""
         threshold = midpoint(left, right)
-        if not self._smallest <= threshold < self._largest:
-            # a wide public range costs no pass where there are no scores
-            self._known[threshold] = 0 if threshold < self._smallest else self.size
-            return self._known[threshold]
-        below, up_to = self._known.get(left, 0), self._known.get(right, self.size)
-        if self._sorted is None and steps_left > 1 and (up_to - below) * _EXTRACT_SHARE <= self.size:
-            low = left if left in self._known else -np.inf
-            high = right if right in self._known else np.inf
-            self._sorted, self._base = self._extract(low, high), below
-        if self._sorted is not None:
-            at_most = np.searchsorted(self._sorted, round_down(threshold, self._sorted.dtype), side="right")
-            return self._base + int(at_most)
-        self._known[threshold] = self._pass(threshold)
+        if self._smallest <= threshold < self._largest and steps_left > 1:
+            self._narrow(left, right)
+        if self._smallest <= threshold < self._largest:
+            self._known[threshold] = self._base + self._pass(threshold)
+        else:  # a wide public range, or a bracket of ties, costs no pass
+            below, from_there = self._outside
+            self._known[threshold] = below if threshold < self._smallest else from_there
         return self._known[threshold]
 
     def _pass(self, threshold: float) -> int:
-        bound = round_down(threshold, self._scores.dtype)
-        return sum(int(np.count_nonzero(self._scores[i : i + _BLOCK] <= bound)) for i in range(0, self.size, _BLOCK))
+        self._passes += 1
+        bound, scores = round_down(threshold, self._scores.dtype), self._scores
+        return sum(int(np.count_nonzero(scores[i : i + _BLOCK] <= bound)) for i in range(0, scores.size, _BLOCK))
 
-    def _extract(self, left: float, right: float) -> NDArray[Any]:
-        """The scores of the bracket (left, right], sorted."""
+    def _narrow(self, left: float, right: float) -> None:
+        """Copy the bracket out if few scores are left in it; else, after some passes, look where its scores end."""
+        below, up_to = self._known.get(left, 0), self._known.get(right, self.size)
+        low, high = left if left in self._known else -np.inf, right if right in self._known else np.inf
+        if (up_to - below) * _EXTRACT_SHARE <= self._scores.size:
+            kept = np.empty(up_to - below, dtype=self._scores.dtype)
+            filled = 0
+            for part in self._bracket(low, high):
+                kept[filled : filled + part.size] = part
+                filled += part.size
+            self._scores, self._base, self._passes = kept, below, 0
+        elif self._passes >= _PATIENCE:
+            ends = [(part.min().item(), part.max().item()) for part in self._bracket(low, high) if part.size]
+            self._smallest, self._largest = min(e[0] for e in ends), max(e[1] for e in ends)
+            self._outside, self._passes = (below, up_to), 0
+
+    def _bracket(self, left: float, right: float) -> Iterator[NDArray[Any]]:
+        """The scores of the bracket (left, right], block by block."""
         low, high = round_down(left, self._scores.dtype), round_down(right, self._scores.dtype)
-        parts = []
-        for i in range(0, self.size, _BLOCK):
+        for i in range(0, self._scores.size, _BLOCK):
             block = self._scores[i : i + _BLOCK]
-            parts.append(block[(block > low) & (block <= high)])
-        return np.sort(np.concatenate(parts))
+            yield block[(block > low) & (block <= high)]
 
 
 class LookaheadCounter:

@@ -31,7 +31,7 @@ from dpscp.privacy import dpsgd_event, noise_multiplier, non_private_event, secu
 from dpscp.training._progress import progress
 from dpscp.training.descent import GRID, Descent, GridNoise, Records, UpdateRule, everyone, poisson_batches, run
 from dpscp.training.draws import batch_limits
-from dpscp.training.labels import check_classes, encode_labels, encode_targets, found_labels, real_targets
+from dpscp.training.labels import check_classes, encode_labels, encode_targets, found_labels
 from dpscp.training.mechanism import Trained, Trajectory
 from dpscp.training.networks import CLIP_SLACK, DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.stability import Stability, stability_dpsgd_fixed_normaliser
@@ -39,9 +39,6 @@ from dpscp.training.stability import Stability, stability_dpsgd_fixed_normaliser
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 
 Array = NDArray[Any]
-
-# The names targets.py reads here; they go once it imports labels.py itself.
-_check_classes, _labels, _real_targets = check_classes, found_labels, real_targets
 
 LOSSES = ("cross_entropy", "logistic", "squared", "huber", "pinball")
 SCHEDULES = ("constant", "cosine", "linear")

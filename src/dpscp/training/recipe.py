@@ -37,15 +37,17 @@ TASKS = ("classification", "regression")
 FEATURES = ("unit", "clipped", "bounded", "standardized")
 FULL_DATA = ("universal", "corrected", "asymptotic", "finite", "stability")
 
-# Rows wider than this are treated as embeddings (linear head behind whitening), narrower ones as tables.
-WIDEST_TABLE = 256
+# Rows wider than this are treated as embeddings (a linear head behind whitening), narrower ones as tables. A
+# classifier on one-hot tables gains more from whitening than from hidden layers; a regression needs the
+# lengths that unit rows lose.
+WIDEST_TABLE = {"classification": 32, "regression": 256}
 # A d x d second moment and its eigenvectors are affordable up to here.
 WIDEST_WHITENING = 2048
 # Full batches up to this many records; one step of a small net on them takes about ten milliseconds.
 LARGEST_BATCH = 50_000
-# Below it, private feature scales of rows bounded by their norm are too noisy for a classifier: centring and
-# whitening do better.
-WEAK_SIGNAL = 500
+# Below it hidden layers do not pay for a classifier, and centring and whitening do better than private
+# feature scales.
+WEAK_SIGNAL = 300
 SEARCH_STEPS = 12
 
 
@@ -143,9 +145,11 @@ def recipe(
         `corrected` restrict training.
     features : how rows are bounded. "unit": every row is scaled to norm one; "clipped": rows are shortened to
         `feature_bound`; "bounded": public `feature_bounds` (low, high) for each feature; "standardized": the
-        caller has already brought features to about mean 0 and spread 1 (and answers for the privacy of that).
+        caller has already brought features to about mean 0 and spread 1 (and answers for the privacy of
+        that).
     y_bounds : public bounds of the target: its mean and scale are then released privately inside them. None:
-        the target already has about mean 0 and spread 1.
+        the target already has about mean 0 and spread 1. Not used under `stability`, whose target must come on
+        a public scale: put `ScaledTarget` in front.
     quantiles : levels of a pinball model instead of a model of the mean (regression).
     train_epsilon : the training budget at the same delta, where the caller has decided it; None: from
         `train_share`.
@@ -195,10 +199,11 @@ def recipe(
         )
     if guarantee == "stability":
         mechanism = _stable(problem, bounds, why)
-    elif bounds.is_wide or (task == "classification" and bounds.is_direction and n * mu < WEAK_SIGNAL):
+    elif d > WIDEST_TABLE[task] or (task == "classification" and n * mu < WEAK_SIGNAL):
         mechanism = _embedding(problem, bounds, guarantee, why)
     else:
         mechanism = _table(problem, bounds, guarantee, why)
+    # under `stability` a private scale would depend on the records and void the shift bound
     if task == "regression" and y_bounds is not None and guarantee != "stability":
         mechanism = PrivateTarget(mechanism, y_bounds)
         why["target_share"] = (mechanism.share, "part of the training mu^2 that releases the target's mean and scale")
@@ -231,22 +236,21 @@ class _Rows:
             return float(self.bound)
         return {"unit": 1.0, "bounded": math.sqrt(self.width), "standardized": 4 * math.sqrt(self.width)}[self.kind]
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether rows are treated as embeddings."""
-        return self.width > WIDEST_TABLE
-
-    @property
-    def is_direction(self) -> bool:
-        """Whether rows are bounded by their norm, not feature by feature."""
-        return self.kind in ("unit", "clipped")
-
     def public_steps(self) -> tuple[Step, ...]:
         """Steps that bound a row with public constants only."""
         if self.kind == "bounded":
             assert self.bounds is not None
             return (PublicBounds(*self.bounds),)
         return (UnitNorm(),) if self.kind == "unit" else (NormClip(self.norm),)
+
+    def direction_steps(self, *, whiten: bool) -> tuple[Step, ...]:
+        """Steps after which rows have norm one and no common direction; the length of a wide row says little."""
+        first: tuple[Step, ...] = (UnitNorm(),)
+        if self.kind == "bounded":
+            first = (*self.public_steps(), *first)
+        if self.kind != "standardized":
+            first = (*first, PrivateCentring(), UnitNorm())
+        return (*first, PrivateWhitening()) if whiten else first
 
     def standardizing_steps(self) -> tuple[Step, ...]:
         """Steps after which every feature has about mean 0 and spread 1."""
@@ -286,7 +290,7 @@ def _table(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tuple[
     """A small dense net (a linear head where the signal is too weak) on standardised features."""
     s = problem.signal
     if problem.task == "classification":
-        hidden = _by_signal(s, ((100, ()), (500, (32,)), (10_000, (64,)), (math.inf, (128,))))
+        hidden = _by_signal(s, ((10_000, (64,)), (math.inf, (128,))))
     else:
         hidden = _by_signal(s, ((60, ()), (1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
     # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
@@ -342,15 +346,15 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tu
     why |= {
         "hidden": ((), "wide rows: a linear head, whose noise does not grow with the width"),
         "clip_norm": (clip, "a quarter of the largest gradient norm: lets confident errors pull no harder than others"),
-        "learning_rate": (rate, f"{noise:.2g} * signal / clip_norm / steps, times 1 - momentum: noise of about that in an output"),
+        "learning_rate": (
+            rate,
+            f"{noise:.2g} * signal / clip_norm / steps, times 1 - momentum: that much noise in an output",
+        ),
         "steps": (steps, "as few as the largest stable learning rate allows; at the same sum more change little"),
         "sampling_rate": (1.0, "full batches: the least noise for a budget, and a short run"),
         "momentum": (momentum, "the same sum in few steps: without it a learning rate this large is unstable"),
         "whitening": (whiten, "evens out directions; rows wider than 2048 go without"),
     }
-    steps_before: tuple[Step, ...] = (*rows.public_steps(), PrivateCentring(bound=rows.norm), UnitNorm())
-    if whiten:
-        steps_before = (*steps_before, PrivateWhitening())
     engine = problem.engine(
         steps=steps,
         learning_rate=rate,
@@ -359,7 +363,7 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tu
         feature_bound=1.0,
         keep_trajectory=guarantee == "corrected",
     )
-    return _behind(steps_before, engine, 0.2, why)
+    return _behind(rows.direction_steps(whiten=whiten), engine, 0.2, why)
 
 
 def _stable(problem: _Problem, rows: _Rows, why: dict[str, tuple[object, str]]) -> Mechanism:
@@ -378,7 +382,7 @@ def _stable(problem: _Problem, rows: _Rows, why: dict[str, tuple[object, str]]) 
     why |= {
         "hidden": ((), "only convex training has a useful shift bound"),
         "clip_norm": (clip, "no gradient is longer, so clipping never bends the loss"),
-        "learning_rate": (rate, "at most 2 / smoothness, so that steps bring two runs no farther apart"),
+        "learning_rate": (rate, "below 2 / smoothness, so that steps bring two runs no farther apart"),
         "steps": (
             steps,
             "their sum of step sizes sets the buffer: about .06 in units of the score, or what noise allows",

@@ -42,7 +42,7 @@ class ScaledTargetModel:
         """Outputs (n, k) in the target's own units."""
         return self.rescaled(self.inner.outputs(X))
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:  # noqa: ARG002
         """Refused: this is a regression model."""
         raise TypeError("predict_proba needs a classification model; this one was trained for regression")
 
@@ -66,7 +66,7 @@ class ScaledTargetModel:
 class ScaledTarget:
     """A mechanism in front of which targets are clipped to public bounds and rescaled to [-1, 1]; no privacy cost.
 
-    A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the range of the target.
+    A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the target's range.
 
     Theory: section 1.1
     """

@@ -1,0 +1,455 @@
+"""A study's total privacy budget in one SQLite file that several processes and many months can share.
+
+    store = BudgetStore("study.budget", epsilon=3.0, delta=1e-6)      # once; later BudgetStore("study.budget")
+    clf.fit(X, y, budget=store)                                       # reserves, trains, commits
+    store.remaining()
+
+Before a fit uses a record it *reserves* what it is going to spend; after it has finished it *commits* what it spent. A
+reservation without a commit counts as spent: whoever kills a fit half-way has still looked at the records. A
+reservation is written in one transaction that first takes the only write lock and then adds everything up, so two
+processes can never both get the last share.
+
+The file only grows: the database refuses to change or delete a line, each line carries the digest of the one before,
+and all digests are checked whenever the file is read. The order is the line number and never the clock. What the file
+cannot do is protect itself from its owner: a copy or an older backup knows nothing of what was spent since.
+"""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import sqlite3
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+from dpscp._checks import check_probability
+from dpscp.exceptions import BudgetError
+from dpscp.privacy import Budget, Ledger, compose, delta_of, epsilon_of
+from dpscp.privacy.events import possible_histories, require_event
+
+__all__ = ["BudgetStore", "Line", "Reservation"]
+
+_FORMAT = "dpscp-budget"
+_VERSION = 1
+# "DPSB" in SQLite's application_id: `file study.budget` and a foreign database tell themselves apart.
+_APPLICATION_ID = 0x44505342
+_LOCK_SECONDS = 60.0
+_FIRST_DIGEST = "0" * 64
+# As many combinations of parallel parts as the accounting of the privacy room looks at one by one.
+_MOST_HISTORIES = 64
+# Grid of the profiles used beyond that, and what lies beyond their ends: both only ever raise epsilon.
+_PROFILE_STEP = 1e-3
+_PROFILE_TAIL = 1e-15
+
+_SCHEMA = (
+    "CREATE TABLE lines (line INTEGER PRIMARY KEY CHECK (line >= 0), kind TEXT NOT NULL CHECK (kind IN "
+    "('budget', 'reserve', 'commit')), reservation TEXT NOT NULL, written TEXT NOT NULL, note TEXT NOT NULL, "
+    "content TEXT NOT NULL, digest TEXT NOT NULL, UNIQUE (kind, reservation))",
+    "CREATE TRIGGER no_update BEFORE UPDATE ON lines BEGIN SELECT RAISE(ABORT, 'lines are never changed'); END",
+    "CREATE TRIGGER no_delete BEFORE DELETE ON lines BEGIN SELECT RAISE(ABORT, 'lines are never deleted'); END",
+    # INSERT OR REPLACE deletes without asking the trigger above
+    "CREATE TRIGGER in_order BEFORE INSERT ON lines WHEN NEW.line IS NOT (SELECT COALESCE(MAX(line), -1) + 1 FROM "
+    "lines) OR EXISTS (SELECT 1 FROM lines WHERE kind = NEW.kind AND reservation = NEW.reservation) "
+    "BEGIN SELECT RAISE(ABORT, 'lines are only appended'); END",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the file: the budget itself (line 0), a reservation, or the commit that replaces one."""
+
+    line: int
+    kind: str
+    reservation: str
+    written: str
+    note: str
+    content: str
+    digest: str
+
+    def expected_digest(self, previous: str) -> str:
+        """The digest that binds this line to everything before it."""
+        fields = [previous, self.line, self.kind, self.reservation, self.written, self.note, self.content]
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A share that already counts as spent; ``commit`` replaces it by what really happened."""
+
+    store: "BudgetStore"
+    identity: str
+
+    def commit(self, spent: Ledger | DpEvent, note: str | None = None) -> None:
+        """See ``BudgetStore.commit``."""
+        self.store.commit(self, spent, note)
+
+
+class BudgetStore:
+    """The total budget of a study and everything spent from it, in one file.
+
+    With ``epsilon`` and ``delta`` the file is created (or, if it exists with the same budget, opened); without, it must
+    exist. The object holds the path only: it can be pickled and used from several processes at once.
+
+    Promise: the composition of everything ever reserved and not replaced by a smaller commit is (epsilon, delta)-DP for
+    adding or removing one record, whatever processes run at once and wherever they are killed. It holds for one set of
+    records and for releases that go through the store; copies of the file do not know of each other.
+
+    Raises ``BudgetError`` when a share does not fit, ``ValueError`` for a file that is foreign, altered, damaged or too
+    new, ``PermissionError`` for one that cannot be written, ``TimeoutError`` when another process holds the lock for a
+    minute, ``OSError`` for a full disk. After any of them the file is as it was before the call.
+
+    >>> import tempfile, os
+    >>> from dpscp.privacy import gaussian_event
+    >>> path = os.path.join(tempfile.mkdtemp(), "study.budget")
+    >>> store = BudgetStore(path, epsilon=1.0, delta=1e-6)
+    >>> reservation = store.reserve(gaussian_event(8.0), note="first model")
+    >>> reservation.commit(gaussian_event(10.0))
+    >>> 0 < store.remaining() < 1, BudgetStore(path).ledger().entries[0].note
+    (True, 'first model')
+
+    Theory: section 1.8
+    """
+
+    def __init__(self, path: str | PathLike[str], epsilon: float | None = None, delta: float | None = None) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        if (epsilon is None) != (delta is None):
+            raise ValueError("give both epsilon and delta to create a store, or neither to open one")
+        if epsilon is None or delta is None:
+            if not os.path.exists(self.path):
+                raise FileNotFoundError(
+                    f"no budget store at {self.path!r}; create it with BudgetStore(path, epsilon=..., delta=...)"
+                )
+            self._read()
+            return
+        wanted = Budget(epsilon, delta)
+        with self._transaction(create=True) as connection:
+            if connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0:
+                self._create(connection, wanted)
+        existing = self.budget
+        if existing != wanted:
+            raise ValueError(
+                f"{self.path!r} exists with epsilon = {existing.epsilon:g}, delta = {existing.delta:g}; open it "
+                "without a budget, or take another path: a budget is never changed afterwards"
+            )
+
+    def __repr__(self) -> str:
+        return f"BudgetStore({self.path!r})"
+
+    # ---- what is known
+
+    @property
+    def budget(self) -> Budget:
+        """The total that was fixed when the file was created."""
+        return _budget_of(self._read())
+
+    def lines(self) -> tuple[Line, ...]:
+        """Everything in the file, in order, checked."""
+        return self._read()
+
+    def ledger(self) -> Ledger:
+        """What counts as spent: every commit, and every reservation that was never committed."""
+        return _ledger_of(self._read())
+
+    def spent(self, delta: float | None = None) -> float:
+        """Epsilon of everything that counts as spent, at ``delta`` (default: the budget's)."""
+        lines = self._read()
+        budget = _budget_of(lines)
+        return _epsilon(_ledger_of(lines), budget.delta if delta is None else check_probability("delta", delta))
+
+    def remaining(self, delta: float | None = None) -> float:
+        """How far epsilon at ``delta`` (default: the budget's) lies below the total.
+
+        Composition is not a sum, so this is a summary and not a price list: ``fits`` answers for one event.
+        """
+        lines = self._read()
+        budget = _budget_of(lines)
+        return budget.epsilon - _epsilon(
+            _ledger_of(lines), budget.delta if delta is None else check_probability("delta", delta)
+        )
+
+    def fits(self, event: Ledger | DpEvent) -> bool:
+        """Whether this could be reserved now; another process may be faster, so only ``reserve`` decides."""
+        lines = self._read()
+        budget = _budget_of(lines)
+        return _epsilon(_ledger_of(lines).then(_as_ledger(event, "")), budget.delta) <= budget.epsilon
+
+    def summary(self) -> str:
+        """A few lines for a person: the total, what is spent, and every line of the file."""
+        lines = self._read()
+        budget, ledger = _budget_of(lines), _ledger_of(lines)
+        spent = _epsilon(ledger, budget.delta)
+        done = {line.reservation for line in lines if line.kind == "commit"}
+        text = [
+            f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g}",
+            f"spent: epsilon {spent:.4g}; remaining {budget.epsilon - spent:.4g}",
+        ]
+        for line in lines[1:]:
+            state = " (never committed: counts as spent)" if line.kind == "reserve" else ""
+            if line.kind == "commit" or line.reservation not in done:
+                text.append(f"{line.line}: {line.written} {line.kind} {line.note}{state}")
+        return "\n".join(text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON values."""
+        lines = self._read()
+        budget, ledger = _budget_of(lines), _ledger_of(lines)
+        spent = _epsilon(ledger, budget.delta)
+        return {
+            "path": self.path,
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "spent": spent,
+            "remaining": budget.epsilon - spent,
+            "entries": json.loads(ledger.to_json())["entries"],
+            "lines": [
+                {"line": x.line, "kind": x.kind, "reservation": x.reservation, "written": x.written, "note": x.note}
+                for x in lines
+            ],
+        }
+
+    # ---- what is spent
+
+    def reserve(self, event: Ledger | DpEvent, note: str = "") -> Reservation:
+        """Set a share aside before any record is used; ``BudgetError`` if it does not fit.
+
+        The share counts as spent from now on, whatever happens to this process.
+        """
+        share = _as_ledger(event, note)
+        self.fits(share)  # accounting is cached: the lock below is then held for milliseconds only
+        identity = uuid.uuid4().hex
+        with self._transaction() as connection:
+            lines = _checked_lines(connection)
+            self._require(lines, _ledger_of(lines).then(share), "the share does not fit")
+            _append(connection, lines, "reserve", identity, note, share.to_json())
+        return Reservation(self, identity)
+
+    def commit(self, reservation: Reservation, spent: Ledger | DpEvent, note: str | None = None) -> None:
+        """Replace a reservation by what was spent; ``note=None`` keeps the reservation's note.
+
+        If that is more than was reserved and no longer fits, ``BudgetError`` is raised, the reservation stays and the
+        caller must not release anything.
+        """
+        with self._transaction() as connection:
+            lines = _checked_lines(connection)
+            known = [line for line in lines if line.reservation == reservation.identity]
+            if [line.kind for line in known] != ["reserve"]:
+                raise ValueError("this reservation is not in the store, or it was committed before")
+            note = known[0].note if note is None else note
+            share = _as_ledger(spent, note)
+            self._require(
+                lines,
+                _ledger_of(lines, without=reservation.identity).then(share),
+                "the run spent more than it had reserved: release nothing of it",
+            )
+            _append(connection, lines, "commit", reservation.identity, note, share.to_json())
+
+    @staticmethod
+    def _require(lines: tuple[Line, ...], total: Ledger, trouble: str) -> None:
+        budget = _budget_of(lines)
+        spent = _epsilon(total, budget.delta)
+        if not spent <= budget.epsilon:
+            before = _epsilon(_ledger_of(lines), budget.delta)
+            raise BudgetError(
+                f"{trouble}: the store would hold epsilon = {spent:.4g} at delta = {budget.delta:g}, over its total of "
+                f"{budget.epsilon:g} (now {before:.4g}); spend less, or start a new study with new records"
+            )
+
+    # ---- the file
+
+    def _create(self, connection: sqlite3.Connection, budget: Budget) -> None:
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+        content = json.dumps({"format": _FORMAT, "version": _VERSION, "epsilon": budget.epsilon, "delta": budget.delta})
+        _append(connection, (), "budget", "", "", content)
+
+    def _read(self) -> tuple[Line, ...]:
+        # a writer that was killed leaves a journal, and reading rolls it back: that needs the right to write
+        with self._errors(), self._connection("rw") as connection:
+            return _checked_lines(connection)
+
+    @contextmanager
+    def _transaction(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+        """The only write lock, taken before anything is read; all or nothing."""
+        with self._errors(), self._connection("rwc" if create else "rw") as connection:
+            # every write reaches the disk, the folder's entry included, before the transaction counts
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _connection(self, mode: str) -> Iterator[sqlite3.Connection]:
+        quoted = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        connection = sqlite3.connect(
+            f"file:{quoted}?mode={mode}", uri=True, timeout=_LOCK_SECONDS, isolation_level=None
+        )
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """SQLite's errors as errors that say what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._explained(error) from None
+
+    def _explained(self, error: sqlite3.Error) -> Exception:
+        code = getattr(error, "sqlite_errorcode", None)
+        primary = None if code is None else code & 0xFF
+        if primary == sqlite3.SQLITE_FULL:
+            return OSError(
+                errno.ENOSPC, "the disk is full: nothing was written; free some space and try again", self.path
+            )
+        if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+            return PermissionError(
+                errno.EACCES,
+                "the budget store cannot be written, so nothing may be spent; make the file and its folder writable",
+                self.path,
+            )
+        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return TimeoutError(
+                errno.ETIMEDOUT,
+                f"another process has held the budget store for {_LOCK_SECONDS:g} s; wait for it and try again",
+                self.path,
+            )
+        if primary == sqlite3.SQLITE_CANTOPEN:
+            return OSError(
+                errno.EIO, "the budget store cannot be opened: check that its folder exists and may be used", self.path
+            )
+        if primary == sqlite3.SQLITE_IOERR:
+            return OSError(
+                errno.EIO, "writing the budget store failed: nothing was spent; check the disk and try again", self.path
+            )
+        return ValueError(
+            f"{self.path!r} is not a budget store, or it is damaged ({error}); restore it from a backup and treat "
+            "everything since that backup as spent"
+        )
+
+
+def _checked_lines(connection: sqlite3.Connection) -> tuple[Line, ...]:
+    """All lines, with every digest checked."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    if not tables:
+        raise ValueError("the budget store is empty: its creation was interrupted; create it again with its budget")
+    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+        raise ValueError("this SQLite file is not a budget store")
+    if version != _VERSION:
+        raise ValueError(f"the budget store has version {version}, this release reads {_VERSION}: update dpscp")
+    rows = connection.execute(
+        "SELECT line, kind, reservation, written, note, content, digest FROM lines ORDER BY line"
+    ).fetchall()
+    lines = tuple(Line(*row) for row in rows)
+    previous = _FIRST_DIGEST
+    for place, line in enumerate(lines):
+        if line.line != place or line.digest != line.expected_digest(previous):
+            raise ValueError(f"the budget store was altered at line {place}; restore it from a backup")
+        previous = line.digest
+    if not lines or lines[0].kind != "budget":
+        raise ValueError("the budget store was altered: it has no budget; restore it from a backup")
+    return lines
+
+
+def _append(
+    connection: sqlite3.Connection, lines: tuple[Line, ...], kind: str, reservation: str, note: str, content: str
+) -> None:
+    # a clock that went backwards must not make the file look out of order
+    written = max(datetime.now(UTC).isoformat(timespec="seconds"), lines[-1].written if lines else "")
+    line = Line(len(lines), kind, reservation, written, str(note), content, "")
+    digest = line.expected_digest(lines[-1].digest if lines else _FIRST_DIGEST)
+    connection.execute(
+        "INSERT INTO lines VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (line.line, line.kind, line.reservation, line.written, line.note, line.content, digest),
+    )
+
+
+def _budget_of(lines: tuple[Line, ...]) -> Budget:
+    try:
+        content = json.loads(lines[0].content)
+        return Budget(content["epsilon"], content["delta"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError("the budget store is damaged: its first line holds no budget") from None
+
+
+def _ledger_of(lines: tuple[Line, ...], without: str | None = None) -> Ledger:
+    """Commits, and reservations without one, as one ledger in the order of the reservations."""
+    shares: dict[str, Line] = {}
+    for line in lines[1:]:
+        shares[line.reservation] = line  # the commit comes later and takes the reservation's place
+    total = Ledger()
+    for identity, line in shares.items():
+        if identity != without:
+            total = total.then(Ledger.from_json(line.content))
+    # facts belong to one fit each and would overwrite one another
+    return Ledger(total.entries, {}, total.seeded)
+
+
+def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
+    if isinstance(event, Ledger):
+        return Ledger(event.entries, {}, event.seeded)
+    return Ledger().add("release", require_event(event), note)
+
+
+def _epsilon(ledger: Ledger, delta: float) -> float:
+    """Epsilon of the whole ledger, also where its parallel parts have too many combinations to look at each."""
+    if ledger.non_private_stages:
+        return math.inf
+    events = [entry.event for entry in ledger.entries]
+    if math.prod(len(possible_histories(e)) for e in events) <= _MOST_HISTORIES:
+        return ledger.epsilon(delta)
+    return _epsilon_by_profiles(events, delta)
+
+
+def _epsilon_by_profiles(events: Sequence[DpEvent], delta: float) -> float:
+    """An upper bound in time linear in the number of events.
+
+    A record lies in one part of each parallel event. Instead of trying all combinations, each such event is replaced by
+    the pair of distributions whose privacy profile is the largest of its parts' profiles: it dominates every part, and
+    domination survives composition.
+    """
+    parallel = Counter(e for e in events if len(possible_histories(e)) > 1)
+    plain = [e for e in events if e not in parallel]
+    losses = [_profile_loss(event).self_compose(count) for event, count in parallel.items()]
+    if plain:
+        losses.append(_profile_loss(compose(*plain)))
+    total = losses[0]
+    for loss in losses[1:]:
+        total = total.compose(loss)
+    return float(total.get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=256)
+def _profile_loss(event: DpEvent) -> pld.PrivacyLossDistribution:
+    """A privacy loss distribution that dominates the event, from its profile (both directions together)."""
+    top = max(1.0, min(200.0, epsilon_of(event, _PROFILE_TAIL)))
+    size = math.ceil(top / _PROFILE_STEP)
+    epsilons = np.arange(size + 1) * _PROFILE_STEP
+    deltas = np.minimum.accumulate(delta_of(event, epsilons))
+    # the profile at negative epsilon follows from swapping the two distributions
+    negative = (1 - np.exp(-epsilons[1:]) * (1 - deltas[1:]))[::-1]
+    profile = np.minimum.accumulate(np.concatenate([negative, deltas]))
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(_PROFILE_STEP, -size, size, profile)
+    return pld.PrivacyLossDistribution(pmf)

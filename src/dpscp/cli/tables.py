@@ -1,0 +1,146 @@
+"""Tables in files: CSV and Parquet, read without guessing types and written in one piece or not at all."""
+
+import csv
+import gzip
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dpscp.report.page import write_atomically
+
+__all__ = ["CommandError", "check_output", "column_names", "read_table", "write_table"]
+
+_CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
+_LONGEST_HEADER = 2**20
+
+
+class CommandError(Exception):
+    """What a command refuses, in one line with the remedy; nothing in it comes from the records."""
+
+
+def _kind(path: Path) -> str:
+    name = path.name.lower()
+    if name.endswith(_PARQUET):
+        return "parquet"
+    if name.endswith(_CSV):
+        return "csv"
+    raise CommandError(f"{str(path)!r} is neither CSV nor Parquet by its name; use .csv, .csv.gz, .tsv or .parquet")
+
+
+def _separator(path: Path, given: str | None) -> str:
+    return given or ("\t" if path.name.lower().endswith(".tsv") else ",")
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise CommandError(f"there is no file {str(path)!r}")
+
+
+def _pandas() -> Any:
+    try:
+        import pandas as pd
+    except ImportError:  # pragma: no cover (the test environment has it)
+        raise CommandError("tables need pandas and pyarrow: pip install 'dpscp[report]'") from None
+    return pd
+
+
+def column_names(path: Path, separator: str | None = None) -> list[str]:
+    """The column names of a table; no record is read."""
+    _require_file(path)
+    if _kind(path) == "parquet":
+        _pandas()
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            names = [str(name) for name in pq.read_schema(path).names]
+        except (pa.ArrowException, OSError, ValueError):
+            names = None
+        if names is None:
+            raise CommandError(f"{str(path)!r} cannot be read as Parquet")
+    else:
+        names = _csv_header(path, _separator(path, separator))
+    if len(set(names)) != len(names):
+        raise CommandError(f"{str(path)!r} has two columns of the same name; rename one")
+    return names
+
+
+def _csv_header(path: Path, separator: str) -> list[str]:
+    opened: Any = gzip.open if path.name.endswith(".gz") else open
+    names: list[str] = []
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            names = next(csv.reader(io.StringIO(file.readline(_LONGEST_HEADER)), delimiter=separator), [])
+    except (OSError, UnicodeDecodeError, csv.Error, EOFError):
+        names = []
+    # a file without a header would put its first record into the schema
+    if not names or any(not name.strip() or _is_number(name) for name in names):
+        raise CommandError(f"the first line of {str(path)!r} does not look like column names; add a line with them")
+    return names
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_table(path: Path, separator: str | None = None) -> Any:
+    """The table as a pandas frame. CSV cells stay texts (an empty one is missing): types come from the schema."""
+    column_names(path, separator)
+    pd = _pandas()
+    failed = False
+    try:
+        if _kind(path) == "parquet":
+            frame = pd.read_parquet(path)
+        else:
+            frame = pd.read_csv(
+                path,
+                sep=_separator(path, separator),
+                dtype=str,
+                keep_default_na=False,
+                na_values=[""],
+                encoding="utf-8-sig",
+                index_col=False,
+            )
+    except Exception:
+        failed = True  # raised outside the handler: the reader's own message may hold cells or line numbers
+    if failed:
+        raise CommandError(
+            f"{str(path)!r} cannot be read: rows of different length, another separator (--separator) or encoding?"
+        )
+    if frame.empty:
+        raise CommandError(f"{str(path)!r} holds no records")
+    return frame
+
+
+def check_output(path: Path, *inputs: Path) -> None:
+    """Refuse an output that cannot be written, before anything is spent."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise CommandError(f"{str(path)!r} is a folder; give the name of a file")
+    if any(given.exists() and path.exists() and path.samefile(given) for given in inputs):
+        raise CommandError(f"{str(path)!r} is the input; give another name for the output")
+    if not folder.is_dir():
+        raise CommandError(f"the folder {str(folder)!r} does not exist; create it first")
+    try:
+        handle, name = tempfile.mkstemp(prefix=".dpscp-", dir=folder)
+        os.close(handle)
+        os.unlink(name)
+    except OSError:
+        raise CommandError(f"the folder {str(folder)!r} cannot be written to; choose another place") from None
+
+
+def write_table(path: Path, frame: Any) -> None:
+    """Write the frame as CSV or Parquet, by the name of the file; a failure leaves no half-written file."""
+    if _kind(path) == "parquet":
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, index=False)
+        write_atomically(path, buffer.getvalue())
+        return
+    text = frame.to_csv(index=False, sep=_separator(path, None)).encode()
+    write_atomically(path, gzip.compress(text) if path.name.endswith(".gz") else text)

@@ -1,0 +1,105 @@
+"""What the commands do with records: fit, predict, report. Everything before ``fit`` touches public numbers only."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscp.cli.tables import CommandError, read_table
+from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
+from dpscp.report.contents import Evaluation, evaluate
+from dpscp.schema import Schema, SchemaError
+
+__all__ = ["added_columns", "evaluation_of", "fitted", "load_model", "schema_of", "summary"]
+
+Estimator = PrivateConformalClassifier | PrivateConformalRegressor
+
+
+def fitted(schema: Schema, frame: Any, *, budget: Any = None, **options: Any) -> Estimator:
+    """The estimator of a complete schema, fitted on the frame; the schema is among its public facts."""
+    schema.require_complete()
+    X, y = schema.matrix(frame), schema.targets(frame)
+    shared = {**options, "feature_bounds": schema.feature_bounds, "n_records": schema.n_records}
+    estimator: Estimator
+    if schema.task == "classification":
+        estimator = PrivateConformalClassifier(classes=list(schema.classes or ()), **shared)
+    else:
+        estimator = PrivateConformalRegressor(y_bounds=schema.bounds, **shared)
+    estimator.fit(X, y, **({} if budget is None else {"budget": budget}))
+    estimator.ledger_ = estimator.ledger_.declare(schema=schema.to_dict())
+    return estimator
+
+
+def load_model(path: Path) -> Estimator:
+    """The model in a file, or one line about what is wrong with it."""
+    if not path.is_file():
+        raise CommandError(f"there is no model file {str(path)!r}; 'dpscp fit' writes one")
+    return load(path)
+
+
+def schema_of(estimator: Estimator) -> Schema:
+    """The schema that 'dpscp fit' put among the public facts."""
+    declared = estimator.ledger_.public_facts.get("schema")
+    if declared is None:
+        raise CommandError("this model carries no schema: it was fitted in Python; use dpscp.load and predict there")
+    return Schema.from_dict(declared)
+
+
+def added_columns(estimator: Estimator, frame: Any) -> dict[str, Any]:
+    """The columns that ``predict`` adds: prediction, then set and size (or lower and upper) for each level."""
+    X = schema_of(estimator).matrix(frame)
+    levels = [certificate.target for certificate in estimator.certificates_]
+    marks = [""] if len(levels) == 1 else [f"_{100 * level:g}" for level in levels]
+    found: dict[str, Any] = {}
+    if isinstance(estimator, PrivateConformalClassifier):
+        labels, sets = estimator.predict_set(X)
+        found["prediction"] = labels
+        for place, mark in enumerate(marks):
+            members = [estimator.classes_[row].tolist() for row in sets[:, :, place]]
+            found[f"set{mark}"] = [json.dumps(labels, ensure_ascii=False) for labels in members]
+            found[f"set_size{mark}"] = sets[:, :, place].sum(axis=1)
+    else:
+        centre, intervals = estimator.predict_interval(X)
+        found["prediction"] = centre
+        for place, mark in enumerate(marks):
+            found[f"lower{mark}"], found[f"upper{mark}"] = intervals[:, 0, place], intervals[:, 1, place]
+    taken = [name for name in found if name in frame.columns]
+    if taken:
+        raise CommandError(f"the table already has a column {taken[0]!r}; rename or drop it first")
+    return found
+
+
+def evaluation_of(estimator: Estimator, path: Path, separator: str | None) -> Evaluation:
+    """The estimator's sets on a labelled file outside the promise."""
+    schema, frame = schema_of(estimator), read_table(path, separator)
+    try:
+        X, y = schema.matrix(frame), schema.targets(frame)
+    except SchemaError as error:
+        raise CommandError(f"{str(path)!r} cannot be used for the evaluation: {error}") from None
+    return evaluate(estimator, X, y)
+
+
+def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[str, Any]:
+    """The promises of a fitted model as plain JSON values; with an evaluation, what held-out records show."""
+    delta = float(estimator.delta)
+    found: dict[str, Any] = {
+        "task": "classification" if isinstance(estimator, PrivateConformalClassifier) else "regression",
+        "guarantee": estimator.certificate_.guarantee,
+        "epsilon": estimator.ledger_.epsilon(delta, estimator.accountant),
+        "delta": delta,
+        "budget_epsilon": float(estimator.epsilon),
+        "is_private": estimator.ledger_.is_private,
+        "thresholds": [None if np.isinf(t) else float(t) for t in np.ravel(estimator.threshold_)],
+        "certificates": [{**c.to_dict(), "is_vacuous": c.is_vacuous} for c in estimator.certificates_],
+        "public_facts": json.loads(estimator.ledger_.to_json())["public_facts"],
+    }
+    if evaluation is not None:
+        found["evaluation"] = {
+            "n": evaluation.n,
+            "levels": [
+                {"target": v.target, "coverage": v.coverage, "interval": v.interval, "mean_size": v.mean_size}
+                for v in evaluation.levels
+            ],
+        }
+    return found

@@ -1,0 +1,398 @@
+"""What a budget buys, before any record is touched: noise, inner levels, overshoot, and how many records are needed.
+
+Everything here is a function of public numbers. Training is planned as one Gaussian release that spends its whole
+share, which is what full-batch training is; for sampled training (more than 50,000 records) it is an approximation.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dpscp._checks import check_choice, check_count, check_positive, check_probability
+from dpscp.calibration import Rule, calibration_rule
+from dpscp.guarantees import CERTIFIED, Stability
+from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu, shared_count_noise
+from dpscp.quantile import default_steps, marginal_offset, rank_sensitivity, union_noise_buffer
+from dpscp.quantile.search import round_level
+from dpscp.strategy import Request, _automatic_guarantee, choose_strategy
+from dpscp.training.recipe import calibration_fraction as recipe_fraction
+from dpscp.training.recipe import train_share as recipe_share
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Plan", "PlanRow", "plan"]
+
+PLANNED = ("universal", "stability", "split", "corrected", "finite", "asymptotic")
+# Searched for "what epsilon" and "what n": outside these a promise is either free or out of reach.
+_EPSILONS = tuple(0.01 * 1.1**k for k in range(80))
+_SIZES = tuple(round(20 * 1.25**k) for k in range(90))
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """What one guarantee would do with the budget.
+
+    ``overshoot`` is the coverage beyond the target that the sets are expected to have: the price of the promise (for
+    ``stability`` with scores spread evenly over their range). ``smallest_n``: with fewer records the promise is kept
+    only by full sets. ``best_train_share`` is what ``train_share="auto"`` takes. With ``useful`` false, numbers of the
+    search are missing or of no use.
+    """
+
+    guarantee: str
+    certified: bool
+    train_share: float | None
+    best_train_share: float | None
+    train_epsilon: float
+    calibration_fraction: float | None
+    inner_level: float
+    steps: int | None
+    count_noise: float | None
+    rank_offset: float | None
+    value_buffer: float
+    overshoot: float | None
+    useful: bool
+    smallest_n: int | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan for every guarantee; ``str()`` is a table, ``figure()`` a picture, ``to_dict()`` plain JSON values.
+
+    ``automatic`` is what ``guarantee="auto"`` takes. With ``goal`` (the wanted overshoot) the numbers are those at
+    ``needed``, the smallest epsilon or n with which each guarantee reaches it (None: out of reach).
+    """
+
+    n: int | None
+    epsilon: float | None
+    delta: float
+    alpha: float
+    task: str
+    n_features: int
+    automatic: str | None
+    rows: tuple[PlanRow, ...]
+    goal: float | None = None
+    solved_for: str | None = None
+    needed: tuple[float | None, ...] = ()
+    _public: "_Public | None" = None
+
+    def row(self, guarantee: str) -> PlanRow:
+        """The row of one guarantee."""
+        return self.rows[[r.guarantee for r in self.rows].index(check_choice("guarantee", guarantee, PLANNED))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        rows = [asdict(row) for row in self.rows]
+        if self.solved_for:
+            rows = [{**row, f"needed_{self.solved_for}": value} for row, value in zip(rows, self.needed, strict=True)]
+        shown = ("n", "epsilon", "delta", "alpha", "task", "n_features", "automatic", "goal", "solved_for")
+        return {**{name: getattr(self, name) for name in shown}, "rows": rows}
+
+    def figure(self) -> "Figure":
+        """Overshoot of every guarantee against epsilon and against n; needs the extra ``dpscp[report]``."""
+        from dpscp.report.figures import plan_figure
+
+        return plan_figure(self)
+
+    def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
+        """For each guarantee the values of ``vary`` ("epsilon" or "n") and the overshoot there, where it is useful."""
+        check_choice("vary", vary, ("epsilon", "n"))
+        assert self._public is not None
+        grid: Sequence[float] = _EPSILONS[::3] if vary == "epsilon" else _SIZES[6:48:2]
+        if getattr(self._public, "n" if vary == "epsilon" else "epsilon") is None:
+            return {}
+        found = {}
+        for row in self.rows:
+            points = [(x, _row(row.guarantee, self._public.with_(vary, x), quick=True)) for x in grid]
+            kept = [(x, r.overshoot) for x, r in points if r.useful and r.overshoot is not None]
+            found[row.guarantee] = ([x for x, _ in kept], [o for _, o in kept])
+        return found
+
+    def __str__(self) -> str:
+        asked = [f"{1 - self.alpha:g} coverage", f"delta {self.delta:g}"]
+        asked += [f"n {self.n:,}"] if self.n is not None else []
+        asked += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
+        if self.solved_for:
+            head = f"Smallest {self.solved_for} for an overshoot of at most {self.goal:.2%}; " + ", ".join(asked)
+        else:
+            head = "What the budget buys: " + ", ".join(asked)
+        titles = ["guarantee", "proven", "train eps", "held out", "inner level", "noise", "overshoot", "smallest n"]
+        if self.solved_for:
+            titles.insert(1, self.solved_for)
+        lines = [titles]
+        for index, row in enumerate(self.rows):
+            star = " *" if row.guarantee == self.automatic else ""
+            cells = [
+                row.guarantee + star,
+                "yes" if row.certified else "no",
+                f"{row.train_epsilon:.3g}",
+                f"{row.calibration_fraction:.0%}" if row.calibration_fraction else "-",
+                f"{row.inner_level:.4f}" if row.inner_level < 1 else "none",
+                f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
+                f"{row.overshoot:+.2%}" if row.overshoot is not None and row.useful else "full sets",
+                f"{row.smallest_n:,}" if row.smallest_n is not None else "-",
+            ]
+            if self.solved_for:
+                value = self.needed[index]
+                cells.insert(
+                    1, "out of reach" if value is None else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
+                )
+            lines.append(cells)
+        widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
+        table = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        ]
+        notes = []
+        if self.automatic:
+            notes.append(f"* what guarantee='auto' takes. {self._advice()}".rstrip())
+        notes.append(
+            "overshoot: expected coverage beyond the target; noise: of each count; smallest n: fewer give full sets."
+        )
+        return "\n".join([head, "", table[0], "-" * len(table[0]), *table[1:], "", *notes])
+
+    def _advice(self) -> str:
+        row = self.row(self.automatic or "universal")
+        if self.solved_for or row.useful:
+            return ""
+        return "It is kept by full sets only: more records, a larger epsilon or a larger alpha would help."
+
+
+@dataclass(frozen=True)
+class _Public:
+    """The public numbers of a plan; n or epsilon may be what is asked for."""
+
+    n: int | None
+    epsilon: float | None
+    delta: float
+    alpha: float
+    task: str
+    n_features: int
+    classes: tuple[Any, ...] | None
+    y_bounds: tuple[float, float] | None
+    train_share: float | str
+    calibration_fraction: float | str
+
+    def with_(self, name: str, value: float) -> "_Public":
+        return replace(self, n=round(value)) if name == "n" else replace(self, epsilon=float(value))
+
+    def request(self, guarantee: str) -> Request:
+        assert self.n is not None
+        assert self.epsilon is not None
+        return Request(
+            task=self.task,
+            estimator=None,
+            budget=Budget(self.epsilon, self.delta),
+            alphas=(self.alpha,),
+            guarantee=guarantee,
+            train_share=self.train_share,
+            calibration_fraction=self.calibration_fraction,
+            feature_bound=None,
+            feature_bounds=None,
+            n_records=self.n,
+            n_found=False,
+            n_features=self.n_features,
+            accountant="pld",
+            grouped=False,
+            classes=self.classes,
+            y_bounds=self.y_bounds,
+        )
+
+
+def plan(
+    n: int | None = None,
+    epsilon: float | None = None,
+    *,
+    overshoot: float | None = None,
+    delta: float = 1e-5,
+    alpha: float = 0.1,
+    classes: int | Sequence[Any] | None = 2,
+    n_features: int = 20,
+    y_bounds: tuple[float, float] = (0.0, 1.0),
+    train_share: float | str = 0.5,
+    calibration_fraction: float | str = "auto",
+) -> Plan:
+    """What a privacy budget buys, for every guarantee, from public numbers only.
+
+    Give ``n`` (the nominal number of records) and ``epsilon`` for a table of count noise, inner level, expected
+    overshoot and the smallest n of a useful promise. Or leave one of the two out and give ``overshoot``: the smallest
+    value of the missing one with which each guarantee stays within it. ``classes`` is the number or list of labels;
+    None plans a regression with targets in ``y_bounds``. The other arguments are the estimators'.
+
+    >>> p = plan(n=16_512, epsilon=1.0)
+    >>> p.automatic, round(p.row("universal").inner_level, 3), p.row("split").overshoot < 0.02
+    ('split', 0.916, True)
+    >>> plan(epsilon=1.0, overshoot=0.01).needed[PLANNED.index("split")] < 10_000
+    True
+
+    Theory: Results A, B, C and E; section 6
+    """
+    delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
+    labels: tuple[Any, ...] | None = None
+    if classes is not None:
+        labels = (
+            tuple(range(check_count("classes", classes, minimum=2))) if isinstance(classes, int) else tuple(classes)
+        )
+    public = _Public(
+        n=None if n is None else check_count("n", n),
+        epsilon=None if epsilon is None else check_positive("epsilon", epsilon),
+        delta=delta,
+        alpha=alpha,
+        task="regression" if labels is None else "classification",
+        n_features=check_count("n_features", n_features),
+        classes=labels,
+        y_bounds=y_bounds if labels is None else None,
+        train_share=train_share,
+        calibration_fraction=calibration_fraction,
+    )
+    needed: tuple[float | None, ...] = ()
+    solved_for = None
+    if overshoot is not None:
+        goal = check_probability("overshoot", overshoot)
+        if (n is None) == (epsilon is None):
+            raise ValueError("with overshoot= give exactly one of n and epsilon: the other one is what is solved for")
+        solved_for = "n" if n is None else "epsilon"
+        needed = tuple(_needed(g, public, solved_for, goal) for g in PLANNED)
+    elif n is None or epsilon is None:
+        raise ValueError("plan needs n and epsilon; or one of them and overshoot=, to solve for the other")
+    grid: Sequence[float] = _SIZES if solved_for == "n" else _EPSILONS
+    values = needed or (None,) * len(PLANNED)
+    here = [
+        # what is out of reach is shown at the end of the searched range
+        public if solved_for is None else public.with_(solved_for, grid[-1] if value is None else value)
+        for value in values
+    ]
+    rows = tuple(_row(g, p) for g, p in zip(PLANNED, here, strict=True))
+    return Plan(
+        n=public.n,
+        epsilon=public.epsilon,
+        delta=delta,
+        alpha=alpha,
+        task=public.task,
+        n_features=public.n_features,
+        automatic=None if solved_for else _automatic_guarantee(public.request("auto")),
+        rows=rows,
+        goal=overshoot,
+        solved_for=solved_for,
+        needed=needed,
+        _public=public,
+    )
+
+
+def _row(guarantee: str, public: _Public, *, quick: bool = False) -> PlanRow:
+    """One guarantee at one n and epsilon. ``quick``: noise by the Gaussian-DP formula, no smallest n (for searches)."""
+    n, epsilon, delta = public.n, public.epsilon, public.delta
+    assert n is not None
+    assert epsilon is not None
+    mu, share, best, fraction = gdp_mu(epsilon, delta), None, None, None
+    stability = None
+    if guarantee == "split":
+        given = public.calibration_fraction
+        fraction = recipe_fraction(n, epsilon, delta) if given == "auto" else check_probability("fraction", given)
+        train_epsilon, mu_left, spent = epsilon, mu, Ledger()
+    else:
+        best = gdp_epsilon(delta, math.sqrt(recipe_share(guarantee, epsilon, delta)) * mu) / epsilon
+        share = best if public.train_share == "auto" else check_probability("train_share", public.train_share)
+        train_epsilon = share * epsilon
+        mu_train = gdp_mu(train_epsilon, delta)
+        mu_left = math.sqrt(mu**2 - mu_train**2)
+        spent = Ledger().add("training", gaussian_event(1 / mu_train))
+        if guarantee == "stability":
+            stability = _stability(public)
+    rule = calibration_rule(guarantee, (public.alpha,), spent, n, part=fraction or 1.0, stability=stability)
+    search = _search(rule, public, None if guarantee == "split" else spent, mu_left, quick=quick)
+    smallest = None if quick else _smallest_useful(guarantee, public)
+    return PlanRow(
+        guarantee=guarantee,
+        certified=guarantee in CERTIFIED,
+        train_share=share,
+        best_train_share=best,
+        train_epsilon=train_epsilon,
+        calibration_fraction=fraction,
+        inner_level=1 - rule.inner[0] if rule.possible else 1.0,
+        value_buffer=rule.shift,
+        smallest_n=smallest,
+        **search,
+    )
+
+
+def _search(rule: Rule, public: _Public, spent: Ledger | None, mu_left: float, *, quick: bool) -> dict[str, Any]:
+    """The numbers of the threshold search: steps, noise, offset, overshoot."""
+    if not rule.possible:
+        return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
+    level = float(round_level(rule.inner[0]))
+    sensitivity = float(rank_sensitivity(rule.rank, level))
+
+    def noise_of(steps: int) -> float:
+        if quick or public.epsilon is None:
+            return sensitivity * math.sqrt(steps) / mu_left
+        return shared_count_noise(public.epsilon, public.delta, steps, [sensitivity], spent)[0]
+
+    steps = default_steps(rule.n_nominal, unit_noise=noise_of(1))
+    noise = noise_of(steps)
+    offset = rule.rank_buffer
+    if rule.correction == "marginal":
+        offset += marginal_offset(rule.n_min, level, noise, steps)
+    elif rule.correction == "union":
+        offset += union_noise_buffer(noise, steps, min(0.5, 1 / rule.n_nominal))
+    size = rule.n_nominal
+    low, high = public.y_bounds or (0.0, 1.0)
+    reach = rule.shift / (high - low)
+    return {
+        "steps": steps,
+        "count_noise": noise,
+        "rank_offset": offset,
+        "overshoot": min(1.0, 1 - level + offset / (size + 1) + reach) - (1 - public.alpha),
+        "useful": (1 - level) * (size + 1) + offset <= size and reach < 1,
+    }
+
+
+def _stability(public: _Public) -> Stability | None:
+    """The bound of the recipe's stable training; its mechanism is linear and full batch, so this is quick."""
+    mechanism: Any = choose_strategy(public.request("stability")).mechanism
+    scale = 1.0
+    if public.y_bounds is not None:
+        scale = (public.y_bounds[1] - public.y_bounds[0]) / 2
+    while hasattr(mechanism, "mechanism"):
+        mechanism = mechanism.mechanism
+    bound: Stability | None = mechanism.stability(public.n_features, public.n, mechanism.classes)
+    if bound is None or bound.score_lipschitz is None:
+        return bound
+    return replace(bound, score_lipschitz=bound.score_lipschitz * scale)
+
+
+def _smallest_useful(guarantee: str, public: _Public) -> int | None:
+    """The smallest n at this budget with a finite threshold expected; None if there is none."""
+    found = _first(lambda n: _row(guarantee, public.with_("n", n), quick=True).useful, _SIZES[::3], whole=True)
+    return None if found is None else int(found)
+
+
+def _needed(guarantee: str, public: _Public, vary: str, goal: float) -> float | None:
+    """The smallest value of ``vary`` with an overshoot of at most ``goal``, confirmed by the accountant's noise."""
+
+    def reaches(value: float, *, quick: bool = True) -> bool:
+        row = _row(guarantee, public.with_(vary, value), quick=quick)
+        return row.useful and row.overshoot is not None and row.overshoot <= goal
+
+    found = _first(reaches, _SIZES if vary == "n" else _EPSILONS, whole=vary == "n")
+    if found is None:
+        return None
+    # the formula behind the quick answer is off by less than 0.1 %
+    for _ in range(20):
+        if reaches(found, quick=False):
+            return found
+        found = math.ceil(found * 1.002) if vary == "n" else found * 1.002
+    return None
+
+
+def _first(holds: Callable[[float], bool], grid: Sequence[float], *, whole: bool) -> float | None:
+    """The smallest value between the first grid point where ``holds`` and the one before it; None if there is none."""
+    place = next((k for k, x in enumerate(grid) if holds(x)), None)
+    if place is None:
+        return None
+    high = grid[place]
+    low = grid[place - 1] if place else (0 if whole else high)
+    while high - low > (1 if whole else 1e-4 * high):
+        middle = (low + high) // 2 if whole else (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

@@ -1,0 +1,154 @@
+"""The numbers of a report, without any drawing: what was spent, what was promised, how held-out records fare."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from dpscp import metrics
+from dpscp.privacy import Ledger, ParallelDpEvent, epsilon_of, gdp_mu
+
+__all__ = ["ATTACKS", "TERMS", "Evaluation", "LevelEvaluation", "Spending", "budget_tracks", "evaluate"]
+
+# False-alarm rates at which the attacker's best detection is printed.
+ATTACKS = (0.01, 0.05, 0.1)
+_BINS = 20
+
+# What each number of a certificate means, in plain words.
+TERMS: Mapping[str, str] = {
+    "n_records": "the public, nominal number of records behind the threshold",
+    "inner_level": "the level the search really aims at, so that the promised one holds",
+    "count_noise": "standard deviation of the noise on every count of the search",
+    "steps": "noisy counts that the search asks for",
+    "rank_target": "the noisy count a threshold must reach to be accepted",
+    "noise_offset": "ranks added so that noise costs no coverage on average (Result A)",
+    "smallest_n": "with fewer records the promise could be kept by full sets only",
+    "smallest_group": "a group with fewer records is expected to get full sets",
+    "value_buffer": "added to the threshold for the shift one record can cause (Result C)",
+    "ideal_miss_bound": "bound on the miss rate if the scores were those of unseen records",
+    "finite_threshold_expected": "whether these numbers leave room for sets smaller than full",
+}
+
+
+@dataclass(frozen=True)
+class Spending:
+    """One stage's part of the budget: epsilon if it were alone, and its share of the squared Gaussian-DP budget.
+
+    Epsilons do not add up; squared Gaussian-DP levels do (exactly for Gaussian noise), so shares are made of these.
+    """
+
+    stage: str
+    epsilon: float
+    share: float
+
+
+def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[Spending, ...], ...]:
+    """What a record meets, stage by stage: one track, or one for each of the disjoint parts it can lie in.
+
+    Paper: Theorem 1 [thm:overall_privacy]
+    """
+    tracks: list[tuple[Spending, ...]] = [()]
+    for entry in ledger.entries:
+        parts = entry.event.events if isinstance(entry.event, ParallelDpEvent) else (entry.event,)
+        names = entry.stage.split(" | ")
+        if len(names) != len(parts):
+            names = [entry.stage] * len(parts)
+        spent = [_spending(name, part, epsilon, delta) for name, part in zip(names, parts, strict=True)]
+        tracks = [(*track, item) for item in spent for track in tracks]
+    return tuple(tracks)
+
+
+def _spending(stage: str, event: Any, epsilon: float, delta: float) -> Spending:
+    alone = epsilon_of(event, delta)
+    if not np.isfinite(alone):
+        return Spending(stage, alone, 1.0)
+    return Spending(stage, alone, (gdp_mu(alone, delta) / gdp_mu(epsilon, delta)) ** 2 if alone > 0 else 0.0)
+
+
+@dataclass(frozen=True)
+class LevelEvaluation:
+    """How the sets of one level fare on labelled records outside the promise.
+
+    ``interval`` is a 95 % Clopper-Pearson interval for the coverage. ``sizes`` are set sizes, or the left edges of
+    equal bins of interval widths up to ``widest``; ``shares`` the share of records in each. ``unbounded`` is the share
+    of infinite intervals.
+    """
+
+    target: float
+    coverage: float
+    interval: tuple[float, float]
+    mean_size: float
+    single: float | None
+    sizes: tuple[float, ...]
+    shares: tuple[float, ...]
+    widest: float
+    unbounded: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results on labelled records outside the promise; these numbers are not private."""
+
+    n: int
+    kind: str
+    levels: tuple[LevelEvaluation, ...]
+
+
+def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
+    """Coverage and size of a fitted estimator's sets on labelled records that were not used to fit it.
+
+    The result is computed in the clear: it tells about these records, and no ledger pays for it.
+    """
+    classes = getattr(estimator, "classes_", None)
+    if classes is not None:
+        kind, sets = "set", estimator.predict_set(X)[1]
+        covered = metrics.coverage(y, sets, classes=classes)
+    else:
+        kind, sets = "interval", estimator.predict_interval(X)[1]
+        covered = metrics.coverage(y, sets)
+    n = len(sets)
+    levels = []
+    for place, certificate in enumerate(estimator.certificates_):
+        one, share = sets[:, :, place], float(np.atleast_1d(covered)[place])
+        described = _set_sizes(one) if kind == "set" else _widths(one)
+        hits = round(share * n)
+        levels.append(LevelEvaluation(certificate.target, share, _clopper_pearson(hits, n), **described))
+    return Evaluation(n, kind, tuple(levels))
+
+
+def _set_sizes(sets: NDArray[np.bool_]) -> dict[str, Any]:
+    shares = np.bincount(sets.sum(axis=1), minlength=sets.shape[1] + 1) / len(sets)
+    return {
+        "mean_size": float(metrics.efficiency(sets)),
+        "single": float(metrics.informativeness(sets)),
+        "sizes": tuple(float(k) for k in range(len(shares))),
+        "shares": tuple(shares.tolist()),
+        "widest": float(sets.shape[1]),
+        "unbounded": 0.0,
+    }
+
+
+def _widths(intervals: NDArray[np.float64]) -> dict[str, Any]:
+    width = np.maximum(intervals[:, 1] - intervals[:, 0], 0.0)
+    finite = width[np.isfinite(width)]
+    top = float(finite.max()) if len(finite) else 1.0
+    top = top if top > 0 else 1.0
+    counts, edges = np.histogram(finite, bins=_BINS, range=(0.0, top))
+    return {
+        "mean_size": float(width.mean()),
+        "single": None,
+        "sizes": tuple(edges[:-1].tolist()),
+        "shares": tuple((counts / len(width)).tolist()),
+        "widest": top,
+        "unbounded": float(1 - len(finite) / len(width)),
+    }
+
+
+def _clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    tail = (1 - confidence) / 2
+    low = stats.beta.ppf(tail, hits, n - hits + 1) if hits else 0.0
+    high = stats.beta.ppf(1 - tail, hits + 1, n - hits) if hits < n else 1.0
+    return float(low), float(high)

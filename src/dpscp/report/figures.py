@@ -1,0 +1,224 @@
+"""The report's pictures, each a function that returns a matplotlib figure (no pyplot, no global state).
+
+Colours are those of ``PALETTE``: the HTML page replaces them by its own variables, so that one drawing serves light and
+dark.
+"""
+
+import io
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpscp.guarantees import Certificate
+from dpscp.privacy import Ledger
+from dpscp.report.contents import ATTACKS, LevelEvaluation, budget_tracks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from dpscp.planning import Plan
+
+__all__ = ["budget_figure", "calibration_figure", "inline_svg", "plan_figure", "size_figure", "tradeoff_figure"]
+
+# name of the page's variable -> colour of the figure on its own
+PALETTE: Mapping[str, str] = {
+    "ink": "#1d2530",
+    "muted": "#6b7482",
+    "line": "#d3d8e0",
+    "one": "#2b6cb0",
+    "two": "#c05621",
+    "three": "#2f855a",
+    "four": "#805ad5",
+    "five": "#b83280",
+    "six": "#718096",
+    "soft": "#cfe0f3",
+}
+_SERIES = ("one", "two", "three", "four", "five", "six")
+_NEEDS = "pictures need matplotlib: pip install 'dpscp[report]'"
+
+
+def _figure(width: float = 4.6, height: float = 2.9, panels: int = 1) -> tuple["Figure", list["Axes"]]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:  # pragma: no cover (the test environment has it)
+        raise ImportError(_NEEDS) from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
+    for axis in axes:
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+        for side in ("left", "bottom"):
+            axis.spines[side].set_color(PALETTE["muted"])
+        axis.tick_params(colors=PALETTE["muted"], labelcolor=PALETTE["ink"], labelsize=8)
+        axis.set_axisbelow(True)
+    return figure, axes
+
+
+def _labels(axis: "Axes", x: str, y: str) -> None:
+    axis.set_xlabel(x, color=PALETTE["ink"], fontsize=9)
+    axis.set_ylabel(y, color=PALETTE["ink"], fontsize=9)
+
+
+def _legend(axis: "Axes", **options: Any) -> None:
+    axis.legend(frameon=False, fontsize=8, labelcolor=PALETTE["ink"], **options)
+
+
+def tradeoff_figure(ledger: Ledger) -> "Figure":
+    """The attacker's smallest miss rate at every false-alarm rate, with perfect privacy for comparison.
+
+    Paper: Section 2.1, trade-off functions
+    """
+    figure, (axis,) = _figure()
+    x = np.linspace(0, 1, 201)
+    f = ledger.tradeoff(x)
+    axis.fill_between(x, f, 1 - x, color=PALETTE["soft"], linewidth=0)
+    axis.plot(x, 1 - x, color=PALETTE["muted"], linestyle="--", linewidth=1, label="blind guessing")
+    axis.plot(x, f, color=PALETTE["one"], linewidth=2, label="best attacker")
+    points = np.array(ATTACKS)
+    axis.plot(points, ledger.tradeoff(points), "o", color=PALETTE["two"], markersize=4)
+    axis.set_xlim(0, 1)
+    axis.set_ylim(0, 1)
+    _labels(axis, "false alarms", "missed members, at least")
+    _legend(axis, loc="upper right")
+    return figure
+
+
+def budget_figure(ledger: Ledger, epsilon: float, delta: float) -> "Figure":
+    """A stacked bar of the budget: each stage's share of the squared Gaussian-DP level, one bar for each part.
+
+    Paper: Theorem 1 [thm:overall_privacy]
+    """
+    tracks = budget_tracks(ledger, epsilon, delta)
+    figure, (axis,) = _figure(height=0.75 + 0.45 * len(tracks))
+    stages = list(dict.fromkeys(item.stage for track in tracks for item in track))
+    colours = {stage: PALETTE[_SERIES[place % len(_SERIES)]] for place, stage in enumerate(stages)}
+    for row, track in enumerate(tracks):
+        left = 0.0
+        for item in track:
+            axis.barh(row, item.share, left=left, color=colours[item.stage], height=0.55)
+            left += item.share
+        axis.barh(row, max(0.0, 1 - left), left=left, color=PALETTE["line"], height=0.55)
+    for stage, colour in colours.items():
+        axis.barh(0, 0, color=colour, label=stage)
+    axis.barh(0, 0, color=PALETTE["line"], label="not spent")
+    axis.set_xlim(0, 1)
+    axis.set_ylim(len(tracks) - 0.5, -0.5)
+    names = [f"part {row + 1}" for row in range(len(tracks))] if len(tracks) > 1 else ["records"]
+    axis.set_yticks(range(len(tracks)), names)
+    axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    axis.spines["left"].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    _legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+    return figure
+
+
+def calibration_figure(certificate: Certificate) -> "Figure":
+    """Where the search aims: target, inner level, rank target and the noise of one count, as shares of the records.
+
+    Needs a certificate with a rank target (not grouped, not impossible); ``ValueError`` otherwise.
+
+    Theory: Result A
+    """
+    terms = certificate.terms
+    if "rank_target" not in terms:
+        raise ValueError("this certificate has no single rank target: it is grouped, or only full sets keep it")
+    whole = terms["n_records"] + 1
+    aim, spread = terms["rank_target"] / whole, terms["count_noise"] / whole
+    figure, (axis,) = _figure()
+    left = min(certificate.target, aim - 3.5 * spread)
+    right = max(aim + 3.5 * spread, terms["inner_level"])
+    room = 0.06 * (right - left)
+    x = np.linspace(aim - 3.5 * spread, aim + 3.5 * spread, 201)
+    bell = np.exp(-0.5 * ((x - aim) / spread) ** 2)
+    axis.fill_between(x, 0, bell, color=PALETTE["soft"], linewidth=0)
+    axis.plot(x, bell, color=PALETTE["one"], linewidth=1.5, label="noise of one count")
+    marks = [
+        (certificate.target, "two", "-", "promised"),
+        (terms["inner_level"], "three", "--", "inner level"),
+        (aim, "one", "-", "aim: inner level + buffer"),
+    ]
+    for value, colour, style, name in marks:
+        axis.axvline(value, color=PALETTE[colour], linestyle=style, linewidth=1.5, label=name)
+    if aim > terms["inner_level"]:
+        axis.annotate(
+            "",
+            xy=(aim, 0.45),
+            xytext=(terms["inner_level"], 0.45),
+            arrowprops={"arrowstyle": "<->", "color": PALETTE["muted"]},
+        )
+    axis.set_xlim(left - room, right + room)
+    axis.set_ylim(0, 1.05)
+    axis.set_yticks([])
+    axis.spines["left"].set_visible(False)
+    axis.locator_params(axis="x", nbins=5)
+    _labels(axis, "share of the calibration records below the threshold", "")
+    _legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return figure
+
+
+def size_figure(level: LevelEvaluation, kind: str) -> "Figure":
+    """How large the sets (or how wide the intervals) of held-out records are."""
+    figure, (axis,) = _figure(height=2.4)
+    if kind == "set":
+        axis.bar(level.sizes, level.shares, color=PALETTE["one"], width=0.75)
+        axis.set_xticks(level.sizes)
+        axis.set_xticklabels([f"{size:g}" for size in level.sizes])
+        if len(level.sizes) > 16:
+            axis.locator_params(axis="x", nbins=12)
+        _labels(axis, "labels in the set", "share of records")
+    else:
+        width = level.widest / len(level.sizes)
+        axis.bar(level.sizes, level.shares, width=0.92 * width, align="edge", color=PALETTE["one"])
+        axis.set_xlim(0, level.widest)
+        _labels(axis, "width of the interval", "share of records")
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.grid(axis="y", color=PALETTE["line"], linewidth=0.6)
+    return figure
+
+
+def plan_figure(plan: "Plan") -> "Figure":
+    """Expected overshoot of every guarantee against epsilon (at the plan's n) and against n (at its epsilon)."""
+    fixed = {"epsilon": plan.n, "n": plan.epsilon}
+    varied = [name for name in ("epsilon", "n") if fixed[name] is not None]
+    figure, axes = _figure(width=4.6 * len(varied), height=3.2, panels=len(varied))
+    for axis, name in zip(axes, varied, strict=True):
+        for colour, (guarantee, (x, overshoot)) in zip(_SERIES, plan.curves(name).items(), strict=True):
+            certified = plan.row(guarantee).certified
+            axis.plot(
+                x, overshoot, color=PALETTE[colour], linestyle="-" if certified else ":", linewidth=1.8, label=guarantee
+            )
+        here = getattr(plan, name)
+        if here is not None:
+            axis.axvline(here, color=PALETTE["muted"], linewidth=0.8)
+        axis.set_xscale("log")
+        axis.set_ylim(-0.002, plan.alpha * 1.02)
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axis.grid(color=PALETTE["line"], linewidth=0.6)
+        at = f"n = {plan.n:,}" if name == "epsilon" else f"epsilon = {plan.epsilon:g}"
+        _labels(axis, f"{name} ({at})", "expected overshoot")
+    _legend(axes[-1], loc="upper right", title="dotted: not proven", title_fontsize=8)
+    return figure
+
+
+def inline_svg(figure: "Figure", name: str, label: str) -> str:
+    """The figure as an SVG element for a page: text stays text, colours become the page's variables."""
+    import matplotlib as mpl
+
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = (
+        re.sub(r'\s(?:xmlns(?::\w+)?|version|width|height)="[^"]*"', "", text[: text.index(">")], count=0)
+        + text[text.index(">") :]
+    )
+    text = re.sub(r"(\d+px|\d+(?:\.\d+)?px) 'DejaVu Sans'[^;\"]*", r"\1 system-ui, sans-serif", text)
+    for variable, colour in PALETTE.items():
+        text = text.replace(colour, f"var(--{variable})")
+    escaped = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    return text.replace("<svg", f'<svg role="img" aria-label="{escaped}"', 1)

@@ -1,0 +1,146 @@
+"""The HTML page: numbers of the fitted estimator in, one self-contained text out."""
+
+import math
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from dpscp.guarantees import _PROOF
+from dpscp.report.contents import ATTACKS, TERMS, Evaluation, budget_tracks
+from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
+
+__all__ = ["html_report", "write_atomically", "write_report"]
+
+_LIBRARIES = ("dpscp", "numpy", "scipy", "scikit-learn", "dp-accounting", "randomgen")
+# Shown as the schema itself, or of no use to a reader.
+_HIDDEN_FACTS = ("schema",)
+
+
+def html_report(estimator: Any, *, evaluation: Evaluation | None = None, title: str | None = None) -> str:
+    """A page about a fitted estimator: promises, ledger, certificate, public facts, and what is not protected.
+
+    Everything on it is part of the release already, except ``evaluation``: numbers on labelled records outside the
+    promise, which the page marks as such. The page loads nothing from elsewhere and runs no script. Needs the extra
+    ``dpscp[report]``.
+    """
+    check_is_fitted(estimator)
+    try:
+        import jinja2
+    except ImportError:  # pragma: no cover (the test environment has it)
+        raise ImportError("a report needs jinja2 and matplotlib: pip install 'dpscp[report]'") from None
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    )
+    environment.filters["plain"] = plain
+    environment.filters["words"] = lambda name: str(name).replace("_", " ")
+    environment.globals["number"] = _number
+    content = _content(estimator, evaluation)
+    return environment.get_template("template.html").render(**content, title=title or "Private prediction sets")
+
+
+def write_report(
+    path: str | PathLike[str], estimator: Any, *, evaluation: Evaluation | None = None, title: str | None = None
+) -> None:
+    """Write ``html_report`` to exactly ``path``; a failure leaves no half-written file."""
+    write_atomically(path, html_report(estimator, evaluation=evaluation, title=title).encode())
+
+
+def write_atomically(path: str | PathLike[str], data: bytes) -> None:
+    """Write a file under a temporary name beside it, then rename it."""
+    target = Path(path).absolute()
+    handle, temporary = tempfile.mkstemp(prefix=".dpscp-", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def plain(value: Any) -> str:
+    """A value for a person: short numbers, lists without brackets; long lists are cut."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{k}: {plain(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        shown = [plain(v) for v in value[:12]] + (["..."] if len(value) > 12 else [])
+        return ", ".join(shown) if shown else "none"
+    return str(value)
+
+
+def _number(name: str, value: Any, pattern: str = "") -> Any:
+    """A number as an element that carries its full value, so that a program can check the page."""
+    from markupsafe import Markup
+
+    text = format(value, pattern) if pattern and math.isfinite(value) else plain(value)
+    return Markup('<data data-name="{}" value="{}">{}</data>').format(name, repr(value), text)
+
+
+def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
+    ledger, epsilon, delta = estimator.ledger_, float(estimator.epsilon), float(estimator.delta)
+    tracks = budget_tracks(ledger, epsilon, delta)
+    certificates = []
+    for place, certificate in enumerate(estimator.certificates_):
+        picture = None
+        if "rank_target" in certificate.terms:
+            label = f"Where the search aims for {certificate.target:.0%}: inner level, buffer and noise of one count"
+            picture = inline_svg(calibration_figure(certificate), f"calibration{place}", label)
+        certificates.append({"certificate": certificate, "proof": _PROOF[certificate.guarantee], "picture": picture})
+    sizes = []
+    if evaluation is not None:
+        sizes = [
+            inline_svg(
+                size_figure(level, evaluation.kind), f"sizes{place}", f"Distribution of the {evaluation.kind} size"
+            )
+            for place, level in enumerate(evaluation.levels)
+        ]
+    facts = {name: value for name, value in ledger.public_facts.items() if name not in _HIDDEN_FACTS}
+    return {
+        "is_classifier": hasattr(estimator, "classes_"),
+        "ledger": ledger,
+        "spent": ledger.epsilon(delta, estimator.accountant),
+        "budget_epsilon": epsilon,
+        "delta": delta,
+        "tracks": tracks,
+        "budget_picture": inline_svg(budget_figure(ledger, epsilon, delta), "budget", "How the budget was used"),
+        "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off curve of the whole release"),
+        "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
+        "certificates": certificates,
+        "terms": TERMS,
+        "thresholds": _thresholds(estimator),
+        "evaluation": evaluation,
+        "size_pictures": sizes,
+        "facts": facts,
+        "schema": ledger.public_facts.get("schema"),
+        "versions": {name: metadata.version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
+    }
+
+
+def _thresholds(estimator: Any) -> list[tuple[str, float, float]]:
+    """Group name, level and threshold of every released threshold."""
+    levels = [certificate.target for certificate in estimator.certificates_]
+    if estimator.group_values_ is None:
+        return [("", level, float(t)) for level, t in zip(levels, estimator.threshold_, strict=True)]
+    return [
+        (str(group), level, float(t))
+        for group, row in zip(estimator.group_values_, estimator.threshold_, strict=True)
+        for level, t in zip(levels, row, strict=True)
+    ]

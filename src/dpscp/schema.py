@@ -1,0 +1,422 @@
+"""Public declarations of a table's columns, and the matrix that follows from them.
+
+A schema is a small TOML or JSON file: the task, the target, and for every column its type with public bounds or
+categories. Nothing in it is taken from the records, and nothing is guessed: what is missing is named and refused.
+
+    task = "classification"
+    target = "visits"
+    classes = ["none", "some"]          # regression: bounds = [low, high]
+
+    [columns.age]
+    type = "numeric"                    # "numeric", "categorical" or "ignore"
+    bounds = [0, 110]
+    missing = "indicator"               # optional: "refuse" (default), "indicator", or a public number
+
+    [columns.region]
+    type = "categorical"
+    categories = ["north", "south"]
+    unknown = "other"                   # optional: "refuse" (default) or "other"
+
+Values outside the bounds are clipped silently: saying how many would tell about the records.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._checks import check_choice, check_count, check_range, real_number
+
+__all__ = ["Column", "Schema", "SchemaError", "read_schema", "template"]
+
+TYPES = ("numeric", "categorical", "ignore")
+_COLUMN_KEYS = ("type", "bounds", "missing", "categories", "unknown")
+_SCHEMA_KEYS = ("format", "version", "task", "target", "classes", "bounds", "n_records", "columns")
+_FORMAT, _VERSION = "dpscp-schema", 1
+_LARGEST_FILE = 16 * 2**20
+# What tables write for a missing number. In a categorical column only an empty cell is missing: "NA" may be a category.
+_ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
+
+
+class SchemaError(ValueError):
+    """A schema is incomplete or wrong, or a table does not fit it; the text carries nothing from the records."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is publicly declared about one column."""
+
+    name: str
+    type: str = ""
+    bounds: tuple[float, float] | None = None
+    missing: str | float = "refuse"
+    categories: tuple[str, ...] | None = None
+    unknown: str = "refuse"
+
+    @property
+    def lacks(self) -> str | None:
+        """What must still be declared, in words; None if the column is complete."""
+        if not self.type:
+            return f"the type of column {self.name!r}"
+        if self.type == "numeric" and self.bounds is None:
+            return f"the bounds of column {self.name!r}"
+        if self.type == "categorical" and self.categories is None:
+            return f"the categories of column {self.name!r}"
+        return None
+
+    @property
+    def _shown(self) -> tuple[str, ...]:
+        """The categories with a feature of their own: of two, one tells the other."""
+        categories = self.categories or ()
+        return categories[1:] if len(categories) == 2 and self.unknown == "refuse" else categories
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features that the column becomes."""
+        if self.type == "ignore":
+            return ()
+        if self.type == "categorical":
+            return tuple(f"{self.name}={category}" for category in self._shown)
+        return (self.name, f"{self.name} is missing") if self.missing == "indicator" else (self.name,)
+
+    @property
+    def feature_bounds(self) -> tuple[tuple[float, float], ...]:
+        """The public bounds of those features."""
+        if self.type != "numeric":
+            return ((0.0, 1.0),) * len(self.features)
+        assert self.bounds is not None
+        return (self.bounds, (0.0, 1.0))[: len(self.features)]
+
+    def encode(self, values: Any) -> NDArray[np.float64]:
+        """The features of the values (a pandas Series), one column each."""
+        if self.type == "categorical":
+            texts = _texts(values)
+            known = np.isin(texts, np.array(self.categories, dtype=object))
+            if self.unknown == "refuse" and not known.all():
+                raise SchemaError(
+                    f"column {self.name!r} holds a value that is not among its declared categories (or is missing); "
+                    'add it to categories, or set unknown = "other" in the schema'
+                )
+            return np.column_stack([texts == category for category in self._shown]).astype(float)
+        numbers = _numbers(values, self.name)
+        absent = np.isnan(numbers)
+        if self.missing == "refuse" and absent.any():
+            raise SchemaError(
+                f'column {self.name!r} has missing values; fill them in, or set missing = "indicator" or a public '
+                "number in the schema"
+            )
+        assert self.bounds is not None
+        middle = self.bounds[0] / 2 + self.bounds[1] / 2
+        numbers[absent] = middle if isinstance(self.missing, str) else self.missing
+        # clipped here as well: an infinite value is beyond the bounds like any other
+        numbers = np.clip(numbers, *self.bounds)
+        return np.column_stack([numbers, absent]) if self.missing == "indicator" else numbers[:, None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; what was not declared is left out."""
+        found: dict[str, Any] = {"type": self.type}
+        if self.bounds is not None:
+            found["bounds"] = list(self.bounds)
+        if self.categories is not None:
+            found["categories"] = list(self.categories)
+        if self.type == "numeric" and self.missing != "refuse":
+            found["missing"] = self.missing
+        if self.type == "categorical" and self.unknown != "refuse":
+            found["unknown"] = self.unknown
+        return found
+
+    @classmethod
+    def from_dict(cls, name: str, data: Any) -> "Column":
+        """The column that a schema file declares; ``SchemaError`` says what is wrong with it."""
+        where = f"column {name!r}"
+        if not isinstance(data, Mapping):
+            raise SchemaError(f'{where} must be a table with a type, such as type = "numeric"')
+        _known_keys(data, _COLUMN_KEYS, where)
+        kind = data.get("type") or ""
+        if kind:
+            _refused(lambda: check_choice(f"type of {where}", kind, TYPES))
+        bounds = _bounds(data.get("bounds"), where)
+        missing = data.get("missing", "refuse")
+        if isinstance(missing, str):
+            _refused(lambda: check_choice(f"missing of {where}", missing, ("refuse", "indicator")))
+        else:
+            missing = _refused(lambda: real_number(f"missing of {where}", missing))
+        unknown = _refused(
+            lambda: check_choice(f"unknown of {where}", data.get("unknown", "refuse"), ("refuse", "other"))
+        )
+        return cls(name, kind, bounds, missing, _labels(data.get("categories"), f"categories of {where}", 1), unknown)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The public declarations of a table. ``lacks`` lists what is still missing before it can be used."""
+
+    task: str
+    target: str
+    columns: tuple[Column, ...]
+    classes: tuple[str, ...] | None = None
+    bounds: tuple[float, float] | None = None
+    n_records: int | None = None
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """Everything that must still be declared, in words."""
+        needed = []
+        if not self.target:
+            needed.append("the target")
+        if not self.task:
+            needed.append("the task (classification or regression)")
+        if self.task == "classification" and self.classes is None:
+            needed.append("the classes of the target")
+        if self.task == "regression" and self.bounds is None:
+            needed.append("the bounds of the target")
+        needed += [c.lacks for c in self.columns if c.lacks and c.name != self.target]
+        if not any(c.type in ("", "numeric", "categorical") for c in self.columns if c.name != self.target):
+            needed.append("at least one column that is not ignored")
+        return tuple(needed)
+
+    def require_complete(self) -> "Schema":
+        """This schema, or ``SchemaError`` naming every missing declaration."""
+        if self.lacks:
+            raise SchemaError(
+                f"the schema lacks {', '.join(self.lacks)}; declare them in the schema file from what is publicly "
+                "known; they are never taken from the data"
+            )
+        return self
+
+    @property
+    def _used(self) -> tuple[Column, ...]:
+        return tuple(c for c in self.columns if c.name != self.target and c.type != "ignore")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the matrix' columns."""
+        return tuple(name for column in self._used for name in column.features)
+
+    @property
+    def feature_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The public lower and upper bounds of the matrix' columns."""
+        low, high = np.array([b for column in self._used for b in column.feature_bounds], dtype=float).T
+        return low, high
+
+    def matrix(self, frame: Any) -> NDArray[np.float64]:
+        """The features of a pandas frame, (n, len(feature_names)); columns that are not declared are left alone."""
+        missing = [c.name for c in self._used if c.name not in frame.columns]
+        if missing:
+            raise SchemaError(
+                f"the table lacks column {', '.join(map(repr, missing))}, which the schema declares; add it, or "
+                'declare it as "ignore" and fit again'
+            )
+        return np.hstack([column.encode(frame[column.name]) for column in self._used])
+
+    def targets(self, frame: Any) -> NDArray[Any]:
+        """The target column: texts among the declared classes, or numbers."""
+        if self.target not in frame.columns:
+            raise SchemaError(f"the table lacks the target column {self.target!r}")
+        if self.task == "regression":
+            numbers = _numbers(frame[self.target], self.target)
+            if np.isnan(numbers).any():
+                raise SchemaError(f"the target column {self.target!r} has missing values; drop those records")
+            return numbers
+        labels = _texts(frame[self.target])
+        if not np.isin(labels, np.array(self.classes, dtype=object)).all():
+            raise SchemaError(
+                f"the target column {self.target!r} holds a label that is not among the declared classes (or is "
+                "missing); add it to classes or drop those records"
+            )
+        return labels.astype(str)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, as ``from_dict`` reads them."""
+        found: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "task": self.task, "target": self.target}
+        for name in ("classes", "bounds"):
+            if getattr(self, name) is not None:
+                found[name] = list(getattr(self, name))
+        if self.n_records is not None:
+            found["n_records"] = self.n_records
+        found["columns"] = {c.name: c.to_dict() for c in self.columns}
+        return found
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Schema":
+        """The schema of a parsed file; incomplete is allowed (see ``lacks``), wrong is a ``SchemaError``."""
+        if not isinstance(data, Mapping):
+            raise SchemaError("a schema must be a table of declarations")
+        _known_keys(data, _SCHEMA_KEYS, "the schema")
+        if data.get("format", _FORMAT) != _FORMAT:
+            raise SchemaError(f"this is not a schema: its format is not {_FORMAT!r}")
+        if data.get("version", _VERSION) != _VERSION:
+            raise SchemaError(f"this release reads schema version {_VERSION} only: update dpscp")
+        task = data.get("task") or ""
+        if task:
+            _refused(lambda: check_choice("task", task, ("classification", "regression")))
+        target = data.get("target") or ""
+        columns = data.get("columns", {})
+        if not isinstance(target, str) or not isinstance(columns, Mapping):
+            raise SchemaError("target must be the name of a column, and columns a table for each column")
+        n_records = data.get("n_records")
+        if n_records is not None:
+            n_records = _refused(lambda: check_count("n_records", n_records))
+        return cls(
+            task=task,
+            target=target,
+            columns=tuple(Column.from_dict(str(name), column) for name, column in columns.items()),
+            classes=_labels(data.get("classes"), "classes", 2),
+            bounds=_bounds(data.get("bounds"), "the target"),
+            n_records=n_records,
+        )
+
+    def to_toml(self) -> str:
+        """The schema as a TOML file, with a comment for what is still to be filled in."""
+        lines = [
+            "# Public declarations for dpscp. Fill in what is publicly known (code books, units, laws of nature);",
+            "# never look at the records for it: everything in this file counts as published.",
+            f'format = "{_FORMAT}"',
+            f"version = {_VERSION}",
+            f'task = "{self.task}"' + ("" if self.task else '   # "classification" or "regression"'),
+            f"target = {_toml(self.target)}" + ("" if self.target else "   # the column to predict"),
+        ]
+        if self.classes is not None:
+            lines.append(f"classes = {_toml(list(self.classes))}")
+        elif self.task != "regression":
+            lines.append('# classes = ["no", "yes"]   # classification: the public labels')
+        if self.bounds is not None:
+            lines.append(f"bounds = {_toml(list(self.bounds))}")
+        elif self.task != "classification":
+            lines.append("# bounds = [low, high]   # regression: the public range of the target")
+        if self.n_records is not None:
+            lines.append(f"n_records = {self.n_records}")
+        else:
+            lines.append(
+                "# n_records = 10000   # the public number of records; without it, the table's length is published"
+            )
+        for column in self.columns:
+            lines += ["", f"[columns.{_toml(column.name)}]"]
+            known = column.to_dict()
+            if not column.type:
+                lines.append('type = ""   # "numeric", "categorical" or "ignore"')
+                lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
+                lines.append('# categories = ["a", "b"]   # categorical; and unknown = "other", if others can appear')
+            else:
+                lines += [f"{key} = {_toml(value)}" for key, value in known.items()]
+        return "\n".join(lines) + "\n"
+
+    def with_target(self, target: str) -> "Schema":
+        """The same declarations for another target column."""
+        return replace(self, target=target)
+
+
+def template(columns: Sequence[str], *, target: str = "") -> Schema:
+    """An empty schema for columns of these names; nothing else about a table is looked at."""
+    names = [str(name) for name in columns]
+    if len(set(names)) != len(names):
+        raise SchemaError("the table has two columns of the same name; rename one")
+    if target and target not in names:
+        raise SchemaError(f"the table has no column {target!r}, given as the target")
+    return Schema("", target, tuple(Column(name) for name in names if name != target))
+
+
+def read_schema(path: str | PathLike[str]) -> Schema:
+    """The schema in a ``.toml`` or ``.json`` file; incomplete is allowed, wrong is a ``SchemaError``."""
+    file = Path(path)
+    if not file.exists():
+        raise SchemaError(f"there is no schema file {str(path)!r}; 'dpscp schema TABLE' writes a template")
+    try:
+        if file.stat().st_size > _LARGEST_FILE:
+            raise SchemaError(f"{str(path)!r} is larger than any schema")
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise SchemaError(f"{str(path)!r} cannot be read as text") from None
+    return parse_schema(text, name=str(path))
+
+
+def parse_schema(text: str, *, name: str = "schema") -> Schema:
+    """The schema in a TOML or JSON text (JSON if it begins with a brace)."""
+    try:
+        data = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        place = f" (line {line})" if line else f" ({error})" if isinstance(error, tomllib.TOMLDecodeError) else ""
+        raise SchemaError(f"{name!r} is neither TOML nor JSON{place}") from None
+    return Schema.from_dict(data)
+
+
+# ---- checks and conversions
+
+
+def _refused(check: Any) -> Any:
+    """The result of a range check; its error becomes a ``SchemaError``."""
+    try:
+        return check()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(str(error)) from None
+
+
+def _known_keys(data: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    unknown = [key for key in data if key not in known]
+    if unknown:
+        raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; known are {', '.join(known)}")
+
+
+def _bounds(value: Any, where: str) -> tuple[float, float] | None:
+    if value is None or value == []:
+        return None
+    found: tuple[float, float] = _refused(lambda: check_range(f"bounds of {where}", value))
+    return found
+
+
+def _labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
+    """Distinct labels as texts; numbers and truth values are written as a table writes them."""
+    if value is None or value == []:
+        return None
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise SchemaError(f"{where} must be a list of labels")
+    if any(isinstance(v, Mapping | list | tuple) or v is None for v in value):
+        raise SchemaError(f"{where} must be a list of texts or numbers")
+    labels = tuple(_text(v) for v in value)
+    if len(set(labels)) != len(labels) or len(labels) < least:
+        raise SchemaError(f"{where} must hold at least {least} labels, each once")
+    return labels
+
+
+def _text(value: Any) -> str:
+    """One label as text: whole floats as integers, so that 1, 1.0 and "1" are the same category."""
+    if isinstance(value, float) and value.is_integer() and math.isfinite(value):
+        value = int(value)
+    return str(value).strip()
+
+
+def _texts(values: Any) -> NDArray[Any]:
+    """Every value as text; a missing one as None, which is no category."""
+    absent = values.isna().to_numpy()
+    found = np.empty(len(values), dtype=object)
+    found[:] = [None if gone else _text(value) for value, gone in zip(values.tolist(), absent, strict=True)]
+    return found
+
+
+def _numbers(values: Any, name: str) -> NDArray[np.float64]:
+    """The values as numbers, a missing one as NaN; a text that is no number is refused without showing it."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(values, errors="coerce")
+    absent = values.isna()
+    if not pd.api.types.is_numeric_dtype(values):
+        absent |= values.astype(str).str.strip().str.lower().isin(_ABSENT)
+    if (numbers.isna() & ~absent).any():
+        raise SchemaError(
+            f"column {name!r} is declared numeric and holds something that is not a number; fix the table, or declare "
+            'the column as "categorical" or "ignore"'
+        )
+    return np.array(numbers, dtype=np.float64)
+
+
+def _toml(value: Any) -> str:
+    """A TOML value; JSON's texts, numbers and lists are TOML's too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

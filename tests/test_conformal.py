@@ -1,0 +1,907 @@
+"""The estimators: contract, guarantees, scores, mechanisms, levels, groups, randomness, scikit-learn and bad input."""
+
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+import dpscp as dp
+from dpscp import (
+    BudgetError,
+    GuaranteeWarning,
+    NotFittedError,
+    PrivateConformalClassifier,
+    PrivateConformalRegressor,
+    PrivateModel,
+    SeededWarning,
+)
+from dpscp.privacy import dpsgd_event, gaussian_event
+from dpscp.training import (
+    DPSGD,
+    FunctionModel,
+    ObjectivePerturbation,
+    OpacusTraining,
+    OutputPerturbation,
+    Preprocessed,
+    SufficientStatistics,
+    Trained,
+    UnitNorm,
+)
+
+CERTIFIED = ("universal", "stability", "split")
+GUARANTEES = (*CERTIFIED, "corrected", "finite", "asymptotic")
+DELTA = 1e-5
+QUICK = DPSGD(steps=20, learning_rate=2.0)
+QUICK_REGRESSION = DPSGD(loss="huber", steps=20, learning_rate=0.5)
+STABLE = DPSGD(steps=20, learning_rate=0.1, clip_norm=2.0, feature_bound=1.0)
+
+
+def labelled(n=1237, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    X = rng.normal(size=(n, 4))
+    X[:, 0] += 3 * y
+    return X, y
+
+
+def measured(n=1237, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, size=(n, 4))
+    return X, X.sum(axis=1) + 0.3 * rng.normal(size=n)
+
+
+def classifier(estimator=None, **changes):
+    settings = {"epsilon": 4.0, "delta": DELTA, "classes": [0, 1, 2], "accountant": "rdp", "random_state": 0}
+    return PrivateConformalClassifier(estimator, **settings | changes)
+
+
+def regressor(estimator=None, **changes):
+    settings = {
+        "epsilon": 4.0,
+        "delta": DELTA,
+        "y_bounds": (-6, 6),
+        "feature_bounds": (-1, 1),
+        "accountant": "rdp",
+        "random_state": 0,
+    }
+    return PrivateConformalRegressor(estimator, **settings | changes)
+
+
+def coverage(sets, y):
+    return sets[np.arange(len(y)), y, 0].mean()
+
+
+def lower_tolerance(level, n):
+    """Four standard deviations of a binomial proportion: a promise kept on average fails this once in 30,000 tests."""
+    return level - 4 * math.sqrt(level * (1 - level) / n)
+
+
+class TestContract:
+    def test_classifier(self):
+        X, y = labelled()
+        model = classifier(guarantee="split", confidence_level=[0.8, 0.9])
+        assert model.fit(X, y) is model
+        labels, sets = model.predict_set(X[:7])
+        assert labels.shape == (7,)
+        assert (sets.shape, sets.dtype) == ((7, 3, 2), bool)
+        assert model.threshold_.shape == (2,)
+        np.testing.assert_array_equal(labels, model.predict(X[:7]))
+        probabilities = model.predict_proba(X[:7])
+        assert probabilities.shape == (7, 3)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
+        np.testing.assert_array_equal(sets, (1 - probabilities)[:, :, None] <= model.threshold_)
+        assert [c.target for c in model.certificates_] == [0.8, 0.9]
+        assert model.certificate_ is model.certificates_[0]
+        assert str(model.certificate_).startswith("Prediction sets hold the truth")
+        assert model.score(X, y) > 0.8
+
+    def test_regressor(self):
+        X, y = measured()
+        model = regressor(guarantee="split", confidence_level=[0.8, 0.9]).fit(X, y)
+        prediction, intervals = model.predict_interval(X[:7])
+        assert (prediction.shape, intervals.shape) == ((7,), (7, 2, 2))
+        np.testing.assert_array_equal(prediction, model.predict(X[:7]))
+        np.testing.assert_allclose(intervals[:, 1] - intervals[:, 0], 2 * model.threshold_[None, :].repeat(7, 0))
+        assert model.score(X, y) > 0.5
+
+    def test_defaults(self):
+        parameters = PrivateConformalClassifier().get_params()
+        assert parameters["guarantee"] == "auto"
+        assert (parameters["epsilon"], parameters["delta"], parameters["confidence_level"]) == (1.0, 1e-5, 0.9)
+        assert all(parameters[name] is None for name in ("estimator", "classes", "n_records", "random_state"))
+        assert PrivateConformalRegressor().get_params()["conformity_score"] == "absolute"
+
+    def test_no_rows_to_predict_is_an_error_like_everywhere_in_scikit_learn(self):
+        model = classifier(QUICK, guarantee="split").fit(*labelled())
+        with pytest.raises(ValueError, match="0 sample"):
+            model.predict_set(np.empty((0, 4)))
+
+    def test_quickstart_on_bundled_data_with_pandas_and_text(self):
+        bundle = load_breast_cancer(as_frame=True)
+        X, y = bundle.data, bundle.target.map({0: "malignant", 1: "benign"})
+        model = dp.PrivateConformalClassifier(
+            epsilon=8.0, delta=1e-4, classes=["benign", "malignant"], n_records=500, random_state=0
+        ).fit(X[:500], y[:500])
+        labels, sets = model.predict_set(X[500:])
+        assert set(labels) <= {"benign", "malignant"}
+        assert sets.shape == (69, 2, 1)
+        assert list(model.feature_names_in_) == list(X.columns)
+        assert model.ledger_.epsilon(1e-4) <= 8.0
+
+
+class TestGuarantees:
+    @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
+    def test_recipe_classifier(self, guarantee):
+        X, y = labelled(2500)
+        model = classifier(guarantee=guarantee).fit(X[:1250], y[:1250])
+        used = model.certificate_.guarantee
+        assert used in CERTIFIED if guarantee == "auto" else used == guarantee
+        assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
+        assert coverage(model.predict_set(X[1250:])[1], y[1250:]) >= lower_tolerance(0.9, 1250)
+        if used in CERTIFIED:
+            assert model.certificate_.coverage == pytest.approx(0.9)
+            assert model.certificate_.is_certified
+        else:
+            assert not model.certificate_.is_certified
+            assert "No finite-sample proof" in str(model.certificate_)
+
+    @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
+    def test_recipe_regressor(self, guarantee):
+        X, y = measured(2500)
+        model = regressor(guarantee=guarantee).fit(X[:1250], y[:1250])
+        used = model.certificate_.guarantee
+        assert used in CERTIFIED if guarantee == "auto" else used == guarantee
+        assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
+        intervals = model.predict_interval(X[1250:])[1][:, :, 0]
+        assert np.mean((intervals[:, 0] <= y[1250:]) & (y[1250:] <= intervals[:, 1])) >= lower_tolerance(0.9, 1250)
+
+    def test_tight_accounting_by_default(self):
+        X, y = labelled()
+        model = classifier(QUICK, guarantee="universal", accountant="pld").fit(X, y)
+        assert 3.9 < model.ledger_.epsilon(DELTA) <= 4.0
+        loose = classifier(QUICK, guarantee="universal").fit(X, y)
+        assert loose.ledger_.epsilon(DELTA) < 0.97 * loose.ledger_.epsilon(DELTA, "rdp")
+
+    def test_universal_calibrates_at_a_higher_level_the_more_training_spends(self):
+        X, y = labelled()
+        little, much = (
+            classifier(QUICK, guarantee="universal", train_share=p, epsilon=2.0).fit(X, y) for p in (0.1, 0.7)
+        )
+        assert 0.9 < little.certificate_.terms["inner_level"] < much.certificate_.terms["inner_level"]
+
+    def test_stability_adds_its_buffer_and_names_its_assumptions(self):
+        X, y = labelled()
+        model = classifier(STABLE, guarantee="stability").fit(X, y)
+        buffer = model.certificate_.terms["value_buffer"]
+        # u = 20 * 0.1 * sqrt(2) * B / n with B = sqrt(2), h = sqrt(2) / 4 * B * u; rounding adds less than a percent
+        assert buffer == pytest.approx(2 * 0.5 * 4 / len(X), rel=0.01)
+        step = 2.0 ** -model.certificate_.terms["steps"]
+        assert ((model.threshold_ - buffer) / step) % 1 == pytest.approx(0, abs=1e-6)
+        text = " ".join(model.certificate_.assumptions)
+        assert "convex" in text
+        assert "norm at most 1" in text
+
+    def test_a_buffer_as_wide_as_the_scores_is_vacuous(self):
+        X, y = labelled(60)
+        with pytest.warns(GuaranteeWarning, match="VACUOUS"):
+            model = classifier(STABLE, guarantee="stability", confidence_level=0.5, n_records=3).fit(X, y)
+        assert model.certificate_.is_vacuous
+
+    @pytest.mark.parametrize("estimator", [QUICK, DPSGD(hidden=(4,), steps=5, feature_bound=1.0)])
+    def test_stability_is_never_swapped_for_something_else(self, estimator):
+        with pytest.raises(ValueError, match="stability"):
+            classifier(estimator, guarantee="stability").fit(*labelled(200))
+
+    @pytest.mark.parametrize("score", ["aps", "raps", lambda p: 1 - p])
+    def test_stability_needs_the_score_with_the_known_constant(self, score):
+        with pytest.raises(ValueError, match="Lipschitz"):
+            classifier(STABLE, guarantee="stability", conformity_score=score).fit(*labelled(200))
+
+    def test_corrected_says_when_it_has_no_correction(self):
+        X, y = labelled()
+        own = classifier(QUICK, guarantee="corrected").fit(X, y)
+        assert any("put back to first order" in a for a in own.certificate_.assumptions)
+        plain = classifier(DPSGD(hidden=(4,), steps=20), guarantee="corrected").fit(X, y)
+        assert any("Result A alone" in a for a in plain.certificate_.assumptions)
+
+    def test_corrected_thresholds_lie_above_uncorrected_ones(self):
+        X, y = labelled(400)
+        mechanism = DPSGD(steps=30, learning_rate=20.0)
+        corrected, finite = (
+            classifier(mechanism, guarantee=g, epsilon=20.0).fit(X, y) for g in ("corrected", "asymptotic")
+        )
+        np.testing.assert_array_equal(corrected.model_.parameters, finite.model_.parameters)
+        assert corrected.threshold_[0] > finite.threshold_[0]
+
+    def test_split_gives_each_part_the_whole_budget(self):
+        X, y = labelled()
+        model = classifier(QUICK, guarantee="split").fit(X, y)
+        assert [e.stage for e in model.ledger_.entries] == ["training | calibration"]
+        alone = QUICK.calibrated(4.0, DELTA, accountant="rdp").noise_multiplier
+        assert model.ledger_.public_facts["noise_multiplier"] == pytest.approx(alone)
+
+    def test_automatic_shares_are_in_the_ledger(self):
+        X, y = labelled()
+        facts = classifier(QUICK, guarantee="universal", train_share="auto").fit(X, y).ledger_.public_facts
+        assert 0 < facts["train_share"] < 1
+        facts = classifier(QUICK, guarantee="split").fit(X, y).ledger_.public_facts
+        assert 0 < facts["calibration_fraction"] < 1
+        assert facts["guarantee"] == "split"
+
+
+class TestScores:
+    @pytest.mark.parametrize("score", ["lac", "aps", "raps", lambda p: (1 - p) ** 2])
+    def test_labels(self, score):
+        X, y = labelled(2500)
+        model = classifier(QUICK, guarantee="split", conformity_score=score).fit(X[:1250], y[:1250])
+        sets = model.predict_set(X[1250:])[1]
+        assert coverage(sets, y[1250:]) >= lower_tolerance(0.9, 1250)
+        assert sets.mean() < 1  # not won by full sets
+
+    def test_a_callable_equal_to_lac_gives_the_same_sets(self):
+        X, y = labelled()
+        ours, own = (
+            classifier(QUICK, guarantee="universal", conformity_score=s).fit(X, y).predict_set(X)[1]
+            for s in ("lac", lambda p: 1.0 - p)
+        )
+        np.testing.assert_array_equal(ours, own)
+
+    @pytest.mark.parametrize("wrong", [lambda p: p[:, 0], lambda p: 0.5, lambda p: p[:-1]])
+    def test_a_callable_of_the_wrong_shape(self, wrong):
+        with pytest.raises(ValueError, match="one score for every row and label"):
+            classifier(QUICK, guarantee="split", conformity_score=wrong).fit(*labelled(100))
+
+    @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])
+    @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected"])
+    def test_intervals(self, score, guarantee):
+        X, y = measured(2500)
+        model = regressor(guarantee=guarantee, conformity_score=score).fit(X[:1250], y[:1250])
+        intervals = model.predict_interval(X[1250:])[1][:, :, 0]
+        inside = (intervals[:, 0] <= y[1250:]) & (y[1250:] <= intervals[:, 1])
+        assert inside.mean() >= lower_tolerance(0.9, 1250)
+        assert np.mean(intervals[:, 1] - intervals[:, 0]) < 6
+
+    @pytest.mark.parametrize("score", ["normalized", "cqr"])
+    def test_adaptive_intervals_follow_the_noise(self, score):
+        rng = np.random.default_rng(0)
+        X = rng.uniform(-1, 1, size=(6000, 2))
+        y = X[:, 1] + np.where(X[:, 0] > 0, 1.0, 0.1) * rng.normal(size=6000)
+        model = regressor(guarantee="split", conformity_score=score).fit(X, y)
+        low, high = model.predict_interval(np.array([[-0.9, 0.0], [0.9, 0.0]]))[1][:, :, 0].T
+        assert high[1] - low[1] > 1.5 * (high[0] - low[0])
+
+    def test_a_score_needs_a_model_with_its_outputs(self):
+        X, y = measured(200)
+        with pytest.raises(ValueError, match="pair of quantiles"):
+            regressor(QUICK_REGRESSION, conformity_score="cqr").fit(X, y)
+        with pytest.raises(ValueError, match="one output"):
+            regressor(DPSGD(loss="pinball", steps=5), guarantee="split").fit(X, y)
+
+
+class OwnMechanism:
+    """A user's own mechanism without dataclass or classes field: a noisy mean of the labels' one-hot vectors."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    event = property(lambda self: gaussian_event(2.0))
+
+    def calibrated(self, epsilon, delta, *, accountant="pld"):
+        return self
+
+    def train(self, X, y, *, random_state=None, n_records=None):
+        rng = np.random.default_rng(random_state)
+        shares = np.log(np.maximum(np.eye(self.columns)[y].sum(0) + 2 * rng.normal(size=self.columns), 1) / n_records)
+        model = FunctionModel(
+            lambda rows: np.tile(shares, (len(rows), 1)), "classification", X.shape[1], tuple(range(self.columns))
+        )
+        return Trained(model, self.event, None)
+
+
+class TestMechanisms:
+    @pytest.mark.parametrize(
+        "mechanism",
+        [
+            OutputPerturbation(feature_bound=3.0),
+            ObjectivePerturbation(),
+            Preprocessed((UnitNorm(),), DPSGD(steps=20, feature_bound=1.0, clip_norm=2.0)),
+            DPSGD(hidden=(8,), steps=20, sampling_rate=0.2),
+            DPSGD(steps=20, classes=(2, 1, 0)),
+        ],
+        ids=["output", "objective", "preprocessed", "network", "own classes"],
+    )
+    @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected", "stability"])
+    def test_classification(self, mechanism, guarantee):
+        X, y = labelled()
+        model = classifier(mechanism, guarantee=guarantee)
+        bounded = isinstance(mechanism, OutputPerturbation | ObjectivePerturbation | Preprocessed)
+        if guarantee == "stability" and not bounded:
+            with pytest.raises(ValueError, match="stability"):
+                model.fit(X, y)
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GuaranteeWarning)  # a wide buffer may fill the sets
+            model.fit(X, y)
+        assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
+        assert coverage(model.predict_set(X)[1], y) >= 0.85
+
+    @pytest.mark.parametrize(
+        "mechanism",
+        [
+            QUICK_REGRESSION,
+            OutputPerturbation(loss="huber", y_bounds=(-6, 6)),
+            ObjectivePerturbation(loss="squared", y_bounds=(-6, 6)),
+            SufficientStatistics(2.0, (-6, 6)),
+        ],
+        ids=["sgd", "output", "objective", "statistics"],
+    )
+    @pytest.mark.parametrize("guarantee", ["universal", "split"])
+    def test_regression(self, mechanism, guarantee):
+        X, y = measured()
+        model = regressor(mechanism, guarantee=guarantee).fit(X, y)
+        intervals = model.predict_interval(X)[1][:, :, 0]
+        assert np.mean((intervals[:, 0] <= y) & (y <= intervals[:, 1])) >= 0.85
+        assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
+
+    def test_a_mechanism_of_the_wrong_task(self):
+        with pytest.raises(ValueError, match="classification model"):
+            classifier(DPSGD(loss="squared", steps=5), guarantee="split", classes=None).fit(
+                *labelled(100)
+            ) if False else classifier(SufficientStatistics(1.0, (0, 2)), guarantee="split").fit(*labelled(100))
+        with pytest.raises(ValueError, match="regression model"):
+            regressor(DPSGD(classes=(0, 1), steps=5), guarantee="split").fit(measured(100)[0], np.arange(100) % 2)
+
+    def test_noise_that_is_set_is_kept_and_held_against_the_budget(self):
+        X, y = labelled()
+        model = classifier(DPSGD(steps=20, noise_multiplier=40.0), guarantee="universal").fit(X, y)
+        assert model.ledger_.public_facts["noise_multiplier"] == 40.0
+        with pytest.raises(BudgetError, match="over the budget"):
+            classifier(DPSGD(steps=20, noise_multiplier=0.5), guarantee="universal").fit(X, y)
+        with pytest.raises(BudgetError, match="not private"):
+            classifier(DPSGD(steps=20, noise_multiplier=0.0), guarantee="split").fit(X, y)
+
+    @pytest.mark.parametrize("wrong", ["logistic", DPSGD, object(), StandardScaler()])
+    def test_no_mechanism(self, wrong):
+        with pytest.raises(TypeError, match="estimator must be None, a training mechanism"):
+            classifier(wrong).fit(*labelled(100))
+
+    def test_an_own_mechanism(self):
+        X, y = labelled(500)
+        model = classifier(OwnMechanism(3), guarantee="universal").fit(X, y)
+        assert model.predict_set(X[:5])[1].shape == (5, 3, 1)
+        with pytest.raises(ValueError, match="one output for each of the declared classes"):
+            classifier(OwnMechanism(3), guarantee="universal", classes=[0, 1, 2, 3]).fit(X, y)
+
+    def test_targets_are_clipped_for_training_and_not_for_the_promise(self):
+        X, y = measured()
+        y[:600] = 1e300
+        model = regressor(QUICK_REGRESSION, guarantee="split", confidence_level=0.4).fit(X, y)
+        assert np.abs(model.predict(X)).max() <= 6
+        # more than half of the targets lie outside: only an infinite interval would hold 60 % of them
+        with pytest.warns(GuaranteeWarning, match="end of the score range"):
+            full = regressor(QUICK_REGRESSION, guarantee="split", confidence_level=0.6).fit(X, y)
+        assert np.isinf(full.predict_interval(X)[1]).all()
+
+
+class TestTorch:
+    torch = pytest.importorskip("torch")
+
+    @pytest.fixture(autouse=True)
+    def _seed(self):
+        self.torch.manual_seed(0)
+
+    @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected"])
+    def test_mechanism(self, guarantee):
+        X, y = labelled()
+        training = OpacusTraining(self.torch.nn.Linear(4, 3), steps=15, sampling_rate=0.1, learning_rate=1.0)
+        model = classifier(training, guarantee=guarantee).fit(X, y)
+        assert coverage(model.predict_set(X)[1], y) >= 0.85
+        assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
+        with pytest.raises(TypeError, match="cannot be saved"):
+            model.save("never-written")
+
+    def test_module(self):
+        X, y = labelled(300)
+        model = classifier(self.torch.nn.Linear(4, 3), guarantee="split").fit(X, y)
+        assert model.ledger_.public_facts["mechanism"] == "OpacusTraining"
+        assert model.predict_set(X)[1].shape == (300, 3, 1)
+
+    def test_regression_module(self):
+        X, y = measured(300)
+        model = regressor(self.torch.nn.Linear(4, 1), guarantee="split").fit(X, y)
+        assert model.predict_interval(X)[1].shape == (300, 2, 1)
+
+
+class TestPrivateModel:
+    def trained(self, classes=(0, 1, 2), labels=None):
+        X, y = labelled()
+        y = y if labels is None else np.asarray(labels)[y]
+        mechanism = DPSGD(steps=20, learning_rate=2.0, classes=classes).calibrated(2.0, DELTA, accountant="rdp")
+        return PrivateModel.from_trained(mechanism.train(X, y, n_records=len(X)))
+
+    def test_on_its_own_records(self):
+        X, y = labelled()
+        model = classifier(self.trained(), guarantee="auto", random_state=None).fit(X, y)
+        assert model.certificate_.guarantee == "universal"
+        assert [e.stage for e in model.ledger_.entries] == ["train", "calibration"]
+        assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
+        assert model.ledger_.is_private
+        assert coverage(model.predict_set(X)[1], y) >= 0.85
+
+    def test_on_other_records(self):
+        X, y = labelled(1237, seed=5)
+        model = classifier(self.trained(), guarantee="split", epsilon=2.0).fit(X, y)
+        assert [e.stage for e in model.ledger_.entries] == ["training | calibration"]
+        assert model.ledger_.epsilon(DELTA, "rdp") <= 2.0
+        assert model.certificate_.is_certified
+
+    def test_all_spent(self):
+        with pytest.raises(BudgetError):
+            classifier(self.trained(), guarantee="universal", epsilon=1.0).fit(*labelled())
+
+    def test_its_order_of_labels_is_taken_over(self):
+        X, y = labelled()
+        names = np.array(["low", "middle", "high"])
+        foreign = self.trained(("low", "middle", "high"), names)
+        model = classifier(foreign, guarantee="universal", classes=None).fit(X, names[y])
+        assert model.classes_.tolist() == ["low", "middle", "high"]  # not sorted
+        assert model.score(X, names[y]) > 0.8
+        with pytest.raises(ValueError, match="in their order"):
+            classifier(foreign, guarantee="universal", classes=["high", "low", "middle"]).fit(X, names[y])
+        with pytest.raises(ValueError, match="in their order"):
+            classifier(foreign, guarantee="universal", classes=["low", "middle", "high", "top"]).fit(X, names[y])
+
+    def test_a_function(self):
+        X, y = measured()
+        foreign = PrivateModel.from_outputs(
+            lambda rows: rows.sum(axis=1), spent=dpsgd_event(20.0, 1.0, 10), task="regression", n_features=4
+        )
+        model = regressor(foreign, guarantee="universal", feature_bounds=None).fit(X, y)
+        np.testing.assert_allclose(model.predict(X[:3]), X[:3].sum(axis=1))
+        assert model.threshold_[0] == pytest.approx(0.3 * 1.645, rel=0.35)
+        with pytest.raises(TypeError, match="cannot be saved"):
+            model.save("never-written")
+        with pytest.raises(ValueError, match="classification model"):
+            classifier(foreign, guarantee="universal").fit(*labelled(100))
+
+    def test_what_it_cannot_do(self):
+        X, y = labelled()
+        with pytest.raises(ValueError, match="stability"):
+            classifier(self.trained(), guarantee="stability").fit(X, y)
+        with pytest.raises(ValueError, match="4 features, got 2"):
+            classifier(self.trained(), guarantee="universal").fit(X[:, :2], y)
+
+
+class TestLevels:
+    LEVELS = (0.9, 0.8, 0.805, 0.81, 0.815, 0.82)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_sets_are_nested_though_each_level_has_its_own_noise(self, seed):
+        X, y = labelled(600)
+        model = classifier(
+            QUICK, guarantee="asymptotic", epsilon=0.7, confidence_level=self.LEVELS, random_state=seed
+        ).fit(X, y)
+        order = np.argsort(self.LEVELS)
+        assert (np.diff(model.threshold_[order]) >= 0).all()
+        sets = model.predict_set(X)[1][:, :, order]
+        assert (sets[:, :, :-1] <= sets[:, :, 1:]).all()
+
+    def test_each_level_has_its_line_and_all_share_the_budget(self):
+        X, y = labelled()
+        model = classifier(QUICK, guarantee="universal", confidence_level=[0.7, 0.8, 0.9]).fit(X, y)
+        entries = [e for e in model.ledger_.entries if e.stage == "calibration"]
+        assert [e.note.split(":")[0] for e in entries] == ["level 0.7", "level 0.8", "level 0.9"]
+        assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
+        single = classifier(QUICK, guarantee="universal", confidence_level=0.9).fit(X, y)
+        three, one = (c.terms["count_noise"] for c in (model.certificates_[2], single.certificate_))
+        assert three == pytest.approx(math.sqrt(3) * one, rel=0.05)
+
+    def test_split_keeps_them_in_one_line(self):
+        X, y = measured()
+        model = regressor(QUICK_REGRESSION, guarantee="split", confidence_level=[0.8, 0.9]).fit(X, y)
+        (entry,) = model.ledger_.entries
+        assert "level 0.8" in entry.note
+        assert "level 0.9" in entry.note
+        assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
+
+    def test_a_level_beyond_reach_gets_full_sets(self):
+        with pytest.warns(GuaranteeWarning, match="VACUOUS"):
+            model = classifier(QUICK, guarantee="universal", confidence_level=1 - 1e-7).fit(*labelled(200))
+        assert np.isinf(model.threshold_).all()
+        assert [e.stage for e in model.ledger_.entries] == ["training"]  # nothing was asked of the scores
+
+
+def third(X):
+    return np.digitize(np.asarray(X)[:, 1], [-0.5, 0.5])
+
+
+class TestGroups:
+    def test_labels(self):
+        X, y = labelled(4000)
+        model = classifier(QUICK, guarantee="split", groups="label", confidence_level=[0.8, 0.9]).fit(X, y)
+        assert model.threshold_.shape == (3, 2)
+        sets = model.predict_set(X)[1]
+        np.testing.assert_array_equal(sets, (1 - model.predict_proba(X))[:, :, None] <= model.threshold_)
+        for label in range(3):
+            assert sets[y == label][:, label, 1].mean() >= 0.85
+        assert "3 disjoint groups in parallel" in model.ledger_.entries[0].note
+        assert "fewer than" in str(model.certificate_)
+
+    def test_groups_cost_nothing(self):
+        X, y = labelled()
+        plain, grouped = (
+            classifier(QUICK, guarantee="universal", groups=g).fit(X, y).ledger_.epsilon(DELTA, "rdp")
+            for g in (None, "label")
+        )
+        assert grouped == pytest.approx(plain, rel=1e-2)
+
+    @pytest.mark.parametrize("guarantee", ["universal", "split", "corrected"])
+    def test_function(self, guarantee):
+        X, y = measured(4000)
+        model = regressor(
+            QUICK_REGRESSION, guarantee=guarantee, groups=third, group_values=[0, 1, 2], confidence_level=[0.8, 0.9]
+        ).fit(X, y)
+        assert model.threshold_.shape == (3, 2)
+        prediction, intervals = model.predict_interval(X)
+        np.testing.assert_allclose(intervals[:, 1] - prediction[:, None], model.threshold_[third(X)])
+        for group in range(3):
+            inside = (intervals[:, 0, 1] <= y) & (y <= intervals[:, 1, 1])
+            assert inside[third(X) == group].mean() >= 0.85
+
+    def test_an_unknown_group_gets_full_sets(self):
+        X, y = labelled(2000)
+        model = classifier(QUICK, guarantee="split", groups=third, group_values=[1]).fit(X, y)
+        sets = model.predict_set(X)[1]
+        assert sets[third(X) != 1].all()
+        assert not sets[third(X) == 1].all()
+        X, y = measured(2000)
+        model = regressor(QUICK_REGRESSION, guarantee="split", groups=third, group_values=[2]).fit(X, y)
+        intervals = model.predict_interval(X)[1]
+        assert np.isinf(intervals[third(X) != 2]).all()
+        assert np.isfinite(intervals[third(X) == 2]).all()
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    def test_an_empty_group_is_a_group_like_any_other(self, guarantee):
+        X, y = labelled()
+        estimator = STABLE if guarantee == "stability" else QUICK
+        model = classifier(estimator, guarantee=guarantee, groups="label", classes=[0, 1, 2, 3])
+        with pytest.warns(GuaranteeWarning) as caught:
+            model.fit(X, y)
+        assert np.isinf(model.threshold_[3]).all()
+        assert model.predict_set(X)[1][:, 3].all()
+        told = [str(w.message) for w in caught if not issubclass(w.category, SeededWarning)]
+        assert len(told) == 1
+        if guarantee in CERTIFIED or guarantee == "corrected":
+            assert "for group 3 is at the end of the score range" in told[0]
+
+    def test_what_is_missing_or_wrong(self):
+        X, y = labelled(100)
+        with pytest.raises(ValueError, match="group_values must list"):
+            classifier(QUICK, groups=third).fit(X, y)
+        with pytest.raises(ValueError, match="at least one group"):
+            classifier(QUICK, groups=third, group_values=[]).fit(X, y)
+        with pytest.raises(ValueError, match="'labels'"):
+            classifier(QUICK, groups="labels").fit(X, y)
+        with pytest.raises(ValueError, match="groups must be None or a function of X"):
+            regressor(groups="label").fit(*measured(100))
+
+    def test_a_column_of_a_frame(self):
+        X, y = labelled(2000)
+        frame = pd.DataFrame(X, columns=list("abcd")).assign(area=third(X))
+        model = classifier(QUICK, guarantee="split", groups=lambda X: X["area"], group_values=[0, 1, 2]).fit(frame, y)
+        assert model.predict_set(frame)[1].shape == (2000, 3, 1)
+
+
+class TestRandomness:
+    @pytest.mark.parametrize("guarantee", ["universal", "split"])
+    def test_a_seed_repeats_everything(self, guarantee):
+        X, y = labelled()
+        first, second = (classifier(QUICK, guarantee=guarantee, random_state=7).fit(X, y) for _ in range(2))
+        np.testing.assert_array_equal(first.threshold_, second.threshold_)
+        np.testing.assert_array_equal(first.predict_proba(X), second.predict_proba(X))
+        assert first.ledger_ == second.ledger_
+        other = classifier(QUICK, guarantee=guarantee, random_state=8).fit(X, y)
+        assert not np.array_equal(first.predict_proba(X), other.predict_proba(X))
+
+    def test_without_a_seed_runs_differ_and_are_private(self):
+        X, y = measured()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            first, second = (
+                regressor(QUICK_REGRESSION, guarantee="universal", random_state=None).fit(X, y) for _ in range(2)
+            )
+        assert not np.array_equal(first.predict(X), second.predict(X))
+        assert first.ledger_.is_private
+
+    @pytest.mark.parametrize("guarantee", ["universal", "split"])
+    @pytest.mark.parametrize("make", ["classifier", "regressor"])
+    def test_a_seeded_run_says_once_that_it_is_not_private(self, make, guarantee):
+        model, data = (classifier(), labelled()) if make == "classifier" else (regressor(), measured())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.set_params(guarantee=guarantee, confidence_level=[0.8, 0.9]).fit(*data)
+        assert [w.category for w in caught] == [SeededWarning]
+        assert caught[0].filename == __file__
+        assert not model.ledger_.is_private
+
+    @pytest.mark.parametrize("seed", [-1, 1.5, "0", True, np.random.default_rng(0)])
+    def test_no_seed(self, seed):
+        with pytest.raises((ValueError, TypeError), match="random_state"):
+            classifier(QUICK, random_state=seed).fit(*labelled(100))
+
+    def test_the_parts_of_a_run_draw_apart(self):
+        """The draws that assign records must not be those that train: a record's part would follow its noise."""
+        from dpscp.conformal import _child_seeds
+
+        assert len(set(_child_seeds(0))) == 3
+        assert _child_seeds(None) == (None, None, None)
+
+
+class TestBudget:
+    @settings(deadline=None, max_examples=40, derandomize=True)
+    @given(
+        task=st.sampled_from(["classification", "regression"]),
+        estimator=st.sampled_from(["recipe", "sgd", "poisson", "output"]),
+        guarantee=st.sampled_from([*GUARANTEES, "auto"]),
+        epsilon=st.floats(0.1, 10),
+        delta=st.sampled_from([1e-7, 1e-5, 1e-3]),
+        share=st.one_of(st.just("auto"), st.floats(0.02, 0.95)),
+        fraction=st.one_of(st.just("auto"), st.floats(0.05, 0.95)),
+        levels=st.lists(st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99]), min_size=1, max_size=3),
+        grouped=st.booleans(),
+        n=st.integers(2, 300),
+        accountant=st.sampled_from(["rdp", "rdp", "rdp", "pld"]),
+    )
+    def test_never_above(
+        self, task, estimator, guarantee, epsilon, delta, share, fraction, levels, grouped, n, accountant
+    ):
+        losses = {"classification": "cross_entropy", "regression": "huber"}
+        bounds = {"y_bounds": (-6, 6)} if task == "regression" else {}
+        mechanism = {
+            "recipe": None,
+            "sgd": DPSGD(loss=losses[task], steps=7, feature_bound=1.0, clip_norm=2.0),
+            "poisson": DPSGD(loss=losses[task], steps=7, sampling_rate=0.3),
+            "output": OutputPerturbation(loss=losses[task], **bounds),
+        }[estimator]
+        groups = {"groups": third, "group_values": [0, 1, 2]} if grouped else {}
+        make, data = (classifier, labelled) if task == "classification" else (regressor, measured)
+        model = make(
+            mechanism,
+            guarantee=guarantee,
+            epsilon=epsilon,
+            delta=delta,
+            train_share=share,
+            calibration_fraction=fraction,
+            confidence_level=levels,
+            accountant=accountant,
+            **groups,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GuaranteeWarning)
+            try:
+                model.fit(*data(n))
+            except ValueError as error:
+                assert guarantee == "stability" and "stability" in str(error), error
+                return
+        assert model.ledger_.epsilon(delta, accountant) <= epsilon
+        assert model.ledger_.epsilon(delta, "rdp" if accountant == "rdp" else "pld") <= epsilon
+        assert model.ledger_.public_facts["n_records"] == n
+
+    @pytest.mark.parametrize("name", ["epsilon", "delta"])
+    @pytest.mark.parametrize("value", [0, -1, np.nan, np.inf])
+    def test_no_budget(self, name, value):
+        with pytest.raises(ValueError, match=name):
+            classifier(QUICK, **{name: value}).fit(*labelled(100))
+
+    def test_delta_above_one_in_n_is_remarked_upon(self):
+        with pytest.warns(GuaranteeWarning, match="smaller delta"):
+            classifier(QUICK, guarantee="asymptotic", delta=0.01).fit(*labelled(500))
+
+
+class TestScikitLearn:
+    def test_clone_and_parameters(self):
+        model = classifier(QUICK, guarantee="split", groups="label")
+        copy = clone(model)
+        assert copy is not model
+        assert copy.get_params() == model.get_params()
+        assert clone(model).set_params(epsilon=0.5, conformity_score="aps").epsilon == 0.5
+        with pytest.raises(ValueError, match="Invalid parameter"):
+            model.set_params(temperature=1)
+        fitted = clone(model).fit(*labelled(500))
+        assert not hasattr(clone(fitted), "threshold_")
+
+    def test_constructor_only_stores(self):
+        model = PrivateConformalClassifier(epsilon="nonsense", guarantee="?", confidence_level=90, classes=7)
+        assert model.epsilon == "nonsense"
+
+    def test_pipeline_with_pandas_output(self):
+        X, y = labelled()
+        frame = pd.DataFrame(X, columns=list("abcd"))
+        shrink = FunctionTransformer(lambda X: X / 10, feature_names_out="one-to-one")
+        pipeline = make_pipeline(shrink, classifier(QUICK, guarantee="split")).set_output(transform="pandas")
+        assert pipeline.fit(frame, y).predict(frame).shape == (len(y),)
+        assert list(pipeline[-1].feature_names_in_) == list("abcd")
+        assert pipeline.score(frame, y) > 0.5
+
+    def test_cross_validation(self):
+        X, y = labelled(600)
+        scores = cross_val_score(classifier(QUICK, guarantee="split"), X, y, cv=3, error_score="raise")
+        assert scores.shape == (3,)
+        assert scores.min() > 0.5
+        X, y = measured(600)
+        model = regressor(QUICK_REGRESSION, guarantee="split")
+        assert cross_val_score(model, X, y, cv=2, error_score="raise", n_jobs=None).shape == (2,)
+
+    def test_text_labels_in_a_declared_order(self):
+        X, y = labelled()
+        names = np.array(["low", "middle", "high"])
+        model = classifier(QUICK, guarantee="split", classes=list(names)).fit(X, names[y])
+        assert model.classes_.tolist() == list(names)
+        assert model.score(X, names[y]) > 0.8
+        plain = classifier(QUICK, guarantee="split").fit(X, y)
+        np.testing.assert_array_equal(plain.predict_set(X)[1], model.predict_set(X)[1])
+
+    @pytest.mark.parametrize("form", [pd.Series, list, lambda y: pd.Series(y).astype("category"), pd.array])
+    def test_labels_in_many_forms(self, form):
+        X, y = labelled(400)
+        names = np.array(["u", "v", "w"])[y]
+        model = classifier(QUICK, guarantee="split", classes=["u", "v", "w"]).fit(X, form(names))
+        assert set(model.predict(X)) <= {"u", "v", "w"}
+
+    def test_found_labels_are_declared_and_remarked_upon(self):
+        X, y = labelled(400)
+        with pytest.warns(GuaranteeWarning, match="classes was not given"):
+            model = classifier(QUICK, guarantee="asymptotic", classes=None).fit(X, y)
+        facts = model.ledger_.public_facts
+        assert facts["classes"] == (0, 1, 2)
+        assert facts["taken_from_data"] == ("n_records", "classes")
+        told = classifier(QUICK, guarantee="asymptotic", n_records=400).fit(X, y).ledger_.public_facts
+        assert "taken_from_data" not in told
+
+    def test_a_class_without_a_record_keeps_its_place(self):
+        X, y = labelled()
+        model = classifier(QUICK, guarantee="split", classes=[0, 1, 7, 2]).fit(X, y)
+        assert model.predict_proba(X).shape == (len(X), 4)
+        assert model.predict_proba(X)[:, 2].mean() < 0.2
+        assert set(model.predict(X)) <= {0, 1, 7, 2}
+
+    def test_predicting_changes_nothing_in_the_rows(self):
+        X, y = labelled(300)
+        model = classifier(QUICK, guarantee="split").fit(X, y)
+        before = X.copy()
+        X.setflags(write=False)
+        model.predict_set(X)
+        np.testing.assert_array_equal(X, before)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("make", [classifier, regressor])
+    def test_before_fit(self, make):
+        for method in ("predict", "predict_set", "predict_proba", "predict_interval"):
+            if hasattr(make(), method):
+                with pytest.raises(NotFittedError):
+                    getattr(make(), method)(np.ones((2, 4)))
+        with pytest.raises(NotFittedError):
+            make().save("never-written")
+
+    @pytest.mark.parametrize("make", [classifier, regressor])
+    @pytest.mark.parametrize(
+        ("name", "value", "error", "text"),
+        [
+            ("confidence_level", 90, ValueError, r"did you mean 0\.9"),
+            ("confidence_level", 1.0, ValueError, "strictly between 0 and 1"),
+            ("confidence_level", [], ValueError, "at least one level"),
+            ("confidence_level", None, TypeError, "must be a number"),
+            ("guarantee", "exact", ValueError, "guarantee must be one of 'auto'"),
+            ("guarantee", None, ValueError, "guarantee must be one of"),
+            ("conformity_score", "margin", ValueError, "conformity_score must be one of"),
+            ("train_share", 1.5, ValueError, "train_share"),
+            ("train_share", "most", TypeError, "train_share"),
+            ("calibration_fraction", 0, ValueError, "calibration_fraction"),
+            ("accountant", "prv", ValueError, "accountant must be one of 'pld', 'rdp'"),
+            ("n_records", 0, ValueError, "n_records"),
+            ("n_records", 10.5, TypeError, "n_records"),
+            ("feature_bound", -1.0, ValueError, "feature_bound"),
+            ("epsilon", "1", TypeError, "epsilon"),
+        ],
+    )
+    def test_parameters(self, make, name, value, error, text):
+        X, y = (labelled if make is classifier else measured)(50)
+        extra = {"feature_bounds": None} if name == "feature_bound" else {}
+        with pytest.raises(error, match=text):
+            make(**{name: value} | extra).fit(X, y)
+
+    def test_both_kinds_of_bounds(self):
+        with pytest.raises(ValueError, match="not both"):
+            classifier(feature_bound=1.0, feature_bounds=(-1, 1)).fit(*labelled(50))
+
+    @pytest.mark.parametrize("bounds", [None, (1, 1), (2, -2), (0, np.inf), (0, 1, 2), "ab"])
+    def test_target_bounds(self, bounds):
+        with pytest.raises((ValueError, TypeError), match="y_bounds"):
+            regressor(y_bounds=bounds).fit(*measured(50))
+
+    @pytest.mark.parametrize("bounds", [(1, -1), (0, [1, 2]), (np.zeros(3), np.ones(4))])
+    def test_feature_bounds(self, bounds):
+        with pytest.raises(ValueError, match=r"low|high|feature"):
+            regressor(QUICK_REGRESSION, feature_bounds=bounds, guarantee="split").fit(*measured(50))
+
+    @pytest.mark.parametrize("make", [classifier, regressor])
+    def test_weights_are_refused(self, make):
+        X, y = (labelled if make is classifier else measured)(50)
+        with pytest.raises(ValueError, match="sensitivity"):
+            make().fit(X, y, sample_weight=np.ones(50))
+        with pytest.raises(TypeError, match="unexpected arguments: epochs"):
+            make().fit(X, y, epochs=3)
+
+    def test_one_class_only(self):
+        X, y = labelled(50)
+        with pytest.raises(ValueError, match="at least 2 classes"):
+            classifier(classes=None).fit(X, np.zeros(50, dtype=int))
+        model = classifier(QUICK, guarantee="asymptotic", classes=[0, 1]).fit(X, np.zeros(50, dtype=int))
+        assert (model.predict(X) == 0).mean() > 0.5
+
+    def test_rows(self):
+        X, y = labelled(50)
+        frame = pd.DataFrame(X, columns=list("abcd"))
+        for bad in (np.where(X > 2, np.nan, X), np.where(X > 2, np.inf, X), X.astype(object).tolist() + [["x"] * 4]):
+            with pytest.raises(ValueError, match="X"):
+                classifier().fit(bad, y)
+        with pytest.raises(TypeError, match=r"(?i)sparse"):
+            classifier().fit(sparse.csr_array(X), y)
+        with pytest.raises(ValueError, match="duplicate feature names"):
+            classifier().fit(frame.set_axis(list("abca"), axis=1), y)
+        model = classifier(QUICK, guarantee="asymptotic").fit(frame, y)
+        with pytest.raises(ValueError, match="feature names"):
+            model.predict_set(frame.rename(columns={"a": "z"}))
+        with pytest.raises(ValueError, match="duplicate feature names"):
+            model.predict_set(frame.set_axis(list("abca"), axis=1))
+        model = classifier(QUICK, guarantee="asymptotic").fit(X, y)
+        with pytest.raises(ValueError, match="is expecting 4 features"):
+            model.predict_set(X[:, :3])
+        with pytest.raises(ValueError, match="contains NaN"):
+            model.predict_set(X * np.nan)
+        with pytest.raises(TypeError, match=r"(?i)sparse"):
+            model.predict(sparse.csr_array(X))
+
+    def test_objects_that_are_numbers_are_fine(self):
+        X, y = labelled(60)
+        plain = classifier(QUICK, guarantee="asymptotic").fit(X, y)
+        same = classifier(QUICK, guarantee="asymptotic").fit(X.astype(object), y)
+        np.testing.assert_array_equal(plain.predict_proba(X), same.predict_proba(X.astype(object)))
+
+    @pytest.mark.parametrize("guarantee", CERTIFIED)
+    @pytest.mark.parametrize("n", [1, 2, 20])
+    def test_too_few_records_is_a_warning_and_full_sets(self, guarantee, n):
+        X, y = labelled(n)
+        with pytest.warns(GuaranteeWarning, match="VACUOUS"):
+            model = classifier(guarantee=guarantee, epsilon=1.0).fit(X, y)
+        assert model.certificate_.is_vacuous
+        assert model.predict_set(X)[1].all()
+        X, y = measured(n)
+        with pytest.warns(GuaranteeWarning, match="VACUOUS"):
+            model = regressor(guarantee=guarantee, epsilon=1.0).fit(X, y)
+        low, high = model.predict_interval(X)[1][:, :, 0].T
+        assert (low <= -6).all()
+        assert (high >= 6).all()
+
+    def test_a_failed_fit_leaves_nothing_behind(self):
+        X, y = labelled(100)
+        model = classifier(QUICK, guarantee="asymptotic").fit(X, y)
+        with pytest.raises(ValueError, match="not in classes"):
+            model.fit(X[:, :2], y + 5)
+        with pytest.raises(NotFittedError):
+            model.predict(X)
+        with pytest.raises(BudgetError):
+            model.set_params(estimator=DPSGD(steps=5, noise_multiplier=0.1)).fit(X, y)
+        with pytest.raises(NotFittedError):
+            model.predict_set(X)

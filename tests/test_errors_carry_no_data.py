@@ -1,0 +1,101 @@
+"""A message about scores must not carry a value, a row or a count from them."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from dpscp import calibrate, private_quantile
+from dpscp.privacy import dpsgd_event
+from dpscp.quantile import noisy_midpoint_quantile
+
+CANARY = 0.123456789
+# a length that no message has a reason to hold
+LENGTH = 48_611
+
+
+def scores_with(bad):
+    scores = np.full(LENGTH, CANARY)
+    scores[-7:] = bad
+    return scores
+
+
+BROKEN = {
+    "nan": lambda: scores_with(np.nan),
+    "infinite": lambda: scores_with(np.inf),
+    "float32 nan": lambda: scores_with(np.nan).astype(np.float32),
+    "two-dimensional": lambda: scores_with(CANARY)[:, None],
+    "scalar": lambda: np.array(CANARY),
+    "texts": lambda: np.full(LENGTH, f"{CANARY}"),
+    "one text in a list": lambda: [CANARY] * 40 + [f"{CANARY}x"],
+    "objects": lambda: np.full(LENGTH, CANARY, dtype=object),
+    "complex": lambda: scores_with(CANARY) + 1j,
+    "booleans": lambda: scores_with(CANARY) > 0,
+    "ragged": lambda: [[CANARY], [CANARY, CANARY]],
+    "empty": lambda: np.array([]),
+    "chunk with nan": lambda: iter([scores_with(CANARY), scores_with(np.nan)]),
+    "chunk of texts": lambda: iter([scores_with(CANARY), np.full(5, f"{CANARY}")]),
+    "chunks of two dimensions": lambda: lambda: [scores_with(CANARY)[:, None]],
+    "chunks with nan": lambda: lambda: [scores_with(np.nan)],
+}
+CALLS = {
+    "private_quantile": lambda s: private_quantile(s, alpha=0.1, score_range=(0, 1), mu=1.0, random_state=0),
+    "nominal n": lambda s: private_quantile(
+        s, alpha=0.1, score_range=(0, 1), count_noise=5.0, n_records=50_000, steps=8, random_state=0
+    ),
+    "noisy_midpoint_quantile": lambda s: noisy_midpoint_quantile(
+        s, alpha=0.1, score_range=(0, 1), count_noise=5.0, steps=8, random_state=0
+    ),
+    "calibrate": lambda s: calibrate(
+        s,
+        training=dpsgd_event(4.0, 0.01, 100),
+        epsilon=1.0,
+        delta=1e-5,
+        alpha=0.1,
+        score_range=(0, 1),
+        n_records=50_000,
+        random_state=0,
+    ),
+}
+
+
+def assert_clean(text):
+    for secret in ("0.1234", "1234567", str(LENGTH), "48,611", str(LENGTH - 7)):
+        assert secret not in text
+
+
+def everything_said(error):
+    """The message and those of the errors behind it: a traceback prints them all."""
+    said = []
+    while error is not None:
+        said.append(str(error))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", BROKEN)
+def test_refusals_say_nothing_about_the_scores(kind, call):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        CALLS[call](BROKEN[kind]())
+    assert_clean(everything_said(caught.value))
+
+
+@pytest.mark.parametrize("call", ["nominal n", "calibrate"])
+def test_results_and_warnings_say_nothing_beyond_the_release(call):
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        # all scores lie outside the public range: they are clipped without a word
+        result = CALLS[call](scores_with(CANARY) + 5)
+    assert_clean(repr(result))
+    for warning in heard:
+        assert_clean(str(warning.message))
+
+
+def test_a_failing_chunk_reader_keeps_its_own_error():
+    def chunks():
+        yield np.full(10, CANARY)
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        private_quantile(chunks(), alpha=0.1, score_range=(0, 1), mu=1.0, random_state=0)

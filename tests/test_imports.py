@@ -1,0 +1,155 @@
+"""House rules that can be read from the source: who imports whom, where torch lives, where randomness comes from."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpscp
+
+ROOT = Path(dpscp.__file__).parent
+
+# A room may import rooms of an earlier row only. Put a new room in its row.
+LAYERS = [
+    {"_checks", "exceptions"},
+    {"privacy"},
+    {"quantile", "training", "scores", "sets", "metrics", "records", "persistence", "budget", "schema"},
+    {"guarantees"},
+    {"calibration", "strategy"},
+    {"conformal", "baselines"},
+    {"planning", "audit", "report"},
+    {"cli"},
+]
+# A picture of a plan is drawn by the report room, imported only when it is asked for.
+WHEN_ASKED = {("planning", "report")}
+LAYER_OF = {room: number for number, row in enumerate(LAYERS) for room in row}
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def room_of(file):
+    """The room of a source file: the first name below the package, '' for the package's own front page."""
+    return file.relative_to(ROOT).parts[0].removesuffix(".py").replace("__init__", "").replace("__main__", "cli")
+
+
+def is_for_types_only(node):
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imported_modules(tree, *, inside_functions=True):
+    """Absolute names of everything that is imported when the code runs."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "write imports in full: they are easier to check"
+            yield node.module
+            if node.module in ("dpscp", "numpy"):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif is_for_types_only(node) or (isinstance(node, ast.FunctionDef) and not inside_functions):
+            continue
+        else:
+            yield from imported_modules(node, inside_functions=inside_functions)
+
+
+def inner_rooms(file, **kwargs):
+    names = imported_modules(ast.parse(file.read_text()), **kwargs)
+    return {name.split(".")[1] for name in names if name.startswith("dpscp.")}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_import_direction(file):
+    room = room_of(file)
+    if room == "":
+        return
+    assert room in LAYER_OF, f"{room} has no row in LAYERS"
+    always = inner_rooms(file, inside_functions=False) - {room}
+    when_asked = {other for other in inner_rooms(file) - {room} - always if (room, other) not in WHEN_ASKED}
+    for other in always | when_asked:
+        assert LAYER_OF.get(other, len(LAYERS)) < LAYER_OF[room], f"{room} may not import {other}"
+
+
+def test_the_check_sees_imports_inside_functions():
+    tree = ast.parse("def f():\n    from dpscp.conformal import x\n    import dpscp.cli\n    from dpscp import audit")
+    assert {"dpscp.conformal", "dpscp.cli", "dpscp.audit"} <= set(imported_modules(tree))
+    assert not set(imported_modules(tree, inside_functions=False))
+    nested = ast.parse("try:\n    import dpscp.cli\nexcept ImportError:\n    pass\nif TYPE_CHECKING:\n    import torch")
+    assert set(imported_modules(nested)) == {"dpscp.cli"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_only_one_file_imports_torch(file):
+    heavy = {name.split(".")[0] for name in imported_modules(ast.parse(file.read_text()))} & {"torch", "opacus"}
+    assert not heavy or file == ROOT / "training" / "opacus.py"
+
+
+def test_importing_the_package_stays_light():
+    code = (
+        "import sys, sklearn.utils\n"
+        "before = set(sys.modules)\n"  # scikit-learn itself imports pandas where it is installed
+        "import dpscp\n"
+        "heavy = {'torch', 'opacus', 'dask', 'matplotlib', 'pandas', 'jinja2', 'rich'} & (set(sys.modules) - before)\n"
+        "assert not heavy, heavy"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def dotted(node):
+    """'np.random.normal' for such an attribute, '' for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        left = dotted(node.value)
+        return f"{left}.{node.attr}" if left else ""
+    return ""
+
+
+RANDOM_FILES = {
+    "privacy/noise.py": {"np.random.default_rng", "np.random.PCG64", "randomgen"},
+    "training/networks.py": {"np.random.PCG64"},  # the starting point, a function of a public seed
+}
+# Types and seed arithmetic carry no randomness of their own.
+HARMLESS = {"Generator", "SeedSequence", "BitGenerator"}
+
+
+def random_sources(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = dotted(node)
+            for prefix in ("np.random.", "numpy.random."):
+                if name.startswith(prefix) and name.removeprefix(prefix).split(".")[0] not in HARMLESS:
+                    yield name
+        elif isinstance(node, ast.Name) and node.id in ("default_rng", "RandomState"):
+            yield node.id
+    for name in imported_modules(tree):
+        if name.split(".")[0] in ("random", "secrets", "randomgen") or name.startswith("numpy.random"):
+            yield name
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_randomness_comes_from_one_file(file):
+    found = set(random_sources(ast.parse(file.read_text())))
+    assert found == RANDOM_FILES.get(str(file.relative_to(ROOT)), set())
+
+
+def test_the_check_sees_random_sources():
+    for code in (
+        "np.random.seed(0)",
+        "np.random.default_rng(0)",
+        "numpy.random.rand()",
+        "import random",
+        "from random import gauss",
+        "from numpy.random import default_rng",
+        "from numpy import random",
+    ):
+        assert list(random_sources(ast.parse(code)))
+
+
+def test_every_module_says_what_it_is_for():
+    for file in FILES:
+        assert ast.get_docstring(ast.parse(file.read_text())), f"{file.name} has no docstring"

@@ -1,0 +1,232 @@
+"""What callers bring is checked without a word about the records."""
+
+import traceback
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import BaseEstimator
+
+from dpscp.records import check_levels, checked_labels, checked_rows, checked_targets, class_list, group_index
+
+CANARY_NUMBER, CANARY_TEXT = 98765.4321, "zebra-canary"
+N = 1237  # a prime: it would not appear by chance
+
+
+class Anything(BaseEstimator):
+    """An estimator to hang feature names on."""
+
+
+def rows(n=N, d=3):
+    return np.random.default_rng(0).normal(size=(n, d))
+
+
+def spoiled(value, dtype=float):
+    X = rows().astype(dtype)
+    X[5, 1] = value
+    return X
+
+
+def everything_said(error):
+    """Message, notes and chained errors, as a user's traceback prints them, without the source lines."""
+    return "".join(
+        str(e)
+        for e in (error, error.__cause__, error.__context__ if not error.__suppress_context__ else None)
+        if e is not None
+    ) + "".join(getattr(error, "__notes__", []))
+
+
+def assert_silent(error):
+    text = everything_said(error)
+    for secret in ("98765", CANARY_TEXT, str(N), "1236"):
+        assert secret not in text, f"{secret!r} is in {text!r}"
+
+
+BAD_ROWS = {
+    "text": (spoiled(CANARY_TEXT, object), ValueError),
+    "nan": (spoiled(np.nan), ValueError),
+    "infinity": (spoiled(-np.inf), ValueError),
+    "None inside": (spoiled(None, object), ValueError),
+    "dictionary inside": (spoiled({CANARY_TEXT: CANARY_NUMBER}, object), TypeError),
+    "list inside": (spoiled([CANARY_NUMBER, 1], object), (TypeError, ValueError)),
+    "one dimension": (np.full(N, CANARY_NUMBER), ValueError),
+    "three dimensions": (np.full((N, 2, 2), CANARY_NUMBER), ValueError),
+    "scalar": (CANARY_NUMBER, ValueError),
+    "ragged": ([[CANARY_NUMBER] * 3] * (N - 1) + [[1.0]], ValueError),
+    "complex": (rows() + 1j * CANARY_NUMBER, ValueError),
+    "no rows": (np.empty((0, 3)), ValueError),
+    "no columns": (np.empty((N, 0)), ValueError),
+    "text column": (pd.DataFrame({"a": [CANARY_TEXT] * N, "b": np.arange(N)}), ValueError),
+    "missing value": (pd.DataFrame({"a": pd.array([1] * (N - 1) + [pd.NA], dtype="Int64")}), ValueError),
+    "duplicate names": (pd.DataFrame(rows(), columns=["a", "b", "a"]), ValueError),
+    "mixed name types": (pd.DataFrame(rows(), columns=["a", 1, "b"]), TypeError),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_bad_rows_are_refused_without_telling_anything(name):
+    X, error = BAD_ROWS[name]
+    with pytest.raises(error) as caught:
+        checked_rows(Anything(), X, reset=True)
+    assert_silent(caught.value)
+    assert_silent(RuntimeError("".join(traceback.format_exception_only(caught.value))))
+
+
+def test_sparse_rows_are_refused():
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(TypeError, match=r"(?i)sparse") as caught:
+        checked_rows(Anything(), sparse.csr_array(spoiled(CANARY_NUMBER)), reset=True)
+    assert_silent(caught.value)
+
+
+def test_numbers_in_text_and_objects_are_read():
+    X = rows(20)
+    for form in (X.astype(object), X.astype(str), X.tolist(), pd.DataFrame(X, columns=list("abc")).astype(object)):
+        np.testing.assert_allclose(checked_rows(Anything(), form, reset=True), X)
+
+
+def test_rows_at_prediction_must_fit_in_width_and_names():
+    estimator = Anything()
+    checked_rows(estimator, pd.DataFrame(rows(), columns=list("abc")), reset=True)
+    assert list(estimator.feature_names_in_) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="feature names"):
+        checked_rows(estimator, pd.DataFrame(rows(d=2), columns=list("ab")), reset=False)
+    with pytest.raises(ValueError, match="feature names"):
+        checked_rows(estimator, pd.DataFrame(rows(), columns=list("abd")), reset=False)
+    with pytest.raises(ValueError, match=r"feature names[\s\S]*same order"):
+        checked_rows(estimator, pd.DataFrame(rows(), columns=list("acb")), reset=False)
+    unnamed = Anything()
+    checked_rows(unnamed, rows(), reset=True)
+    with pytest.raises(ValueError, match="is expecting 3 features"):
+        checked_rows(unnamed, rows(d=2), reset=False)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        checked_rows(estimator, rows(), reset=False)
+
+
+BAD_TARGETS = {
+    "text": ["1.0"] * (N - 1) + [CANARY_TEXT],
+    "nan": [CANARY_NUMBER] * (N - 1) + [np.nan],
+    "infinity": [CANARY_NUMBER] * (N - 1) + [np.inf],
+    "too few": [CANARY_NUMBER] * (N - 1),
+    "two columns": np.full((N, 2), CANARY_NUMBER),
+    "ragged": [[CANARY_NUMBER]] * (N - 1) + [[1, 2]],
+    "complex": np.full(N, 1j * CANARY_NUMBER),
+    "objects": np.array([{CANARY_TEXT: 1}] * N),
+    "none inside": np.array([None, *[CANARY_NUMBER] * (N - 1)]),
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("name", BAD_TARGETS)
+@pytest.mark.parametrize("check", [checked_targets, checked_labels])
+def test_bad_targets_are_refused_without_telling_anything(name, check):
+    y = BAD_TARGETS[name]
+    if name == "text" and check is checked_labels:
+        y = np.array(y, dtype=object)
+        y[0] = CANARY_NUMBER  # text alone is a fine label; a mixture is not
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=r"y|label|Complex") as caught:
+            check(y, N)
+    assert_silent(caught.value)
+
+
+def test_continuous_labels_are_refused_and_many_distinct_ones_are_not_remarked_upon():
+    with pytest.raises(ValueError, match="continuous") as caught:
+        checked_labels(np.linspace(0, CANARY_NUMBER, N), N)
+    assert_silent(caught.value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checked_labels(np.arange(30), 30)
+
+
+def test_targets_in_many_forms():
+    y = np.arange(5.0)
+    for form in (y.tolist(), pd.Series(y), y.astype(str), y.astype(int), pd.Series(y, dtype="Float64")):
+        np.testing.assert_array_equal(checked_targets(form, 5), y)
+    with pytest.warns(match="column-vector"):
+        np.testing.assert_array_equal(checked_targets(y[:, None], 5), y)
+
+
+class TestClassList:
+    def test_declared_order_is_kept(self):
+        public, index, found = class_list(np.array(["b", "a", "c", "b"]), ["c", "b", "a"])
+        assert public.tolist() == ["c", "b", "a"]
+        assert index.tolist() == [1, 2, 0, 1]
+        assert not found
+
+    def test_found_labels_are_sorted(self):
+        public, index, found = class_list(np.array([3, 1, 3]), None)
+        assert public.tolist() == [1, 3]
+        assert index.tolist() == [1, 0, 1]
+        assert found
+
+    @pytest.mark.parametrize("labels", [np.array([True, False]), np.array([0.0, 2.0]), np.array(["x", "y"], object)])
+    def test_any_type_of_label(self, labels):
+        public, index, _ = class_list(labels, list(labels))
+        assert (public[index] == labels).all()
+
+    @pytest.mark.parametrize(
+        ("labels", "classes"),
+        [
+            (np.array(["a", CANARY_TEXT]), ["a", "b"]),
+            (np.array([1.0, CANARY_NUMBER]), [1, 2]),
+            (np.array([1, 2]), ["1", "2"]),
+            (np.array(["1", "2"]), [1, 2]),
+        ],
+    )
+    def test_an_unknown_label_is_refused_but_not_printed(self, labels, classes):
+        with pytest.raises(ValueError, match="not in classes") as caught:
+            class_list(labels, classes)
+        assert_silent(caught.value)
+
+    def test_lists_that_are_no_lists_of_classes(self):
+        with pytest.raises(ValueError, match="distinct"):
+            class_list(np.array([1, 2]), [1, 2, 2])
+        with pytest.raises(ValueError, match="at least 2 classes"):
+            class_list(np.array([1, 1]), None)
+        with pytest.raises(ValueError, match="at least 2 classes"):
+            class_list(np.array([1, 1]), [1])
+
+
+class TestLevels:
+    def test_one_and_several(self):
+        assert check_levels(0.9) == ((0.1,), True)
+        assert check_levels(np.float64(0.95)) == ((0.05,), True)
+        assert check_levels([0.8, 0.9]) == ((0.2, 0.1), False)
+        assert check_levels(np.array([0.8])) == ((0.2,), False)
+
+    @pytest.mark.parametrize("level", [0, 1, -0.1, 1.1, 90, np.nan, np.inf, [0.9, 90], []])
+    def test_outside(self, level):
+        with pytest.raises(ValueError, match="confidence_level"):
+            check_levels(level)
+
+    def test_percent_gets_a_hint(self):
+        with pytest.raises(ValueError, match=r"did you mean 0\.9"):
+            check_levels(90)
+
+    @pytest.mark.parametrize("level", ["0.9", None, [None], True, ["0.9"]])
+    def test_no_number(self, level):
+        with pytest.raises(TypeError, match="confidence_level must be a number"):
+            check_levels(level)
+
+
+class TestGroups:
+    def test_places_and_unknown_groups(self):
+        index = group_index(lambda X: X[:, 0], np.array([[1.0], [3.0], [2.0], [np.nan]]), [2, 1], 4)
+        assert index.tolist() == [1, -1, 0, -1]
+
+    def test_text(self):
+        assert group_index(lambda X: X["g"], pd.DataFrame({"g": ["u", "v", "w"]}), ("w", "u"), 3).tolist() == [1, -1, 0]
+
+    @pytest.mark.parametrize("wrong", [lambda X: 1, lambda X: X, lambda X: X[:5, 0], lambda X: None])
+    def test_shape(self, wrong):
+        with pytest.raises(ValueError, match="one value for each record") as caught:
+            group_index(wrong, rows(), [0, 1], N)
+        assert_silent(caught.value)
+
+    @pytest.mark.parametrize("values", [[], [1, 1], ["a", "b", "a"]])
+    def test_values_are_public_and_distinct(self, values):
+        with pytest.raises(ValueError, match="group_values"):
+            group_index(lambda X: X[:, 0], rows(), values, N)
