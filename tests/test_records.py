@@ -220,7 +220,7 @@ class TestGroups:
     def test_text(self):
         assert group_index(lambda X: X["g"], pd.DataFrame({"g": ["u", "v", "w"]}), ("w", "u"), 3).tolist() == [1, -1, 0]
 
-    @pytest.mark.parametrize("wrong", [lambda X: 1, lambda X: X, lambda X: X[:5, 0], lambda X: None])
+    @pytest.mark.parametrize("wrong", [lambda X: X[0, 0], lambda X: X, lambda X: X[:5, 0], lambda X: X.sort()])
     def test_shape(self, wrong):
         with pytest.raises(ValueError, match="one value for each record") as caught:
             group_index(wrong, rows(), [0, 1], N)

@@ -1,11 +1,13 @@
 """Private, honest uncertainty: differentially private models with valid prediction sets, from all the data."""
 
 from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, sets, training
+from dpscp.audit import audit
 from dpscp.budget import BudgetStore
 from dpscp.calibration import Calibration, calibrate
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.exceptions import BudgetError, GuaranteeWarning, NotFittedError, SeededWarning
 from dpscp.guarantees import Certificate
+from dpscp.planning import plan
 from dpscp.privacy import Budget, Ledger
 from dpscp.quantile import PrivateQuantile, private_quantile
 from dpscp.training.private_model import PrivateModel
@@ -27,11 +29,13 @@ __all__ = [
     "PrivateQuantile",
     "SeededWarning",
     "__version__",
+    "audit",
     "baselines",
     "calibrate",
     "guarantees",
     "load",
     "metrics",
+    "plan",
     "privacy",
     "private_quantile",
     "quantile",

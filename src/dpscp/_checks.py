@@ -4,6 +4,7 @@ A message about a parameter names the argument, its value, the bound and the rem
 records (scores, features, labels) never carries a value, a label, a row or a count: it could leak.
 """
 
+import contextlib
 import math
 import numbers
 from collections.abc import Iterable
@@ -104,10 +105,9 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
 def check_scores(scores: Any, *, name: str = "scores") -> NDArray[Any]:
     """A one-dimensional array of real, finite numbers; messages carry nothing from the array itself."""
     array = None
-    try:
+    # NumPy's own message may count rows
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
         array = np.asarray(scores)
-    except (ValueError, TypeError, OverflowError):
-        pass  # NumPy's own message may count rows
     if array is None or array.dtype.kind not in "fiu":
         kind = "a ragged sequence" if array is None else f"dtype kind {array.dtype.kind!r}"
         raise TypeError(f"{name} must be real numbers (float or integer dtype), got {kind}")

@@ -235,6 +235,12 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = self.certificates_[0]
         self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])
         self.n_features_in_ = int(header["n_features_in"])
+        shape: tuple[int, ...] = (len(self.certificates_),)
+        if self.group_values_ is not None:
+            shape = (len(self.group_values_), *shape)
+        fits = self.threshold_.dtype == np.float64 and self.threshold_.shape == shape
+        if not fits or np.isnan(self.threshold_).any() or self.model_.n_features != self.n_features_in_:
+            raise ValueError("its thresholds, levels, groups and model do not fit together")
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
 
@@ -471,6 +477,8 @@ class PrivateConformalClassifier(ClassifierMixin, _PrivateConformal):  # type: i
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         super()._restore(header, arrays)
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
+        if self.classes_.shape != (len(self.model_.classes or ()),):
+            raise ValueError("its classes and its model do not fit together")
 
 
 class PrivateConformalRegressor(RegressorMixin, _PrivateConformal):  # type: ignore[misc]

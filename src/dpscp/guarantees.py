@@ -319,7 +319,8 @@ class Certificate:
     @property
     def is_vacuous(self) -> bool:
         """Whether the promise is useless: a level nobody can use, or one that only full sets can keep."""
-        return self.coverage < _USELESS_LEVEL or not self.terms.get("finite_threshold_expected", True)
+        useless = min(_USELESS_LEVEL, self.target)  # whoever asks for less knows what for
+        return self.coverage < useless or not self.terms.get("finite_threshold_expected", True)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""

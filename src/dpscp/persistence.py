@@ -31,7 +31,7 @@ def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Map
     """Write exactly ``path``: first a temporary file beside it, then a rename, so that no half-written file is left."""
     members = {name: _array_bytes(array) for name, array in arrays.items()}
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
-    body = json.dumps(dict(header), sort_keys=True)
+    body = json.dumps(dict(header))
     head = {
         "format": FORMAT,
         "version": FORMAT_VERSION,

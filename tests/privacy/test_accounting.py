@@ -185,6 +185,16 @@ def test_gaussians_are_exact():
         assert delta_of(event, 0.7, accountant) == pytest.approx(gdp_delta(0.7, mu), rel=1e-12)
 
 
+def test_continuous_noise_counts_beside_other_events():
+    # training by full-batch descent, then the search: at this scale the integer noise is Gaussian to nine digits
+    mixed = compose(gaussian_event(12.0, 40), lattice_noise(10.0, 0.5).event(20), dpsgd_event(30.0, 1, 10))
+    mu = math.sqrt(40 / 144 + 20 / 400 + 10 / 900)
+    exact = gdp_epsilon(DELTA, mu)
+    assert exact - 1e-6 <= epsilon_of(mixed, DELTA) <= exact + 2e-4
+    sampled = compose(dpsgd_event(1.2, 0.05, 100), gaussian_event(8.0, 30))
+    assert_in_bracket(epsilon_of(sampled, DELTA), [(1.2, 0.05, 100), (8.0, 1.0, 30)])
+
+
 def test_parallel_costs_the_worst_part_and_not_the_sum():
     a, b = dpsgd_event(1.5, 0.02, 200), discrete_gaussian_event(4096, 200, 12)
     alone = [epsilon_of(a, DELTA), epsilon_of(b, DELTA)]

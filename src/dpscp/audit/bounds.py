@@ -1,6 +1,5 @@
 """From the attacker's statistics to a lower bound on epsilon, and the result of an audit."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
@@ -145,4 +144,4 @@ def _log_ratio(
     gain = np.maximum(lowest[None, :] - np.asarray(deltas)[:, None], 0.0)
     with np.errstate(divide="ignore"):
         ratio = np.log(gain) - np.log(highest)[None, :]
-    return np.maximum(ratio, -math.inf)
+    return np.asarray(ratio)

@@ -34,7 +34,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SearchView:
-    """One search: its public constants, and for each count the bracket and the noisy margin that was compared with 0."""
+    """One search: its public constants, and for each count its bracket and the noisy margin that decided."""
 
     score_range: tuple[float, float]
     scale: int
@@ -95,7 +95,7 @@ def watched_search(heard: Callable[[SearchView], None]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StepView:
-    """One step of training: the parameters before it, the noisy clipped sum as it was used, and its public constants."""
+    """One step of training: the parameters before it, the noisy clipped sum that was used, its public constants."""
 
     parameters: NDArray[Any]
     noisy_sum: NDArray[np.float64]

@@ -18,7 +18,7 @@ def can_ask() -> bool:
 
 
 def complete(schema: Schema, ask: Callable[[str], str]) -> Schema:
-    """The schema with everything it lacks asked for; answers must come from public knowledge, so nothing is proposed."""
+    """The schema with everything it lacks asked for; answers come from public knowledge, so nothing is proposed."""
     if not schema.target:
         target = ask("target column: ").strip()
         schema = replace(schema, target=target, columns=tuple(c for c in schema.columns if c.name != target))

@@ -199,7 +199,10 @@ def plan_figure(plan: "Plan") -> "Figure":
         axis.grid(color=PALETTE["line"], linewidth=0.6)
         at = f"n = {plan.n:,}" if name == "epsilon" else f"epsilon = {plan.epsilon:g}"
         _labels(axis, f"{name} ({at})", "expected overshoot")
-    _legend(axes[-1], loc="upper right", title="dotted: not proven", title_fontsize=8)
+    handles, names = axes[0].get_legend_handles_labels()
+    shown = [name if plan.row(name).certified else f"{name} (not proven)" for name in names]
+    columns = 6 if len(varied) > 1 else 3
+    figure.legend(handles, shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     return figure
 
 
@@ -212,12 +215,12 @@ def inline_svg(figure: "Figure", name: str, label: str) -> str:
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = (
-        re.sub(r'\s(?:xmlns(?::\w+)?|version|width|height)="[^"]*"', "", text[: text.index(">")], count=0)
-        + text[text.index(">") :]
-    )
-    text = re.sub(r"(\d+px|\d+(?:\.\d+)?px) 'DejaVu Sans'[^;\"]*", r"\1 system-ui, sans-serif", text)
+    head, body = text[: text.index(">")], text[text.index(">") :]
+    head = re.sub(r'\s(?:xmlns(?::\w+)?|version|width|height)="[^"]*"', "", head)
+    # metadata and a style sheet that would reach the whole page go; so do names of groups, the same in every figure
+    body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)
+    text = head + re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", body)
     for variable, colour in PALETTE.items():
         text = text.replace(colour, f"var(--{variable})")
     escaped = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

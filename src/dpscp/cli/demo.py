@@ -1,0 +1,83 @@
+"""The demo: private prediction sets on real personal records, from a CSV file to a report.
+
+Data: the RAND Health Insurance Experiment (20,190 person-years, public domain, bundled with statsmodels). Task: how
+many outpatient visits will a person make in a year, from insurance and health variables. Bounds and categories come
+from the study's code book, not from the records.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpscp.cli import work
+from dpscp.cli.tables import CommandError, check_output, read_table, write_table
+from dpscp.report.page import write_atomically, write_report
+from dpscp.schema import Column, Schema
+
+__all__ = ["SCHEMA", "demo_tables", "run_demo"]
+
+CLASSES = ("none", "1-2", "3-5", "6 or more")
+_HEALTH = ("excellent", "good", "fair", "poor")
+_HELD_OUT = 5000
+
+SCHEMA = Schema(
+    task="classification",
+    target="visits",
+    classes=CLASSES,
+    n_records=15_190,
+    columns=(
+        Column("log_coinsurance", "numeric", (0.0, 4.7)),
+        Column("deductible_plan", "categorical", categories=("no", "yes")),
+        Column("log_incentive_payment", "numeric", (0.0, 7.2)),
+        Column("log_largest_expense", "numeric", (0.0, 8.5)),
+        Column("physical_limitation", "numeric", (0.0, 1.0)),
+        Column("chronic_diseases", "numeric", (0.0, 60.0)),
+        Column("health", "categorical", categories=_HEALTH),
+    ),
+)
+
+
+def demo_tables() -> tuple[Any, Any]:
+    """The study's records as two frames, a random part of 5,000 for checking (the same at every call)."""
+    try:
+        import pandas as pd
+        import statsmodels.api as sm
+    except ImportError:  # pragma: no cover (the test environment has it)
+        raise CommandError("the demo's data come with statsmodels: pip install 'dpscp[demo]'") from None
+    raw = sm.datasets.randhie.load_pandas().data
+    health = np.select([raw.hlthp == 1, raw.hlthf == 1, raw.hlthg == 1], ["poor", "fair", "good"], "excellent")
+    frame = pd.DataFrame(
+        {
+            "log_coinsurance": raw.lncoins,
+            "deductible_plan": np.where(raw.idp == 1, "yes", "no"),
+            "log_incentive_payment": raw.lpi,
+            "log_largest_expense": raw.fmde,
+            "physical_limitation": raw.physlm,
+            "chronic_diseases": raw.disea,
+            "health": health,
+            "visits": np.array(CLASSES)[np.digitize(raw.mdvis, [0.5, 2.5, 5.5])],
+        }
+    )
+    held_out = np.random.default_rng(0).permutation(len(frame)) < _HELD_OUT
+    return frame[~held_out].reset_index(drop=True), frame[held_out].reset_index(drop=True)
+
+
+def run_demo(folder: Path, *, epsilon: float, delta: float, level: float) -> dict[str, Any]:
+    """Write tables, schema, model and report into the folder; return the summary of the fit with the paths."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise CommandError(f"the folder {str(folder)!r} cannot be made; choose another with --folder") from None
+    paths = {n: folder / n for n in ("records.csv", "heldout.csv", "schema.toml", "model.dpscp", "report.html")}
+    check_output(paths["report.html"])
+    for name, frame in zip(("records.csv", "heldout.csv"), demo_tables(), strict=True):
+        write_table(paths[name], frame)
+    write_atomically(paths["schema.toml"], SCHEMA.to_toml().encode())
+    records = read_table(paths["records.csv"])
+    estimator = work.fitted(SCHEMA, records, epsilon=epsilon, delta=delta, confidence_level=level)
+    estimator.save(paths["model.dpscp"])
+    evaluation = work.evaluation_of(estimator, paths["heldout.csv"], None)
+    write_report(paths["report.html"], estimator, evaluation=evaluation, title="How many doctor visits in a year?")
+    told = work.summary(estimator, evaluation)
+    return {**told, "model": str(paths["model.dpscp"]), "report": str(paths["report.html"]), "folder": str(folder)}

@@ -1,0 +1,429 @@
+"""Arguments, exit codes and what is printed; the work itself is elsewhere."""
+
+import argparse
+import json
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dpscp
+from dpscp.cli import questions, work
+from dpscp.cli.tables import CommandError, check_output, column_names, read_table, write_table
+from dpscp.exceptions import BudgetError, GuaranteeWarning
+from dpscp.planning import plan
+from dpscp.report.page import write_atomically, write_report
+from dpscp.schema import Schema, read_schema, template
+
+__all__ = ["build_parser", "main"]
+
+REFUSED, USAGE, OVER_BUDGET, INTERRUPTED = 1, 2, 3, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; errors are one line on standard error."""
+    parser = build_parser()
+    given = parser.parse_args(arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", GuaranteeWarning)
+        warnings.showwarning = _show_warning
+        try:
+            code: int = given.run(given)
+            sys.stdout.flush()
+            return code
+        except BudgetError as error:
+            return _failed(error, OVER_BUDGET)
+        except (CommandError, ValueError, TypeError, ImportError, OSError, TimeoutError) as error:
+            if isinstance(error, BrokenPipeError):  # the reader of our output has gone: nothing to tell
+                sys.stderr.close()
+                return REFUSED
+            return _failed(error, REFUSED)
+        except KeyboardInterrupt:
+            return _failed(CommandError("interrupted; no output file was written"), INTERRUPTED)
+        except Exception as error:
+            if given.debug:
+                traceback.print_exc()
+            # its text may hold something of the records: only its kind is told
+            return _failed(
+                CommandError(f"unexpected {type(error).__name__}; run with --debug, see it, report it"), REFUSED
+            )
+
+
+def _failed(error: BaseException, code: int) -> int:
+    print(f"dpscp: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"dpscp: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _tell(given: argparse.Namespace, data: Any, *lines: str) -> None:
+    """JSON for machines or lines for people, on standard output."""
+    print(json.dumps(data) if given.json else "\n".join(lines))
+
+
+# ---- the commands
+
+
+def _schema(given: argparse.Namespace) -> int:
+    output = given.output or given.table.with_suffix(".schema.toml")
+    check_output(output, given.table)
+    if output.exists() and not given.force:
+        raise CommandError(f"{str(output)!r} exists; give another name with -o, or --force to replace it")
+    schema = template(column_names(given.table, given.separator), target=given.target or "")
+    write_atomically(output, schema.to_toml().encode())
+    _tell(
+        given,
+        {"schema": str(output), "lacks": list(schema.lacks)},
+        f"wrote {output}: fill in task, types, bounds and categories from what is publicly known,",
+        f"then run: dpscp fit {given.table} --schema {output} --epsilon 1",
+    )
+    return 0
+
+
+def _declared(given: argparse.Namespace) -> Schema:
+    """The complete schema of a fit: from the file, asked for on a terminal, or refused."""
+    names = column_names(given.table, given.separator)
+    schema = read_schema(given.schema) if given.schema else template(names)
+    if given.target:
+        if given.target not in names:
+            raise CommandError(f"the table has no column {given.target!r}, given as --target")
+        schema = replace(
+            schema.with_target(given.target), columns=tuple(c for c in schema.columns if c.name != given.target)
+        )
+    undeclared = [n for n in names if n != schema.target and n not in {c.name for c in schema.columns}]
+    if undeclared:
+        schema = replace(schema, columns=(*schema.columns, *template(undeclared).columns))
+    if schema.lacks and questions.can_ask():
+        print("Not declared yet; answer from public knowledge, not from the records.", file=sys.stderr)
+        schema = questions.complete(schema, _ask)
+    if schema.lacks and not given.schema:
+        raise CommandError(
+            f"no schema was given, and {', '.join(schema.lacks)} must be declared; 'dpscp schema {given.table}' writes "
+            "a template to fill in: bounds are never taken from the data"
+        )
+    return schema.require_complete()
+
+
+def _ask(question: str) -> str:
+    try:
+        print(question, end="", file=sys.stderr, flush=True)
+        return input()
+    except EOFError:
+        raise CommandError("the declarations were not completed; use --schema") from None
+
+
+def _fit(given: argparse.Namespace) -> int:
+    for path in (given.output, given.report):
+        if path is not None:
+            check_output(path, given.table)
+    schema = _declared(given)
+    store = None
+    if given.budget is not None:
+        from dpscp.budget import BudgetStore
+
+        store = BudgetStore(given.budget)
+    frame = read_table(given.table, given.separator)
+    levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]
+    estimator = work.fitted(
+        schema,
+        frame,
+        budget=store,
+        epsilon=given.epsilon,
+        delta=given.delta,
+        confidence_level=levels,
+        guarantee=given.guarantee,
+        random_state=given.seed,
+    )
+    estimator.save(given.output)
+    evaluation = None if given.evaluate is None else work.evaluation_of(estimator, given.evaluate, given.separator)
+    if given.report is not None:
+        write_report(given.report, estimator, evaluation=evaluation, title=f"Private prediction of {schema.target}")
+    data = {"model": str(given.output), "report": given.report and str(given.report)}
+    told = work.summary(estimator, evaluation)
+    _tell(given, {**data, **told}, *_promise_lines(told), f"model:    {given.output}", *_report_line(given.report))
+    return 0
+
+
+def _promise_lines(told: dict[str, Any]) -> list[str]:
+    lines = [
+        f"privacy:  epsilon {told['epsilon']:.3f} at delta {told['delta']:g} (budget {told['budget_epsilon']:g})"
+        + ("" if told["is_private"] else "; NOT private, the noise came from a seed")
+    ]
+    for place, certificate in enumerate(told["certificates"]):
+        text = f"coverage: at least {certificate['coverage']:.1%} proven (asked for {certificate['target']:.1%}, "
+        text += f"guarantee {told['guarantee']})"
+        if "evaluation" in told:
+            level = told["evaluation"]["levels"][place]
+            what = "labels in a set" if told["task"] == "classification" else "wide on average"
+            text += f"; {level['coverage']:.1%} of {told['evaluation']['n']:,} held-out records, "
+            text += f"{level['mean_size']:.3g} {what}"
+        lines.append(text)
+    return lines
+
+
+def _report_line(path: Path | None) -> list[str]:
+    return [] if path is None else [f"report:   {path.absolute()}"]
+
+
+def _predict(given: argparse.Namespace) -> int:
+    check_output(given.output, given.table, given.model)
+    estimator = work.load_model(given.model)
+    frame = read_table(given.table, given.separator)
+    added = work.added_columns(estimator, frame)
+    write_table(given.output, frame.assign(**added))
+    _tell(
+        given,
+        {"output": str(given.output), "records": len(frame), "columns": list(added)},
+        f"wrote {given.output}: {len(frame):,} records, with the columns {', '.join(added)}",
+    )
+    return 0
+
+
+def _report(given: argparse.Namespace) -> int:
+    check_output(given.output, given.model)
+    estimator = work.load_model(given.model)
+    evaluation = None if given.evaluate is None else work.evaluation_of(estimator, given.evaluate, given.separator)
+    write_report(given.output, estimator, evaluation=evaluation, title=given.title)
+    told = work.summary(estimator, evaluation)
+    _tell(given, {"report": str(given.output), **told}, *_promise_lines(told), *_report_line(given.output))
+    return 0
+
+
+def _plan(given: argparse.Namespace) -> int:
+    if given.figure is not None:
+        check_output(given.figure)
+    if given.regression and given.classes is not None:
+        raise CommandError("give --classes or --regression, not both")
+    found = plan(
+        given.n,
+        given.epsilon,
+        overshoot=given.overshoot,
+        delta=given.delta,
+        alpha=round(1 - given.confidence, 12),
+        classes=None if given.regression else (given.classes or 2),
+        n_features=given.features,
+        train_share=given.train_share,
+    )
+    if given.figure is not None:
+        found.figure().savefig(given.figure, dpi=150)
+    _tell(given, found.to_dict(), str(found), *([] if given.figure is None else [f"picture: {given.figure}"]))
+    return 0
+
+
+def _audit(given: argparse.Namespace) -> int:
+    from dpscp.audit import audit
+
+    if given.figure is not None:
+        check_output(given.figure)
+    result = audit(given.game, knowledge=given.knowledge, runs=given.runs, null=given.null)
+    if given.figure is not None:
+        result.plot(given.figure)
+    _tell(given, result.to_dict(), str(result))
+    return 0 if result.passed else REFUSED
+
+
+def _budget(given: argparse.Namespace) -> int:
+    from dpscp.budget import BudgetStore
+
+    if given.action == "create":
+        if given.epsilon is None or given.delta is None:
+            raise CommandError("a new budget needs --epsilon and --delta")
+        check_output(given.store)
+        store = BudgetStore(given.store, epsilon=given.epsilon, delta=given.delta)
+    else:
+        store = BudgetStore(given.store)
+    _tell(given, store.to_dict(), store.summary())
+    return 0
+
+
+def _reproduce(given: argparse.Namespace) -> int:
+    root = Path(dpscp.__file__).resolve().parents[2]
+    if not (root / "experiments" / "__main__.py").is_file():
+        raise CommandError(
+            "the experiments are not part of the installed package; run this in a source checkout (pip install -e .)"
+        )
+    return subprocess.run([sys.executable, "-m", "experiments", *given.arguments], cwd=root, check=False).returncode
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from dpscp.cli.demo import run_demo
+
+    told = run_demo(given.folder, epsilon=given.epsilon, delta=given.delta, level=given.confidence)
+    _tell(given, told, *_promise_lines(told), *_report_line(Path(told["report"])))
+    return 0
+
+
+# ---- arguments
+
+
+def _share(text: str) -> float | str:
+    return text if text == "auto" else float(text)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="dpscp",
+        description="Private models with prediction sets: how private and how often right, both in writing.",
+        epilog="start with: dpscp demo, or dpscp schema TABLE. Exit codes: 0 done, 1 refused, 2 usage, 3 over budget.",
+    )
+    parser.add_argument("--version", action="version", version=f"dpscp {dpscp.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, *examples: str
+    ) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog="examples:\n  " + "\n  ".join(examples),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.add_argument("--json", action="store_true", help="print JSON and nothing else on standard output")
+        made.add_argument("--debug", action="store_true", help="show the traceback of an unexpected error")
+        made.set_defaults(run=run)
+        return made
+
+    def separated(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--separator", help="of CSV files (default: a comma; a tab for .tsv)")
+
+    def budgeted(made: argparse.ArgumentParser, epsilon: float | None) -> None:
+        made.add_argument("--epsilon", type=float, default=epsilon, help=f"privacy budget (default {epsilon})")
+        made.add_argument("--delta", type=float, default=1e-5, help="privacy budget (default 1e-05)")
+
+    made = command(
+        "demo",
+        _demo,
+        "fit on real personal records, check on held-out ones, write a report",
+        "dpscp demo",
+        "dpscp demo --folder /tmp/try --epsilon 0.5",
+    )
+    budgeted(made, 1.0)
+    made.add_argument("--confidence", type=float, default=0.9, help="wanted coverage (default 0.9)")
+    made.add_argument("--folder", type=Path, default=Path("dpscp-demo"), help="where to write (default dpscp-demo)")
+
+    made = command(
+        "schema",
+        _schema,
+        "write a template for the public declarations of a table's columns",
+        "dpscp schema people.csv --target income",
+        "dpscp schema people.parquet -o people.toml",
+    )
+    made.add_argument("table", type=Path, help="CSV or Parquet file; only its column names are read")
+    made.add_argument("--target", help="the column to predict")
+    made.add_argument("-o", "--output", type=Path, help="default: the table's name with .schema.toml")
+    made.add_argument("--force", action="store_true", help="replace an existing file")
+    separated(made)
+
+    made = command(
+        "fit",
+        _fit,
+        "train and calibrate privately on a table",
+        "dpscp fit people.csv --schema people.schema.toml --epsilon 1 --delta 1e-6",
+        "dpscp fit people.csv --schema people.schema.toml --confidence 0.8 0.95 -o model.dpscp --report report.html",
+        "dpscp fit people.csv --schema people.schema.toml --budget study.budget",
+    )
+    made.add_argument("table", type=Path, help="CSV or Parquet file with one record a row")
+    made.add_argument("--schema", type=Path, help="TOML or JSON file with the public declarations")
+    made.add_argument("--target", help="the column to predict (default: the schema's)")
+    budgeted(made, 1.0)
+    made.add_argument("--confidence", type=float, nargs="+", default=[0.9], help="wanted coverage (default 0.9)")
+    made.add_argument(
+        "--guarantee",
+        default="auto",
+        choices=("auto", "universal", "stability", "split", "corrected", "finite", "asymptotic"),
+        help="how coverage is guaranteed (default auto)",
+    )
+    made.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="default model.dpscp")
+    made.add_argument("--report", type=Path, help="write an HTML report as well")
+    made.add_argument("--evaluate", type=Path, help="labelled table outside the promise, to check on")
+    made.add_argument("--budget", type=Path, help="budget store that this fit spends from (see 'dpscp budget')")
+    made.add_argument("--seed", type=int, help="repeatable and therefore NOT private; for tests")
+    separated(made)
+
+    made = command(
+        "predict",
+        _predict,
+        "add prediction and set (or interval) columns to a table",
+        "dpscp predict model.dpscp new.csv -o predicted.csv",
+    )
+    made.add_argument("model", type=Path, help="written by 'dpscp fit'")
+    made.add_argument("table", type=Path, help="CSV or Parquet file with the schema's columns")
+    made.add_argument("-o", "--output", type=Path, required=True, help="CSV or Parquet file to write")
+    separated(made)
+
+    made = command(
+        "report",
+        _report,
+        "write an HTML report about a model",
+        "dpscp report model.dpscp -o report.html",
+        "dpscp report model.dpscp -o report.html --evaluate heldout.csv",
+    )
+    made.add_argument("model", type=Path, help="written by 'dpscp fit' or estimator.save")
+    made.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="default report.html")
+    made.add_argument("--evaluate", type=Path, help="labelled table outside the promise, to check on")
+    made.add_argument("--title", help="of the page")
+    separated(made)
+
+    made = command(
+        "plan",
+        _plan,
+        "say what a budget buys before any data is touched",
+        "dpscp plan --n 10000 --epsilon 1",
+        "dpscp plan --n 10000 --overshoot 0.01          # what epsilon do I need?",
+        "dpscp plan --epsilon 1 --overshoot 0.01        # how many records do I need?",
+    )
+    made.add_argument("--n", type=int, help="nominal number of records")
+    budgeted(made, None)
+    made.add_argument("--overshoot", type=float, help="solve for the missing one of --n and --epsilon")
+    made.add_argument("--confidence", type=float, default=0.9, help="wanted coverage (default 0.9)")
+    made.add_argument("--classes", type=int, help="number of labels (default 2)")
+    made.add_argument("--regression", action="store_true", help="plan intervals instead of label sets")
+    made.add_argument("--features", type=int, default=20, help="width of a row (default 20)")
+    made.add_argument("--train-share", type=_share, default=0.5, help="share of epsilon for training, or auto")
+    made.add_argument("--figure", type=Path, help="write a picture (PNG, SVG or PDF)")
+
+    made = command(
+        "audit",
+        _audit,
+        "try to break the privacy claim by a distinguishing game",
+        "dpscp audit search",
+        "dpscp audit pipeline --runs 300 --figure audit.png",
+    )
+    made.add_argument(
+        "game", nargs="?", default="search", choices=("search", "training", "sampled training", "pipeline")
+    )
+    made.add_argument("--knowledge", default="white-box", choices=("white-box", "black-box"), help="of the attacker")
+    made.add_argument("--runs", type=int, help="games in each world (default: about a minute of work)")
+    made.add_argument("--null", action="store_true", help="control: both worlds the same, every bound must be 0")
+    made.add_argument("--figure", type=Path, help="write a picture")
+
+    made = command(
+        "budget",
+        _budget,
+        "create or show the budget store of a study",
+        "dpscp budget create study.budget --epsilon 3 --delta 1e-6",
+        "dpscp budget show study.budget",
+    )
+    made.add_argument("action", choices=("create", "show"))
+    made.add_argument("store", type=Path)
+    made.add_argument("--epsilon", type=float, help="total of a new store")
+    made.add_argument("--delta", type=float, help="total of a new store")
+
+    made = command(
+        "reproduce",
+        _reproduce,
+        "run the paper's experiments (source checkout only)",
+        "dpscp reproduce housing -- --quick",
+        "dpscp reproduce -- --help",
+    )
+    made.add_argument("arguments", nargs="*", help="studies, and after -- options of the experiments")
+    return parser

@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import data, features
+
+ADULT = (
+    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 99999, 0, 40, US, "
+)
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    for loader in (data.adult, data.bank, data.blood_features, data.housing):
+        loader.cache_clear()
+
+
+def test_adult_joins_both_files_and_encodes_by_public_facts_only(tmp_path: Path) -> None:
+    folder = tmp_path / "adult"
+    folder.mkdir()
+    pd.Series([ADULT + "<=50K", ADULT.replace("State-gov", "?") + ">50K"]).to_csv(
+        folder / "adult.data.gz", index=False, header=False, sep="\t"
+    )
+    pd.Series(["|1x3 Cross validator", ADULT + ">50K."]).to_csv(
+        folder / "adult.test.gz", index=False, header=False, sep="\t"
+    )
+    table = data.adult(tmp_path)
+    assert table.y.tolist() == [0, 1, 1]
+    assert table.bounds is not None
+    low, high = table.bounds
+    assert table.X.shape == (3, len(low))
+    np.testing.assert_array_equal(np.clip(table.X, low, high), table.X)
+    names = list(data.ADULT_NUMBERS)
+    assert table.X[0, names.index("capital_gain")] == data.ADULT_NUMBERS["capital_gain"][1]
+    work = len(names) + np.arange(8)
+    assert table.X[0, work].sum() == 1
+    assert table.X[1, work].sum() == 0
+
+
+def test_bank_leaves_the_duration_of_the_call_out(tmp_path: Path) -> None:
+    folder = tmp_path / "bank"
+    folder.mkdir()
+    row = {name: (low + high) / 2 for name, (low, high) in data.BANK_NUMBERS.items()}
+    row |= {name: listed.split(", ")[0] for name, listed in data.BANK_CATEGORIES.items()}
+    frame = pd.DataFrame([{**row, "duration": 1e9, "y": "yes"}, {**row, "job": "unknown", "duration": 0, "y": "no"}])
+    frame.to_csv(folder / "bank-additional-full.csv.gz", sep=";", index=False)
+    table = data.bank(tmp_path)
+    assert table.y.tolist() == [1, 0]
+    assert table.X.max() < 1e5
+    assert table.X[0].sum() == table.X[1].sum() + 1
+    data.bank.cache_clear()
+    with pytest.raises(FileNotFoundError, match="--data"):
+        data.bank(None)
+
+
+def test_blood_features_and_images_come_from_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "features").mkdir()
+    (tmp_path / "medmnist").mkdir()
+    rows, labels = np.ones((5, 512), np.float16), np.arange(5)[:, None]
+    np.savez(tmp_path / "features" / "bloodmnist_vgg16_512.npz", features=rows, labels=labels)
+    table = data.blood_features(tmp_path, "vgg16")
+    assert table.X.dtype == np.float32
+    assert table.y.tolist() == [0, 1, 2, 3, 4]
+    parts = {}
+    for i, part in enumerate(("train", "val", "test")):
+        parts[f"{part}_images"] = np.full((2, 28, 28, 3), i, np.uint8)
+        parts[f"{part}_labels"] = np.full((2, 1), i)
+    np.savez(tmp_path / "medmnist" / "bloodmnist.npz", **parts)
+    images = data.blood_images(tmp_path)
+    assert images.y.tolist() == [0, 0, 1, 1, 2, 2]
+    assert images.X.shape == (6, 28, 28, 3)
+    with pytest.raises(FileNotFoundError, match="medmnist"):
+        data.blood_images(tmp_path / "nowhere")
+
+
+def test_an_extracted_file_is_used_again_and_other_backbones_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "features").mkdir()
+    path = tmp_path / "features" / "bloodmnist_resnet18_512.npz"
+    path.write_bytes(b"here")
+    assert features.extract("resnet18", tmp_path) == path
+    with pytest.raises(ValueError, match="backbone"):
+        features.extract("alexnet", tmp_path)
+
+
+def test_pooled_maps_become_512_numbers_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "medmnist").mkdir()
+    images = np.random.default_rng(0).integers(0, 255, size=(4, 28, 28, 3), dtype=np.uint8)
+    parts = {f"{p}_images": images for p in ("train", "val", "test")}
+    parts |= {f"{p}_labels": np.zeros((4, 1), int) for p in ("train", "val", "test")}
+    np.savez(tmp_path / "medmnist" / "bloodmnist.npz", **parts)
+
+    def network(backbone: str):  # type: ignore[no-untyped-def]
+        torch.manual_seed(0)
+        return torch.nn.Conv2d(3, 512, kernel_size=28, stride=28).eval()
+
+    monkeypatch.setattr(features, "_network", network)
+    path = features.extract("vgg16", tmp_path)
+    with np.load(path) as file:
+        assert file["features"].shape == (12, 512)
+        assert file["features"].dtype == np.float16
+        np.testing.assert_array_equal(file["features"][:4], file["features"][4:8])

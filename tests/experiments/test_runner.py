@@ -1,0 +1,161 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from experiments.runner import Bar, Cache, Header, Options, Outcome, Study, Task, run_study, seed_of
+
+from experiments import __main__ as command_line
+from experiments import sharpness
+
+calls: list[int] = []
+
+
+def _tasks(options: Options) -> list[Task]:
+    return [Task("toy", "square", trial, options.seed, {"power": 2}) for trial in range(options.trials)]
+
+
+def run(task: Task, data: Path | None) -> list[dict[str, float]]:
+    calls.append(task.trial)
+    return [{"value": seed_of(task.seed, task.trial) % 97}]
+
+
+def _nothing(outcomes: list[Outcome], header: Header, options: Options) -> None:
+    options.results.mkdir(parents=True, exist_ok=True)
+    (options.results / "toy.md").write_text("\n".join(header.lines()))
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Study:
+    import sys
+
+    calls.clear()
+    # the runner finds the function of a task by the name of its module
+    monkeypatch.setitem(sys.modules, run.__module__, sys.modules.get(run.__module__) or sys.modules[__name__])
+    return Study("toy", _tasks, run, _nothing)
+
+
+def _options(tmp_path: Path, **changes: object) -> Options:
+    return replace(Options(trials=3, workers=1, results=tmp_path / "results", cache=tmp_path / "cache"), **changes)
+
+
+def test_a_second_run_computes_nothing_and_a_longer_one_only_what_is_new(toy: Study, tmp_path: Path) -> None:
+    first = run_study(toy, _options(tmp_path), "toy")
+    assert calls == [0, 1, 2]
+    again = run_study(toy, _options(tmp_path), "toy")
+    assert calls == [0, 1, 2]
+    assert [o.rows for o in again] == [o.rows for o in first]
+    run_study(toy, _options(tmp_path, trials=5), "toy")
+    assert calls == [0, 1, 2, 3, 4]
+
+
+def test_another_seed_configuration_or_version_is_never_mixed_in(
+    toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_study(toy, _options(tmp_path), "toy")
+    run_study(toy, _options(tmp_path, seed=1), "toy")
+    assert calls == [0, 1, 2] * 2
+    task = Task("toy", "square", 0, 0, {"power": 2})
+    others = [
+        replace(task, config={"power": 3}),
+        replace(task, kind="cube"),
+        replace(task, trial=1),
+        replace(task, seed=1),
+        replace(task, study="other"),
+    ]
+    assert len({task.key, *(o.key for o in others)}) == 6
+    before = task.key
+    monkeypatch.setattr("dpscp.__version__", "0.0.0")
+    assert task.key != before
+
+
+def test_a_killed_run_leaves_a_cut_line_that_is_ignored(toy: Study, tmp_path: Path) -> None:
+    run_study(toy, _options(tmp_path), "toy")
+    path = tmp_path / "cache" / "toy.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:2]) + "\n" + lines[2][:40])
+    calls.clear()
+    run_study(toy, _options(tmp_path), "toy")
+    assert calls == [2]
+    assert len(Cache(path).read()) == 3
+
+
+def test_a_failing_task_keeps_the_finished_ones(toy: Study, tmp_path: Path) -> None:
+    def tasks(options: Options) -> list[Task]:
+        return [Task("toy", "square", t, options.seed, {"power": 2}) for t in (0, 1, "broken")]  # type: ignore[arg-type]
+
+    import sys
+
+    module = sys.modules[run.__module__]
+    original = module.run
+
+    def sometimes(task: Task, data: Path | None) -> list[dict[str, float]]:
+        if task.trial == "broken":
+            raise RuntimeError("stop")
+        return original(task, data)
+
+    module.run = sometimes  # type: ignore[attr-defined]
+    try:
+        with pytest.raises(RuntimeError, match="stop"):
+            run_study(replace(toy, tasks=tasks), _options(tmp_path), "toy")
+    finally:
+        module.run = original  # type: ignore[attr-defined]
+    assert len(Cache(tmp_path / "cache" / "toy.jsonl").read()) == 2
+
+
+def test_results_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    rows = []
+    for workers in (1, 2):
+        options = _options(tmp_path / str(workers), workers=workers, trials=2)
+        rows.append([o.rows for o in run_study(sharpness.STUDY, options, "sharpness")])
+    assert rows[0] == rows[1]
+    assert rows[0][0] != rows[0][1]
+
+
+def test_the_header_names_machine_and_seed_and_no_folder(toy: Study, tmp_path: Path) -> None:
+    run_study(toy, _options(tmp_path, seed=7), "python -m experiments toy")
+    text = (tmp_path / "results" / "toy.md").read_text()
+    assert "seed 7" in text
+    assert "cores" in text
+    assert str(tmp_path) not in text
+
+
+def test_fresh_forgets_and_kinds_select(toy: Study, tmp_path: Path) -> None:
+    run_study(toy, _options(tmp_path), "toy")
+    run_study(toy, _options(tmp_path, fresh=True), "toy")
+    assert calls == [0, 1, 2] * 2
+    assert run_study(toy, _options(tmp_path, kinds=("cube",)), "toy") == []
+
+
+def test_the_bar_is_silent_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar("toy", 2, 0) as bar:
+        bar.advance()
+    assert capsys.readouterr().err == ""
+
+
+def test_seeds_are_fixed_functions_of_their_parts() -> None:
+    assert seed_of(0, "housing", 3) == seed_of(0, "housing", 3)
+    drawn = {seed_of(0, name, trial) for name in ("a", "b") for trial in range(50)}
+    assert len(drawn) == 100
+    assert all(0 <= s < 2**31 for s in drawn)
+
+
+def test_the_command_line_runs_a_study_and_refuses_unknown_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--results", str(tmp_path / "r"), "--cache", str(tmp_path / "c"), "--workers", "1"]
+    assert command_line.main(["sharpness", "--trials", "1", *where]) == 0
+    assert (tmp_path / "r" / "sharpness.csv").exists()
+    assert str(tmp_path) not in (tmp_path / "r" / "sharpness.md").read_text()
+    record = json.loads((tmp_path / "c" / "sharpness.jsonl").read_text())
+    assert record["study"] == "sharpness"
+    with pytest.raises(SystemExit):
+        command_line.main(["nonsense"])
+    assert "unknown study" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command_line.main(["sharpness", "--trials", "0"])
+
+
+def test_every_study_can_be_loaded() -> None:
+    for name in (*command_line.STUDIES, *command_line.EXTRA):
+        assert command_line.load(name).name == name

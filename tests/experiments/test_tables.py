@@ -1,0 +1,77 @@
+import csv
+import math
+from pathlib import Path
+
+import pytest
+from experiments.runner import Outcome, Task
+
+from experiments import tables
+
+
+def _rows(sizes: list[float], **changes: object) -> list[dict[str, object]]:
+    base = {"method": "dp-scp-a", "epsilon": 0.5, "train_share": 0.5, "n": 16_512, "coverage": 0.9, "count_noise": 39.9}
+    return [{**base, "size": size, **changes} for size in sizes]
+
+
+def test_summary_is_mean_and_sample_sd_beside_the_printed_row() -> None:
+    (s,) = tables.summarise(_rows([2.0, 2.2, 2.4]), "housing")
+    assert s.size == pytest.approx(2.2)
+    assert s.size_sd == pytest.approx(0.2)
+    assert (s.trials, s.informativeness) == (3, None)
+    assert s.paper is not None
+    assert s.paper.size == 2.119
+
+
+def test_rows_of_different_configurations_stay_apart() -> None:
+    rows = (
+        _rows([1.0, 2.0]) + _rows([3.0], epsilon=1.0) + _rows([4.0], variant="other") + _rows([5.0], train_share=None)
+    )
+    assert [s.trials for s in tables.summarise(rows, "housing")] == [2, 1, 1, 1]
+    assert [s.paper is None for s in tables.summarise(rows, "housing")] == [False, False, True, True]
+
+
+def test_one_infinite_interval_makes_the_mean_infinite() -> None:
+    (s,) = tables.summarise(_rows([2.0, math.inf]), "housing")
+    assert s.size == math.inf
+    assert s.size_sd is None
+
+
+def test_csv_has_the_agreed_columns_and_empty_cells(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    tables.write_csv(
+        path, tables.summarise(_rows([2.0, 2.2]) + _rows([1.8], method="naive-full", epsilon=None), "housing")
+    )
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert ",".join(rows[0]) == (
+        "method,epsilon,train_share,n,coverage,coverage_sd,size,size_sd,informativeness,informativeness_sd,"
+        "train_epsilon,count_noise,trials,paper_coverage,paper_size,paper_informativeness"
+    )
+    assert rows[0]["paper_size"] == "2.119"
+    assert rows[0]["informativeness"] == ""
+    assert rows[1]["epsilon"] == ""
+    assert rows[1]["size_sd"] == ""
+    assert rows[0]["trials"] == "2"
+
+
+def test_difference_in_standard_errors() -> None:
+    # two means of 30 with sd .3 each: se = .3 sqrt(2/30); rounding adds a hair
+    found = tables.standard_errors(1.1, 0.3, 30, 1.0, 0.3)
+    assert found == pytest.approx(0.1 / (0.3 * math.sqrt(2 / 30)), rel=1e-4)
+    assert tables.standard_errors(1.1, None, 1, 1.0, 0.3) is None
+
+
+def test_tables_name_paper_and_ours() -> None:
+    summaries = tables.summarise(_rows([2.0, 2.2]) + _rows([1.7, 1.9], method="default", train_share=None), "housing")
+    lines = tables.side_by_side(summaries, "housing", ("dp-scp-a", "default"), (0.5,))
+    assert lines[2] == "| DP-SCP-A, paper | 0.898 | 2.119 |"
+    assert lines[3] == "| DP-SCP-A, ours | 0.900 (0.000) | 2.100 (0.141) |"
+    assert lines[4].startswith("| default (certified), ours | 0.900 (0.000) | 1.800")
+    (printed_row,) = tables.against_paper(summaries, "width", informative=False)[2:]
+    assert "2.119 (0.043)" in printed_row
+    assert "-0.9" in printed_row
+
+
+def test_rows_carry_their_trial() -> None:
+    outcome = Outcome(Task("s", "k", 4, 0), [{"a": 1}], 0.1, "x")
+    assert tables.rows_of([outcome]) == [{"trial": 4, "a": 1}]

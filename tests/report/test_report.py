@@ -1,0 +1,246 @@
+"""The report: every number on the page is the fitted object's, and the page stands alone."""
+
+import math
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp.report import budget_tracks, evaluate, html_report, write_report
+from dpscp.report.contents import ATTACKS
+from dpscp.report.figures import PALETTE, budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(4000, 4))
+LABELS = np.array(["a", "b", "c"])[np.digitize(X[:, 0] + 0.3 * RNG.normal(size=4000), [-0.5, 0.5])]
+TARGETS = X[:, 0] + 0.3 * RNG.normal(size=4000)
+
+
+class Numbers(HTMLParser):
+    """Collects <data data-name value>text</data>, ids, and everything that could reach for the network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str, str]] = []
+        self.ids: list[str] = []
+        self.loads: list[str] = []
+        self.text: list[str] = []
+        self._open: list[str] | None = None
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if "id" in given:
+            self.ids.append(given["id"])
+        self.loads += [
+            v
+            for k, v in attributes
+            if k in ("src", "href", "xlink:href", "srcset") and not v.startswith(("#", "data:"))
+        ]
+        if tag in ("script", "iframe", "img", "object", "embed"):
+            self.loads.append(tag)
+        if tag == "data":
+            self._open = [given["data-name"], given["value"], ""]
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if self._open:
+            self._open[2] += data
+
+    def handle_endtag(self, tag):
+        if tag == "data":
+            self.found.append(tuple(self._open))
+            self._open = None
+
+
+def parsed(page: str) -> Numbers:
+    reader = Numbers()
+    reader.feed(page)
+    return reader
+
+
+def expected_numbers(model, evaluation) -> dict[str, float]:
+    """The numbers a page must show, straight from the fitted object."""
+    ledger, delta = model.ledger_, model.delta
+    found = {"ledger.epsilon": ledger.epsilon(delta), "delta": delta, "budget.epsilon": model.epsilon}
+    found["attack.1.blind"] = ATTACKS[1]
+    for i, x in enumerate(ATTACKS):
+        found |= {f"attack.{i}.false_alarms": x, f"attack.{i}.missed": ledger.tradeoff(x)}
+        found[f"attack.{i}.found"] = 1 - ledger.tradeoff(x)
+    for t, track in enumerate(budget_tracks(ledger, model.epsilon, delta)):
+        for i, item in enumerate(track):
+            found |= {f"track.{t}.{i}.epsilon": item.epsilon, f"track.{t}.{i}.share": item.share}
+    for i, c in enumerate(model.certificates_):
+        found |= {f"certificate.{i}.target": c.target, f"certificate.{i}.coverage": c.coverage}
+        found |= {f"certificate.{i}.terms.{name}": value for name, value in c.terms.items()}
+    found |= {f"threshold.{i}": t for i, t in enumerate(np.ravel(model.threshold_))}
+    if evaluation is not None:
+        found["evaluation.n"] = evaluation.n
+        for i, v in enumerate(evaluation.levels):
+            found |= {f"evaluation.{i}.target": v.target, f"evaluation.{i}.coverage": v.coverage}
+            found |= {f"evaluation.{i}.low": v.interval[0], f"evaluation.{i}.high": v.interval[1]}
+            found |= {f"evaluation.{i}.mean_size": v.mean_size, f"evaluation.{i}.single": v.single}
+            found[f"evaluation.{i}.unbounded"] = v.unbounded
+    return found
+
+
+def shown_number(text: str) -> tuple[float, float]:
+    """A printed number and half a unit of its last digit."""
+    if text in ("yes", "no"):
+        return float(text == "yes"), 0.0
+    plain = text.replace(",", "")
+    scale = 0.01 if plain.endswith("%") else 1.0
+    plain = plain.rstrip("%")
+    mantissa, _, exponent = plain.partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    value = float(plain) * scale
+    unit = 10.0 ** (int(exponent or 0) - decimals) * scale
+    if "." not in mantissa and abs(value) >= 1000:  # four significant digits
+        unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
+    return value, 0.5001 * unit
+
+
+def fit(kind, **options):
+    shared = {"epsilon": 2.0, "delta": 1e-5, "random_state": 0, "n_records": 3000}
+    if kind == "regression":
+        return dp.PrivateConformalRegressor(y_bounds=(-5, 5), feature_bounds=(-4, 4), **shared, **options).fit(
+            X[:3000], TARGETS[:3000]
+        )
+    return dp.PrivateConformalClassifier(classes=["a", "b", "c"], feature_bounds=(-4, 4), **shared, **options).fit(
+        X[:3000], LABELS[:3000]
+    )
+
+
+CASES = {
+    "split": lambda: (fit("classification", guarantee="split"), LABELS),
+    "universal, two levels": lambda: (
+        fit("classification", guarantee="universal", confidence_level=[0.8, 0.9]),
+        LABELS,
+    ),
+    "stability": lambda: (fit("classification", guarantee="stability"), LABELS),
+    "not proven": lambda: (fit("classification", guarantee="asymptotic"), LABELS),
+    "groups": lambda: (fit("classification", guarantee="universal", groups="label", confidence_level=0.8), LABELS),
+    "regression": lambda: (fit("regression"), TARGETS),
+}
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def case(request):
+    model, truth = CASES[request.param]()
+    return model, evaluate(model, X[3000:], truth[3000:])
+
+
+def test_every_number_is_the_fitted_objects(case):
+    model, evaluation = case
+    page = parsed(html_report(model, evaluation=evaluation))
+    expected = expected_numbers(model, evaluation)
+    assert page.found
+    for name, value, text in page.found:
+        wanted = expected[name]
+        assert float({"True": 1, "False": 0}.get(value, value)) == pytest.approx(float(wanted), abs=1e-12), name
+        if math.isfinite(wanted):
+            number, tolerance = shown_number(text)
+            assert abs(number - wanted) <= tolerance + 1e-12, (name, text, wanted)
+    shown = {name for name, _, _ in page.found}
+    optional = {n for n in expected if n.endswith((".unbounded", ".single"))}
+    assert set(expected) - shown <= optional
+
+
+def test_the_page_stands_alone_and_its_ids_are_unique(case):
+    model, evaluation = case
+    text = html_report(model, evaluation=evaluation, title="<b>& co</b>")
+    page = parsed(text)
+    assert page.loads == []
+    assert "url(http" not in text
+    assert "@import" not in text
+    assert len(set(page.ids)) == len(page.ids)
+    assert "<b>& co</b>" not in text
+    for section in ("promises", "ledger", "attacker", "certificate0", "evaluation", "public", "limits", "versions"):
+        assert section in page.ids
+    assert not any(colour in text.split("</style>")[1] for colour in PALETTE.values())
+
+
+def test_the_page_says_what_it_must(case):
+    model, evaluation = case
+    text = " ".join(" ".join(parsed(html_report(model, evaluation=evaluation)).text).split())
+    assert "What this does not protect" in text
+    assert "Evaluation on data outside the promise" in text
+    assert "This run is not private" in text  # these fits are seeded
+    for assumption in model.certificate_.assumptions:
+        assert assumption in text
+    assert "not proven for finite samples" in text or model.certificate_.is_certified
+    assert "Evaluation on data outside" not in html_report(model)
+
+
+def test_a_private_run_carries_no_flag():
+    model = dp.PrivateConformalClassifier(classes=["a", "b", "c"], epsilon=2.0, n_records=1000)
+    assert "This run is not private" not in html_report(model.fit(X[:1000], LABELS[:1000]))
+
+
+def test_evaluation_counts_by_hand(case):
+    model, evaluation = case
+    if isinstance(model, dp.PrivateConformalRegressor):
+        intervals = model.predict_interval(X[3000:])[1][:, :, 0]
+        covered = (intervals[:, 0] <= TARGETS[3000:]) & (TARGETS[3000:] <= intervals[:, 1])
+    else:
+        sets = model.predict_set(X[3000:])[1][:, :, 0]
+        covered = sets[np.arange(1000), np.searchsorted(["a", "b", "c"], LABELS[3000:])]
+    level = evaluation.levels[0]
+    assert level.coverage == pytest.approx(covered.mean())
+    assert level.interval[0] < level.coverage < level.interval[1]
+    assert sum(level.shares) + level.unbounded == pytest.approx(1.0)
+
+
+def test_tracks_of_a_sequential_and_of_a_parallel_ledger():
+    sequential = budget_tracks(fit("classification", guarantee="universal").ledger_, 2.0, 1e-5)
+    assert [item.stage for item in sequential[0]] == ["training", "calibration"]
+    assert sum(item.share for item in sequential[0]) == pytest.approx(1.0, abs=5e-3)
+    parallel = budget_tracks(fit("classification", guarantee="split").ledger_, 2.0, 1e-5)
+    assert [[item.stage for item in track] for track in parallel] == [["training"], ["calibration"]]
+    bare = dp.Ledger().add("leak", dp.privacy.non_private_event())
+    assert budget_tracks(bare, 1.0, 1e-5)[0][0].share == 1.0
+
+
+def test_vacuous_certificate_is_flagged():
+    with pytest.warns(dp.GuaranteeWarning):
+        model = dp.PrivateConformalClassifier(epsilon=0.1, classes=["a", "b", "c"], random_state=0).fit(
+            X[:60], LABELS[:60]
+        )
+    assert "Of no use as it stands" in html_report(model)
+
+
+def test_no_rank_target_no_calibration_picture():
+    grouped = fit("classification", guarantee="universal", groups="label", confidence_level=0.8)
+    with pytest.raises(ValueError, match="no single rank target"):
+        calibration_figure(grouped.certificate_)
+
+
+def test_figures_are_matplotlib_figures():
+    from matplotlib.figure import Figure
+
+    model = fit("classification", guarantee="universal")
+    level = evaluate(model, X[3000:], LABELS[3000:]).levels[0]
+    figures = [
+        tradeoff_figure(model.ledger_),
+        budget_figure(model.ledger_, 2.0, 1e-5),
+        calibration_figure(model.certificate_),
+        size_figure(level, "set"),
+    ]
+    assert all(isinstance(figure, Figure) for figure in figures)
+    svg = inline_svg(figures[0], "name", 'a "label" & more')
+    assert svg.startswith("<svg")
+    assert "xmlns" not in svg
+    assert not re.search("DejaVu", svg)
+
+
+def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
+    model = fit("classification", guarantee="split")
+    path = tmp_path / "report.html"
+    write_report(path, model)
+    before = path.read_bytes()
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_report(path, model)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

@@ -1,0 +1,379 @@
+"""The budget store: nothing is lost, nothing is spent twice, and every trouble has a message that says what to do."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp import budget as budget_module
+from dpscp.budget import BudgetStore, _epsilon_by_profiles
+from dpscp.privacy import (
+    compose,
+    discrete_gaussian_event,
+    dpsgd_event,
+    epsilon_of,
+    gaussian_event,
+    non_private_event,
+    parallel,
+)
+
+DELTA = 1e-6
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "study.budget"
+
+
+@pytest.fixture
+def store(path):
+    return BudgetStore(path, epsilon=1.0, delta=DELTA)
+
+
+# ---- what it promises
+
+
+def test_reserve_then_commit(store, path):
+    reserved = store.reserve(gaussian_event(8.0), note="first")
+    assert store.spent() == pytest.approx(epsilon_of(gaussian_event(8.0), DELTA))
+    reserved.commit(gaussian_event(16.0))
+    assert store.spent() == pytest.approx(epsilon_of(gaussian_event(16.0), DELTA))
+    assert store.remaining() == pytest.approx(1 - store.spent())
+    assert store.remaining(1e-3) > store.remaining()
+    again = BudgetStore(path)
+    assert again.budget == dp.Budget(1.0, DELTA)
+    assert [line.kind for line in again.lines()] == ["budget", "reserve", "commit"]
+    assert [(e.stage, e.note) for e in again.ledger().entries] == [("release", "first")]
+
+
+def test_reservation_without_commit_stays_spent(store, path):
+    store.reserve(gaussian_event(8.0), note="crashed")
+    assert BudgetStore(path).spent() == pytest.approx(epsilon_of(gaussian_event(8.0), DELTA))
+    assert "never committed" in store.summary()
+
+
+def test_too_large_a_share_is_refused_and_changes_nothing(store, path):
+    store.reserve(gaussian_event(6.0))
+    before = path.read_bytes()
+    assert not store.fits(gaussian_event(5.0))
+    with pytest.raises(dp.BudgetError, match="does not fit"):
+        store.reserve(gaussian_event(5.0))
+    with pytest.raises(dp.BudgetError, match="does not fit"):
+        store.reserve(non_private_event())
+    assert path.read_bytes() == before
+    assert store.fits(gaussian_event(20.0))
+
+
+def test_a_commit_that_no_longer_fits_is_refused_and_the_reservation_stays(store):
+    reserved = store.reserve(gaussian_event(8.0))
+    with pytest.raises(dp.BudgetError, match="release nothing"):
+        reserved.commit(gaussian_event(1.0))
+    assert store.spent() == pytest.approx(epsilon_of(gaussian_event(8.0), DELTA))
+    reserved.commit(gaussian_event(8.0))
+    with pytest.raises(ValueError, match="committed before"):
+        reserved.commit(gaussian_event(8.0))
+
+
+def test_the_total_is_the_composition(store):
+    events = [dpsgd_event(40.0, 0.1, 50), discrete_gaussian_event(4096 * 20, 2048, 10), gaussian_event(20.0)]
+    for event in events:
+        store.reserve(event).commit(event)
+    assert store.spent() == pytest.approx(epsilon_of(compose(*events), DELTA))
+
+
+def test_many_parallel_fits_are_added_up_by_profiles():
+    fit = parallel(dpsgd_event(40.0, 0.1, 50), discrete_gaussian_event(4096 * 20, 2048, 10))
+    exact = epsilon_of(compose(*[fit] * 4), DELTA)
+    # an upper bound, and a close one: the grid of 1e-3 costs far less than a thousandth
+    assert exact <= _epsilon_by_profiles([fit] * 4, DELTA) <= exact * 1.001
+    mixed = _epsilon_by_profiles([fit] * 3 + [gaussian_event(20.0)], DELTA)
+    assert epsilon_of(compose(*[fit] * 3, gaussian_event(20.0)), DELTA) <= mixed
+
+
+def test_a_store_holds_many_split_fits(path):
+    store = BudgetStore(path, epsilon=5.0, delta=DELTA)
+    for i in range(9):  # 2^9 combinations of parts
+        share = parallel(dpsgd_event(40.0 + i, 0.1, 50), discrete_gaussian_event(4096 * 20, 2048, 10))
+        store.reserve(share).commit(share)
+    assert 0 < store.remaining() < 5
+
+
+def test_fit_reserves_exactly_what_it_commits(path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3))
+    y = (X[:, 0] > 0).astype(int)
+    store = BudgetStore(path, epsilon=0.8, delta=1e-5)  # two of 0.5 compose to about 0.72, three to about 0.9
+    for guarantee in ("universal", "split"):
+        clf = dp.PrivateConformalClassifier(
+            epsilon=0.5, delta=1e-5, classes=[0, 1], guarantee=guarantee, feature_bound=1.0, random_state=0
+        )
+        with suppress(dp.GuaranteeWarning):  # so few records get full sets
+            clf.fit(X, y, budget=store)
+    _, first, done, second, done_too = store.lines()
+    for reserve, commit in ((first, done), (second, done_too)):
+        events = [[e["event"] for e in json.loads(line.content)["entries"]] for line in (reserve, commit)]
+        assert events[0] == events[1]
+    assert store.remaining() >= 0
+    reg = dp.PrivateConformalRegressor(epsilon=0.5, delta=1e-5, y_bounds=(-3, 3), feature_bound=1.0, random_state=0)
+    with pytest.raises(dp.BudgetError, match="does not fit"):
+        reg.fit(X, X[:, 0], budget=store)
+    assert not hasattr(reg, "model_")
+    with pytest.raises(TypeError, match="must be a BudgetStore"):
+        reg.fit(X, X[:, 0], budget=dp.Budget(1.0, 1e-5))
+
+
+def test_a_fit_that_fails_in_training_has_spent_its_share(path, monkeypatch):
+    store = BudgetStore(path, epsilon=1.0, delta=1e-5)
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    mechanism = dp.training.DPSGD(steps=5, noise_multiplier=30.0)
+
+    def fails(*args, **kwargs):  # noqa: ARG001
+        raise MemoryError
+
+    monkeypatch.setattr(dp.training.DPSGD, "train", fails)
+    clf = dp.PrivateConformalClassifier(mechanism, epsilon=0.5, classes=[0, 1], guarantee="corrected")
+    with pytest.raises(MemoryError):
+        clf.fit(X, (X[:, 0] > 0).astype(int), budget=store)
+    assert [line.kind for line in store.lines()] == ["budget", "reserve"]
+    assert store.spent() > 0.4
+
+
+# ---- opening and creating
+
+
+def test_creating_and_opening(path, tmp_path):
+    with pytest.raises(FileNotFoundError, match="create it with"):
+        BudgetStore(path)
+    with pytest.raises(ValueError, match="both epsilon and delta"):
+        BudgetStore(path, epsilon=1.0)
+    with pytest.raises(ValueError, match="delta must lie strictly"):
+        BudgetStore(path, epsilon=1.0, delta=0.0)
+    assert not path.exists()
+    BudgetStore(path, epsilon=1.0, delta=DELTA)
+    assert BudgetStore(path, epsilon=1.0, delta=DELTA).budget.epsilon == 1.0
+    with pytest.raises(ValueError, match="never changed afterwards"):
+        BudgetStore(path, epsilon=2.0, delta=DELTA)
+    odd = BudgetStore(tmp_path / "a ?#%20 ü.budget", epsilon=1.0, delta=DELTA)
+    assert os.path.exists(odd.path)
+    assert pickle.loads(pickle.dumps(odd)).budget == odd.budget
+    assert repr(odd).startswith("BudgetStore(")
+    with pytest.raises(OSError, match="folder exists"):
+        BudgetStore(tmp_path / "missing" / "x.budget", epsilon=1.0, delta=DELTA)
+
+
+def test_summary_and_dict(store):
+    store.reserve(gaussian_event(8.0), note="one").commit(gaussian_event(8.0), note="uno")
+    text, data = store.summary(), store.to_dict()
+    assert "epsilon 1 at delta 1e-06" in text
+    assert "commit uno" in text
+    assert data["spent"] + data["remaining"] == pytest.approx(1.0)
+    assert [line["kind"] for line in data["lines"]] == ["budget", "reserve", "commit"]
+    assert json.loads(json.dumps(data)) == data
+
+
+# ---- nobody rewrites history
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE lines SET note = 'x'",
+        "DELETE FROM lines",
+        "INSERT OR REPLACE INTO lines SELECT line, kind, reservation, written, note, content, digest FROM lines",
+        "INSERT INTO lines SELECT line + 7, 'commit', 'z', written, note, content, digest FROM lines LIMIT 1",
+    ],
+)
+def test_the_file_refuses_changes(store, path, statement):
+    store.reserve(gaussian_event(8.0))
+    connection = sqlite3.connect(path)
+    with pytest.raises(sqlite3.IntegrityError, match="lines are"):
+        connection.execute(statement)
+    connection.close()
+    assert len(store.lines()) == 2
+
+
+@pytest.mark.parametrize("change", ["UPDATE lines SET content = ? WHERE line = 1", "DELETE FROM lines WHERE line = 1"])
+def test_a_line_changed_behind_its_back_is_noticed(store, path, change):
+    for _ in range(2):
+        store.reserve(gaussian_event(30.0))
+    connection = sqlite3.connect(path)
+    for trigger in ("no_update", "no_delete"):
+        connection.execute(f"DROP TRIGGER {trigger}")
+    harmless = dp.Ledger().to_json()
+    connection.execute(change, (harmless,) if "?" in change else ())
+    connection.commit()
+    connection.close()
+    for call in (store.spent, store.summary, lambda: store.reserve(gaussian_event(30.0)), lambda: BudgetStore(path)):
+        with pytest.raises(ValueError, match="was altered at line 1"):
+            call()
+
+
+# ---- trouble
+
+
+def test_damaged_foreign_and_newer_files(store, path, tmp_path):
+    content = path.read_bytes()
+    path.write_bytes(content[:512] + b"\xff" * 3000 + content[3512:])
+    with pytest.raises(ValueError, match=r"damaged|altered|not a budget store"):
+        BudgetStore(path).spent()
+    path.write_bytes(b"this is no database, but it is long enough to look like one" * 20)
+    with pytest.raises(ValueError, match="restore it from a backup"):
+        BudgetStore(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="creation was interrupted"):
+        BudgetStore(path)
+    assert BudgetStore(path, epsilon=1.0, delta=DELTA).remaining() == 1.0
+    other = tmp_path / "other.db"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE lines (x)")
+    connection.close()
+    with pytest.raises(ValueError, match="not a budget store"):
+        BudgetStore(other)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(ValueError, match="update dpscp"):
+        BudgetStore(path)
+
+
+def test_every_single_damaged_byte_is_noticed_or_harmless(store, path):
+    """Flip one byte at a time: the store is refused or still reads the very same lines."""
+    store.reserve(gaussian_event(8.0), note="kept")
+    lines, content = store.lines(), path.read_bytes()
+    for place in np.random.default_rng(0).choice(len(content), 150, replace=False):
+        broken = bytearray(content)
+        broken[place] ^= 0xFF
+        path.write_bytes(broken)
+        try:
+            read = BudgetStore(path).lines()
+        except (ValueError, OSError):
+            continue
+        assert read == lines
+
+
+def test_read_only_file(store, path, monkeypatch):
+    honest = BudgetStore._connection
+    monkeypatch.setattr(BudgetStore, "_connection", lambda self, _mode: honest(self, "ro"))
+    assert store.remaining() == 1.0
+    with pytest.raises(PermissionError, match="make the file and its folder writable"):
+        store.reserve(gaussian_event(8.0))
+
+
+def test_full_disk(store, path):
+    """A limit on the size of files stands for a full disk: a clear message, and the file stays sound."""
+    code = f"""
+import resource, sys
+from dpscp.budget import BudgetStore
+from dpscp.privacy import gaussian_event
+store = BudgetStore({str(path)!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, (24_000, 24_000))
+written = 0
+try:
+    for _ in range(60):
+        store.reserve(gaussian_event(200.0), note="x" * 500)
+        written += 1
+except OSError as error:
+    print(written, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "nothing was" in done.stdout
+    assert len(store.lines()) == 1 + int(done.stdout.split()[0])
+
+
+def test_sqlite_full_message(store, monkeypatch):
+    honest = BudgetStore._connection
+
+    @contextmanager
+    def no_more_pages(self, mode):
+        with honest(self, mode) as connection:
+            connection.execute("PRAGMA max_page_count = 1")  # as many as there are
+            yield connection
+
+    monkeypatch.setattr(BudgetStore, "_connection", no_more_pages)
+    with pytest.raises(OSError, match="disk is full"):
+        store.reserve(gaussian_event(100.0), note="x" * 9000)
+    assert store.remaining() > 0
+
+
+def test_lock_held_by_another_process(store, path, monkeypatch):
+    monkeypatch.setattr(budget_module, "_LOCK_SECONDS", 0.2)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(TimeoutError, match="wait for it"):
+        store.reserve(gaussian_event(8.0))
+    connection.execute("ROLLBACK")
+    connection.close()
+    store.reserve(gaussian_event(8.0))
+
+
+def test_clock_going_backwards_changes_nothing(store, monkeypatch):
+    class Clock(budget_module.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz).replace(year=1999)
+
+    store.reserve(gaussian_event(30.0))
+    monkeypatch.setattr(budget_module, "datetime", Clock)
+    for _ in range(2):
+        store.reserve(gaussian_event(30.0))
+    lines = store.lines()
+    assert [line.line for line in lines] == [0, 1, 2, 3]
+    assert [line.written for line in lines] == sorted(line.written for line in lines)
+
+
+# ---- several processes
+
+
+def _spend(path, start, count):
+    store = BudgetStore(path)
+    start.wait()
+    for i in range(count):
+        try:
+            store.reserve(gaussian_event(12.0), note=f"{os.getpid()} {i}").commit(gaussian_event(12.0))
+        except dp.BudgetError:
+            return
+
+
+def test_processes_together_never_overspend(store, path):
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(3)
+    writers = [context.Process(target=_spend, args=(path, start, 30)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert [w.exitcode for w in writers] == [0, 0, 0]
+    # the largest number of these events that composes to at most 1
+    most = next(k for k in range(1, 90) if epsilon_of(gaussian_event(12.0, k + 1), DELTA) > 1)
+    assert len(store.ledger().entries) == most
+    assert store.remaining() >= 0
+
+
+def test_a_killed_writer_loses_nothing(store, path):
+    code = f"""
+from dpscp.budget import BudgetStore
+from dpscp.privacy import gaussian_event
+store = BudgetStore({str(path)!r})
+print("ready", flush=True)
+while True:
+    print(store.reserve(gaussian_event(400.0)).identity, flush=True)
+"""
+    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    told = [writer.stdout.readline().strip() for _ in range(4)][1:]
+    time.sleep(0.03)
+    writer.send_signal(signal.SIGKILL)
+    told += [line.strip() for line in writer.communicate()[0].splitlines() if len(line.strip()) == 32]
+    kept = [line.reservation for line in store.lines()[1:]]
+    # whatever was told as reserved is there; at most one more had been written and not told
+    assert kept[: len(told)] == told
+    assert len(kept) - len(told) in (0, 1)

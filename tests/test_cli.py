@@ -1,0 +1,472 @@
+"""The command line, as a person and as a script use it."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpscp as dp
+from dpscp.cli import main, questions
+from dpscp.schema import Schema, SchemaError, parse_schema, template
+
+ROOT = Path(__file__).resolve().parents[1]
+CANARY = "canary-9182"
+SCHEMA = """
+task = "classification"
+target = "bought"
+classes = ["no", "yes"]
+n_records = 2500
+
+[columns.age]
+type = "numeric"
+bounds = [18, 90]
+
+[columns.region]
+type = "categorical"
+categories = ["north", "south", "west"]
+
+[columns.score]
+type = "numeric"
+bounds = [-5, 5]
+
+[columns.id]
+type = "ignore"
+"""
+
+
+def people(n: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age, score = rng.integers(18, 91, n), rng.normal(size=n)
+    bought = np.where(score + (age - 54) / 30 + 0.3 * rng.normal(size=n) > 0, "yes", "no")
+    region = rng.choice(["north", "south", "west"], n)
+    return pd.DataFrame({"id": np.arange(n), "age": age, "region": region, "score": score.round(3), "bought": bought})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("cli")
+    people(2500, 0).to_csv(place / "people.csv", index=False)
+    people(500, 1).to_csv(place / "new.csv", index=False)
+    people(500, 1).to_parquet(place / "new.parquet")
+    (place / "people.toml").write_text(SCHEMA)
+    line = f"fit {place}/people.csv --schema {place}/people.toml --epsilon 2 --seed 1 --confidence 0.8 0.9"
+    code = main([*line.split(), "-o", str(place / "model.dpscp")])
+    assert code == 0
+    return place
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capsys):
+    """Run a command line in the folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(folder)
+
+    def call(line: str):
+        capsys.readouterr()
+        code = main(shlex.split(line))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def refused(result, *said: str, code: int = 1) -> None:
+    found, out, err = result
+    assert found == code
+    assert out == ""
+    lines = err.strip().splitlines()
+    assert len([x for x in lines if x.startswith("dpscp: error:")]) == 1
+    assert len(lines[-1]) < 600
+    for text in said:
+        assert text in lines[-1]
+    assert CANARY not in err
+
+
+def no_debris(folder: Path) -> None:
+    assert not [p for p in folder.iterdir() if p.name.startswith(".dpscp-")]
+
+
+# ---- the way of a new user
+
+
+def test_schema_fit_predict_report(run, folder):
+    code, out, _ = run("schema people.csv --target bought -o draft.toml")
+    assert code == 0
+    assert "dpscp fit" in out
+    draft = (folder / "draft.toml").read_text()
+    assert not re.search(r"north|south|2500", draft)  # nothing of the records but the column names
+    assert parse_schema(draft) == template(["id", "age", "region", "score", "bought"], target="bought")
+
+    code, out, _ = run("fit people.csv --schema people.toml --epsilon 2 --evaluate new.csv --report r.html -o m.dpscp")
+    assert code == 0
+    assert re.search(r"privacy: +epsilon [12]\.\d+ at delta 1e-05 \(budget 2\)", out)
+    assert "held-out records" in out
+    model = dp.load(folder / "m.dpscp")
+    assert model.ledger_.is_private
+    assert Schema.from_dict(model.ledger_.public_facts["schema"]) == parse_schema(SCHEMA)
+    assert (folder / "r.html").read_text().startswith("<!doctype html>")
+
+    code, _, _ = run("predict m.dpscp new.csv -o out.csv")
+    assert code == 0
+    found = pd.read_csv(folder / "out.csv")
+    assert list(found.columns[-3:]) == ["prediction", "set", "set_size"]
+    sets = model.predict_set(parse_schema(SCHEMA).matrix(people(500, 1)))[1][:, :, 0]
+    assert found["set_size"].tolist() == sets.sum(axis=1).tolist()
+    assert [json.loads(s) for s in found["set"]] == [model.classes_[row].tolist() for row in sets]
+    no_debris(folder)
+
+
+def test_several_levels_parquet_and_json(run, folder):
+    code, out, _ = run("predict model.dpscp new.parquet -o out.parquet --json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["columns"] == ["prediction", "set_80", "set_size_80", "set_90", "set_size_90"]
+    found = pd.read_parquet(folder / "out.parquet")
+    assert (found["set_size_80"] <= found["set_size_90"]).all()
+    code, out, _ = run("report model.dpscp -o r2.html --evaluate new.csv --json")
+    assert code == 0
+    assert len(json.loads(out)["evaluation"]["levels"]) == 2
+
+
+def test_regression(run, folder):
+    text = SCHEMA.replace('"classification"', '"regression"').replace('classes = ["no", "yes"]', "bounds = [-5, 5]")
+    text = text.replace('target = "bought"', 'target = "score"').replace(
+        '[columns.score]\ntype = "numeric"\nbounds = [-5, 5]',
+        '[columns.bought]\ntype = "categorical"\ncategories = ["no", "yes"]',
+    )
+    (folder / "reg.toml").write_text(text)
+    assert run("fit people.csv --schema reg.toml --epsilon 2 -o reg.dpscp --json")[0] == 0
+    assert run("predict reg.dpscp new.csv -o reg.csv")[0] == 0
+    found = pd.read_csv(folder / "reg.csv")
+    assert (found["lower"] <= found["prediction"]).all()
+    assert (found["prediction"] <= found["upper"]).all()
+    covered = ((found["lower"] <= found["score"]) & (found["score"] <= found["upper"])).mean()
+    assert covered >= 0.9 - 4 * (0.09 / 500) ** 0.5
+
+
+def test_demo_writes_everything(run, folder):
+    code, out, _ = run("demo --folder demo --epsilon 0.5")
+    assert code == 0
+    assert len(out.strip().splitlines()) == 3
+    made = {p.name for p in (folder / "demo").iterdir()}
+    assert made == {"records.csv", "heldout.csv", "schema.toml", "model.dpscp", "report.html"}
+    assert run("predict demo/model.dpscp demo/heldout.csv -o demo/predicted.csv")[0] == 0
+
+
+# ---- refusals
+
+
+def test_bounds_are_never_guessed(run):
+    refused(run("fit people.csv --target bought -o x.dpscp"), "the task", "type of column 'age'", "dpscp schema")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("bounds = [18, 90]", "", "the bounds of column 'age'"),
+        ("bounds = [18, 90]", "bounds = [90, 18]", "low < high"),
+        ('categories = ["north", "south", "west"]', "", "the categories of column 'region'"),
+        ('categories = ["north", "south", "west"]', 'categories = ["north"]', "not among its declared categories"),
+        ('classes = ["no", "yes"]', 'classes = ["no", "maybe"]', "not among the declared classes"),
+        ('task = "classification"', "task = classification", "neither TOML nor JSON"),
+        ("[columns.age]", "[columns.size]", "'age'"),
+        ("[columns.id]", "[columns.key]", "'id'"),
+    ],
+)
+def test_schema_that_does_not_fit(run, folder, old, new, said):
+    (folder / "bad.toml").write_text(SCHEMA.replace(old, new))
+    refused(run("fit people.csv --schema bad.toml -o bad.dpscp"), said)
+    assert not (folder / "bad.dpscp").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [("age", "", "missing values"), ("age", CANARY, "not a number"), ("region", CANARY, "declared categories")],
+)
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_records_that_do_not_fit(run, folder, command, column, value, said):
+    table = people(50, 2).astype(str)
+    table.loc[7, column] = value
+    table.to_csv(folder / "odd.csv", index=False)
+    line = (
+        "fit odd.csv --schema people.toml -o odd.out"
+        if command == "fit"
+        else "predict model.dpscp odd.csv -o odd.csv.gz"
+    )
+    refused(run(line), said, column)
+    assert not (folder / "odd.out").exists()
+    assert not (folder / "odd.csv.gz").exists()
+
+
+def test_missing_column(run, folder):
+    people(20, 3).drop(columns="age").to_csv(folder / "short.csv", index=False)
+    refused(run("predict model.dpscp short.csv -o o.csv"), "lacks column 'age'")
+    refused(run("fit short.csv --schema people.toml"), "lacks column 'age'")
+
+
+@pytest.mark.parametrize(
+    "command", ["fit people.csv --schema people.toml", "predict model.dpscp new.csv", "report model.dpscp"]
+)
+@pytest.mark.parametrize(
+    ("output", "said"), [("no/where.csv", "does not exist"), (".", "is a folder"), ("new.csv/x", "not exist")]
+)
+def test_unwritable_output_is_found_first(run, command, output, said, monkeypatch):
+    monkeypatch.setattr("dpscp.cli.work.fitted", lambda *_, **__: pytest.fail("spent before the output was checked"))
+    refused(run(f"{command} -o {output}"), said)
+
+
+def test_a_folder_without_permission(run, monkeypatch):
+    """Root may write everywhere, so the refusal of the system is played."""
+    monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(PermissionError("no")))
+    refused(run("fit people.csv --schema people.toml"), "cannot be written to")
+
+
+def test_inputs_are_not_overwritten(run, folder):
+    refused(run("predict model.dpscp new.csv -o new.csv"), "is the input")
+    (folder / "filled.toml").write_text(SCHEMA)
+    refused(run("schema people.csv -o filled.toml"), "exists")
+    assert (folder / "filled.toml").read_text() == SCHEMA
+    assert run("schema people.csv -o filled.toml --force")[0] == 0
+    people(5, 0).assign(prediction=1).to_csv(folder / "taken.csv", index=False)
+    refused(run("predict model.dpscp taken.csv -o t.csv"), "already has a column 'prediction'")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("numbers.csv", "1,2,3\n4,5,6\n", "does not look like column names"),
+        ("empty.csv", "", "does not look like column names"),
+        ("twice.csv", "a,a\n1,2\n", "same name"),
+        ("ragged.csv", f"id,age,region,score,bought\n1,2,{CANARY}\n1,2,3,4,5,6,7,8,{CANARY}\n", "cannot be read"),
+        ("bare.csv", "id,age,region,score,bought\n", "holds no records"),
+        ("table.xls", "x", "neither CSV nor Parquet"),
+        ("table.parquet", f"{CANARY}", "cannot be read as Parquet"),
+    ],
+)
+def test_files_that_are_no_tables(run, folder, name, content, said):
+    (folder / name).write_text(content)
+    refused(run(f"fit {name} --schema people.toml"), said)
+
+
+def test_files_that_are_not_there_or_no_models(run, folder):
+    refused(run("fit none.csv --schema people.toml"), "no file 'none.csv'")
+    refused(run("fit people.csv --schema none.toml"), "no schema file")
+    refused(run("predict none.dpscp new.csv -o o.csv"), "no model file")
+    refused(run("report people.csv"), "cannot be loaded")
+    clf = dp.PrivateConformalClassifier(classes=[0, 1], random_state=0, epsilon=2)
+    X = np.random.default_rng(0).normal(size=(500, 2))
+    clf.fit(X, (X[:, 0] > 0).astype(int)).save(folder / "plain.dpscp")
+    refused(run("predict plain.dpscp new.csv -o o.csv"), "carries no schema")
+    assert run("report plain.dpscp -o plain.html")[0] == 0
+
+
+def test_budget_errors_have_their_own_code(run):
+    refused(run("fit people.csv --schema people.toml --epsilon 1 --delta 2"), "delta")
+    assert run("budget create tiny.budget --epsilon 0.1 --delta 1e-5")[0] == 0
+    refused(run("fit people.csv --schema people.toml --epsilon 1 --budget tiny.budget"), "epsilon", code=3)
+
+
+def test_budget_store_is_spent(run):
+    assert run("budget create study.budget --epsilon 3 --delta 1e-5")[0] == 0
+    assert run("fit people.csv --schema people.toml --epsilon 1 --budget study.budget -o b.dpscp")[0] == 0
+    code, out, _ = run("budget show study.budget --json")
+    assert code == 0
+    assert 0.9 < json.loads(out)["spent"] <= 1.0
+    refused(run("budget create other.budget"), "--epsilon and --delta")
+    refused(run("budget show none.budget"), "no budget store")
+
+
+def test_usage_errors_and_help(capsys):
+    for line in ([], ["fit"], ["nonsense"], ["fit", "x.csv", "--guarantee", "hope"]):
+        with pytest.raises(SystemExit) as caught:
+            main(line)
+        assert caught.value.code == 2
+    for name in ["demo", "schema", "fit", "predict", "report", "plan", "audit", "budget", "reproduce"]:
+        with pytest.raises(SystemExit) as caught:
+            main([name, "--help"])
+        assert caught.value.code == 0
+        text = capsys.readouterr().out
+        assert "examples:" in text
+        assert "--json" in text
+
+
+def test_warnings_are_one_line_and_vacuous_is_said(run, folder):
+    people(30, 4).to_csv(folder / "few.csv", index=False)
+    text = SCHEMA.replace("n_records = 2500", "n_records = 30")
+    (folder / "few.toml").write_text(text)
+    code, out, err = run("fit few.csv --schema few.toml --epsilon 0.1 -o few.dpscp --json")
+    assert code == 0
+    assert err.startswith("dpscp: warning:")
+    assert "VACUOUS" in err
+    assert len(err.strip().splitlines()) == 1
+    assert json.loads(out)["certificates"][0]["is_vacuous"]
+
+
+def test_unexpected_errors_show_their_kind_only(run, monkeypatch):
+    def broken(*_, **__):
+        raise KeyError(CANARY)
+
+    monkeypatch.setattr("dpscp.cli.work.fitted", broken)
+    refused(run("fit people.csv --schema people.toml"), "unexpected KeyError")
+
+
+# ---- plan, audit, reproduce
+
+
+def test_plan(run, folder):
+    code, out, err = run("plan --n 5000 --epsilon 1 --json --figure plan.png")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["rows"][0]["guarantee"] == "universal"
+    assert (folder / "plan.png").stat().st_size > 1000
+    assert "universal" in run("plan --n 5000 --epsilon 1")[1]
+    assert "needed_n" in json.loads(run("plan --epsilon 1 --overshoot 0.02 --regression --json")[1])["rows"][0]
+    refused(run("plan --n 5000"), "n and epsilon")
+    refused(run("plan --n 5000 --epsilon 1 --regression --classes 3"), "not both")
+
+
+def test_audit(run, monkeypatch):
+    code, out, _ = run("audit training --runs 400 --json")
+    assert code == 0
+    assert json.loads(out)["passed"]
+    from dpscp.audit import Audit
+
+    broken = Audit("search", "white-box", 10, 0.99, (0.01,), (1.0,), (2.0,))
+    monkeypatch.setattr(sys.modules["dpscp.audit"], "audit", lambda *_, **__: broken)
+    code, out, _ = run("audit search")
+    assert code == 1
+    assert "BROKEN" in out
+
+
+def test_reproduce_needs_a_checkout(run, monkeypatch, tmp_path):
+    called = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda line, **k: called.append((line, k)) or subprocess.CompletedProcess(line, 0)
+    )
+    assert run("reproduce housing -- --quick")[0] == 0
+    assert called[0][0][1:] == ["-m", "experiments", "housing", "--quick"]
+    monkeypatch.setattr(dp, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    refused(run("reproduce"), "source checkout")
+
+
+# ---- terminals and processes
+
+
+def test_prompts_complete_a_schema():
+    answers = iter(["y", "class", "no", "no, yes", "num", "1, 0", "0 110", "cat", "a, b", "ignore"])
+    found = questions.complete(template(["age", "kind", "id", "y"]), lambda _: next(answers))
+    assert found.lacks == ()
+    assert found == parse_schema(
+        'task = "classification"\ntarget = "y"\nclasses = ["no", "yes"]\n'
+        '[columns.age]\ntype = "numeric"\nbounds = [0, 110]\n[columns.kind]\ntype = "categorical"\n'
+        'categories = ["a", "b"]\n[columns.id]\ntype = "ignore"\n'
+    )
+    answers = iter(["r", "low", "0 1"])
+    assert questions.complete(Schema("", "y", ()), lambda _: next(answers)).bounds == (0.0, 1.0)
+
+
+def test_prompts_appear_on_a_terminal_only(run, monkeypatch):
+    monkeypatch.setattr(questions, "can_ask", lambda: True)
+    answers = iter(
+        ["classification", "no, yes", "ignore", "numeric", "18 90", "categorical", "north, south, west", "num", "-5 5"]
+    )
+    monkeypatch.setattr("builtins.input", lambda: next(answers))
+    assert run("fit people.csv --target bought --epsilon 2 -o asked.dpscp")[0] == 0
+    monkeypatch.setattr("builtins.input", lambda: (_ for _ in ()).throw(EOFError))
+    code, _, err = run("fit people.csv --target bought -o asked2.dpscp")
+    assert code == 1
+    assert "not completed" in err
+
+
+def _start(folder: Path, line: str) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "dpscp.cli", *shlex.split(line)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# stops a fit in the middle of training, or between writing the temporary file and the rename
+_STOPPED = """
+import sys, time
+from dpscp.cli import main
+import dpscp.persistence
+
+def stop(*_, **__):
+    print("here", flush=True)
+    time.sleep(120)
+
+if sys.argv[1] == "training":
+    dpscp.training.dpsgd.progress = stop
+else:
+    dpscp.persistence.os.replace = stop
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("place", ["training", "writing"])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_or_interrupted_fit_leaves_no_half_written_file(folder, place, sign):
+    """The output of an earlier fit stays as it was."""
+    line = "fit people.csv --schema people.toml -o killed.dpscp --report killed.html"
+    (folder / "killed.dpscp").write_bytes(b"earlier")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STOPPED, place, *line.split()],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(sign)
+    _, err = process.communicate(timeout=60)
+    if sign == signal.SIGINT:
+        assert process.returncode == 130
+        assert err == "dpscp: error: interrupted; no output file was written\n"
+        no_debris(folder)
+    else:
+        assert process.returncode == -signal.SIGKILL
+    assert (folder / "killed.dpscp").read_bytes() == b"earlier"
+    assert not (folder / "killed.html").exists()
+    for debris in folder.glob(".dpscp-*"):  # a kill leaves the temporary file, under a name of its own
+        debris.unlink()
+
+
+def test_piped_output_has_no_progress_bar(folder):
+    process = _start(folder, "fit people.csv --schema people.toml -o piped.dpscp --json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert err == ""
+    assert json.loads(out)["model"] == "piped.dpscp"
+
+
+# ---- the documents
+
+
+def _shell_blocks():
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = "\n".join(re.findall(r"```bash\n(.*?)```", path.read_text(), flags=re.DOTALL))
+        lines = [x for x in text.replace("\\\n", " ").splitlines() if x.startswith("dpscp ")]
+        if lines:
+            yield pytest.param(lines, id=path.name)
+
+
+@pytest.mark.parametrize("lines", list(_shell_blocks()))
+def test_commands_in_the_documents_run(lines, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        assert main(shlex.split(line, comments=True)) == 0, capsys.readouterr().err
+
+
+def test_error_types():
+    assert issubclass(SchemaError, ValueError)

@@ -1,0 +1,121 @@
+"""The committed results say what the project says about them."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[1] / "results"
+STUDIES = (
+    "bloodmnist",
+    "bloodmnist_vgg16",
+    "housing",
+    "synthetic_scaling",
+    "stability",
+    "quantile_failures",
+    "sharpness",
+    "validity_map",
+    "adult",
+    "bank",
+)
+COLUMNS = (
+    "method,epsilon,train_share,n,coverage,coverage_sd,size,size_sd,informativeness,informativeness_sd,"
+    "train_epsilon,count_noise,trials,paper_coverage,paper_size,paper_informativeness"
+)
+EPSILONS = ("0.5", "1", "2")
+
+
+def rows(study: str) -> list[dict[str, str]]:
+    with (RESULTS / f"{study}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def size(study: str, method: str, epsilon: str) -> float:
+    share = ("0.5", "") if method in ("dp-scp-f", "dp-scp-a") else None
+    found = [r for r in rows(study) if r["method"] == method and r["epsilon"] == epsilon]
+    return next(float(r["size"]) for r in found if share is None or r["train_share"] in share)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_tables_have_the_agreed_columns_and_say_where_they_come_from(study: str) -> None:
+    assert (RESULTS / f"{study}.csv").read_text().split("\n")[0] == COLUMNS
+    page = (RESULTS / f"{study}.md").read_text()
+    for word in ("command: ", "seed ", "commit ", "machine: "):
+        assert word in page
+
+
+def test_the_page_links_only_to_what_is_there_and_pictures_are_small() -> None:
+    pages = list(RESULTS.glob("*.md"))
+    assert RESULTS / "README.md" in pages
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert (RESULTS / target).exists(), f"{page.name} links to {target}"
+    for picture in RESULTS.glob("*.png"):
+        assert picture.stat().st_size < 200_000
+
+
+def test_accounting_columns_equal_the_printed_digits() -> None:
+    printed = {
+        ("0.5", "0.5"): ("0.245", "39.98"),
+        ("1", "0.5"): ("0.490", "21.08"),
+        ("2", "0.5"): ("0.991", "10.92"),
+        ("0.5", "0.9"): ("0.448", "79.07"),
+        ("0.5", ""): ("0.498", "34.29"),
+        ("2", ""): ("1.991", "9.61"),
+    }
+    for (epsilon, share), digits in printed.items():
+        method = "dp-split" if not share else "dp-scp-f"
+        row = next(
+            r for r in rows("bloodmnist") if (r["method"], r["epsilon"], r["train_share"]) == (method, epsilon, share)
+        )
+        assert (f"{float(row['train_epsilon']):.3f}", f"{float(row['count_noise']):.2f}") == digits
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_methods_are_ordered_as_in_the_paper(epsilon: str) -> None:
+    for study in ("bloodmnist", "bloodmnist_vgg16"):
+        assert size(study, "dp-scp-a", epsilon) < size(study, "dp-scp-f", epsilon) < size(study, "dp-split", epsilon)
+    assert size("housing", "dp-scp-a", epsilon) < size("housing", "dp-split", epsilon)
+
+
+def test_the_default_is_narrower_than_the_papers_method() -> None:
+    printed = {"0.5": 2.306, "1": 2.209, "2": 2.160}
+    for epsilon, share in (("0.5", 0.90), ("1", 0.89), ("2", 0.85)):
+        assert size("housing", "default", epsilon) <= share * printed[epsilon]
+    for epsilon, share in (("0.5", 0.80), ("2", 0.85)):
+        assert size("bloodmnist", "default", epsilon) <= share * size("bloodmnist", "dp-scp-f", epsilon)
+    for epsilon, share in (("0.5", 0.80), ("1", 0.90), ("2", 0.90)):
+        assert size("bloodmnist", "corrected", epsilon) <= share * size("bloodmnist", "dp-scp-f", epsilon)
+
+
+def test_certified_methods_cover() -> None:
+    for study in ("housing", "bloodmnist", "bloodmnist_vgg16", "adult", "bank", "validity_map"):
+        for row in rows(study):
+            if row["method"] in ("default", "split", "universal", "stability") and row["coverage_sd"]:
+                # trials share their records, so their mean is less exact than independent ones: four errors allowed
+                error = float(row["coverage_sd"]) / int(row["trials"]) ** 0.5
+                assert float(row["coverage"]) >= 0.9 - 4 * error, f"{study} {row['method']} {row['epsilon']}"
+
+
+def test_faithful_housing_reproduces_the_printed_rows() -> None:
+    known = [r for r in rows("housing") if r["paper_size"]]
+    assert len(known) == 29
+    for row in known:
+        assert abs(float(row["coverage"]) - float(row["paper_coverage"])) <= 0.0045
+        assert abs(float(row["size"]) / float(row["paper_size"]) - 1) <= 0.04
+
+
+def test_the_uncorrected_rule_breaks_where_the_model_overfits() -> None:
+    made = [r for r in rows("validity_map") if r["n"] == "2000" and r["epsilon"] == "8"]
+    coverage = {r["method"]: float(r["coverage"]) for r in made}
+    assert coverage["dp-scp-a"] < 0.85
+    assert min(coverage["universal"], coverage["split"]) >= 0.89
+
+
+def test_the_floor_is_sharp_on_the_hard_instance() -> None:
+    for row in rows("sharpness"):
+        if row["method"] == "universal":
+            assert abs(float(row["coverage"]) - 0.9) < 0.002
+        else:
+            assert float(row["coverage"]) < 0.89

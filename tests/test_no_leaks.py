@@ -1,0 +1,356 @@
+"""Nothing of the records is in a fitted estimator, its file, its messages or its certificate.
+
+n is a prime and some values are canaries, so that none of them appears by chance.
+"""
+
+import dataclasses
+import io
+import json
+import struct
+import types
+import warnings
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, SeededWarning
+from dpscp.training import DPSGD, ObjectivePerturbation, OpacusTraining, OutputPerturbation
+
+N, NOMINAL = 1237, 1300
+CANARY_NUMBER, CANARY_TEXT = 98765.4321, "zebra-canary"
+GUARANTEES = ("universal", "split", "corrected", "asymptotic")
+QUICK = DPSGD(steps=20, learning_rate=1.0)
+QUICK_REGRESSION = DPSGD(loss="huber", steps=20, learning_rate=0.5)
+COMMON = {"epsilon": 4.0, "accountant": "rdp", "random_state": 0, "n_records": NOMINAL, "feature_bounds": (-4, 4)}
+
+
+def labelled():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, N)
+    X = rng.normal(size=(N, 4))
+    X[:, 0] += 3 * (y - 1)
+    return X, y
+
+
+def measured():
+    X, _ = labelled()
+    return X, X.sum(axis=1) / 2 + np.random.default_rng(1).normal(size=N)
+
+
+def area(X):
+    return np.digitize(np.asarray(X)[:, 1], [0.0])
+
+
+def classifier(estimator=QUICK, **changes):
+    return PrivateConformalClassifier(estimator, **COMMON | {"classes": [0, 1, 2]} | changes)
+
+
+def regressor(estimator=QUICK_REGRESSION, **changes):
+    return PrivateConformalRegressor(estimator, **COMMON | {"y_bounds": (-8, 8)} | changes)
+
+
+def everything_in(thing, seen=None, path="fitted"):
+    """(path, object) for all that can be reached: attributes, items, array elements, closures, defaults."""
+    seen = set() if seen is None else seen
+    if id(thing) in seen or isinstance(thing, type | types.ModuleType):
+        return
+    seen.add(id(thing))
+    yield path, thing
+    parts = []
+    if isinstance(thing, dict | types.MappingProxyType):
+        parts += [(f"{path}[{k!r}]", v) for k, v in thing.items()] + [(f"key of {path}", k) for k in thing]
+    elif isinstance(thing, list | tuple | set | frozenset):
+        parts += [(f"{path}[{i}]", v) for i, v in enumerate(thing)]
+    if isinstance(thing, types.FunctionType):
+        parts += [(f"closure of {path}", c.cell_contents) for c in thing.__closure__ or ()]
+        parts += [(f"defaults of {path}", thing.__defaults__)]
+    elif isinstance(thing, types.MethodType):
+        parts += [(f"self of {path}", thing.__self__)]
+    elif not isinstance(thing, np.ndarray | str | bytes | int | float | complex | bool | type(None)):
+        parts += [(f"{path}.{k}", v) for k, v in getattr(thing, "__dict__", {}).items()]
+        slots = [s for c in type(thing).__mro__ for s in getattr(c, "__slots__", ())]
+        parts += [(f"{path}.{s}", getattr(thing, s)) for s in slots if hasattr(thing, s) and s != "__weakref__"]
+        if dataclasses.is_dataclass(thing):
+            parts += [(f"{path}.{f.name}", getattr(thing, f.name, None)) for f in dataclasses.fields(thing)]
+    for name, part in parts:
+        yield from everything_in(part, seen, name)
+
+
+def numbers_of(thing):
+    if hasattr(thing, "detach"):
+        thing = thing.detach().cpu().numpy()
+    if isinstance(thing, np.ndarray) and thing.dtype.kind in "fiu":
+        return thing.ravel().astype(float).tolist()
+    return [float(thing)] if isinstance(thing, float | int) and not isinstance(thing, bool) else []
+
+
+def secrets(fitted, X, y):
+    """Numbers that only the records hold: features, targets, scores; and counts."""
+    values = set(X.ravel()) | set(X.astype(np.float32).ravel().astype(float)) | {CANARY_NUMBER}
+    if fitted._task == "regression":
+        values |= set(y) | set(np.abs(y - fitted.predict(X)))
+    else:
+        values |= set(1 - fitted.predict_proba(X)[np.arange(len(y)), y].astype(float))
+    counts = {len(y), len(y) + 1, len(y) - 1}
+    if fitted._task == "classification":
+        counts |= set(np.bincount(y).tolist())
+    return values, counts
+
+
+def assert_holds_nothing_of(fitted, X, y):
+    values, counts = secrets(fitted, X, y)
+    visited = 0
+    for path, thing in everything_in(vars(fitted)):
+        visited += 1
+        for number in numbers_of(thing):
+            assert number not in values, f"{path} holds a value of the records"
+            assert number not in counts, f"{path} holds a count of the records"
+        if hasattr(thing, "shape") and not isinstance(thing, types.FunctionType):
+            assert max([0, *thing.shape]) < 600, f"{path} has the shape {thing.shape}"
+        elif hasattr(thing, "__len__"):
+            # the longest text is a note or an assumption
+            assert len(thing) < (500 if isinstance(thing, str) else 100), f"{path} is long: {len(thing)}"
+    assert visited > 50, "the walk did not get anywhere"
+
+
+def assert_file_holds_nothing_of(fitted, X, y, path):
+    fitted.save(path)
+    content = path.read_bytes()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        header = json.loads(archive.read("header.json"))
+        assert max(info.file_size for info in archive.infolist()) < 20_000
+    values, counts = secrets(fitted, X, y)
+    for value in values:
+        assert struct.pack("<d", value) not in content
+        assert repr(float(value)).encode() not in content
+    text = json.dumps(header)
+    for count in counts - {c for c in counts if c < 100}:
+        assert str(count) not in header["body"].replace(".", "#"), f"the count {count} is in the header"
+    assert CANARY_TEXT not in text
+
+
+class TestFittedObject:
+    @pytest.mark.parametrize("guarantee", [*GUARANTEES, "stability", "finite"])
+    @pytest.mark.parametrize("kind", ["recipe", "mechanism"])
+    def test_classifier(self, tmp_path, guarantee, kind):
+        X, y = labelled()
+        bounded = DPSGD(steps=20, learning_rate=0.1, clip_norm=4.0, feature_bound=2.0)
+        estimator = None if kind == "recipe" else bounded
+        fitted = classifier(estimator, guarantee=guarantee, confidence_level=[0.8, 0.9]).fit(X, y)
+        assert_holds_nothing_of(fitted, X, y)
+        assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    @pytest.mark.parametrize("score", ["absolute", "cqr"])
+    def test_regressor(self, tmp_path, guarantee, score):
+        X, y = measured()
+        fitted = regressor(None, guarantee=guarantee, conformity_score=score).fit(X, y)
+        assert_holds_nothing_of(fitted, X, y)
+        assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
+
+    @pytest.mark.parametrize("mechanism", [OutputPerturbation(), ObjectivePerturbation()])
+    def test_perturbation(self, tmp_path, mechanism):
+        X, y = labelled()
+        fitted = classifier(mechanism, guarantee="split").fit(X, y)
+        assert_holds_nothing_of(fitted, X, y)
+        assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
+
+    @pytest.mark.parametrize("groups", ["label", area])
+    def test_groups(self, tmp_path, groups):
+        X, y = labelled()
+        fitted = classifier(guarantee="split", groups=groups, group_values=[0, 1]).fit(X, y)
+        assert_holds_nothing_of(fitted, X, y)
+        assert_file_holds_nothing_of(fitted, X, y, tmp_path / "model")
+
+    @pytest.mark.filterwarnings("ignore:Full backward hook is firing", "ignore::FutureWarning")
+    def test_torch_module(self):
+        """Opacus hangs activations and gradients of each record on a module while it trains."""
+        torch = pytest.importorskip("torch")
+        X, y = labelled()
+        module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+        training = OpacusTraining(module, steps=3, sampling_rate=1.0)
+        fitted = classifier(training, guarantee="split", feature_bounds=None).fit(X, y)
+        assert_holds_nothing_of(fitted, X, y)
+
+    def test_the_walk_finds_what_is_hidden(self):
+        """The check itself can fail: in a closure, behind a slot, in an array, as a count."""
+        X, y = labelled()
+        fitted = classifier(guarantee="asymptotic").fit(X, y)
+        hidden = X[5, 1]
+        for plant in (lambda: hidden, X[3:5].copy(), {"deep": [float(X[7, 0])]}, N, X.astype(np.float32)[0]):
+            fitted.model_.__dict__["note"] = plant
+            with pytest.raises(AssertionError, match="of the records"):
+                assert_holds_nothing_of(fitted, X, y)
+        fitted.model_.__dict__["note"] = np.zeros(N)
+        with pytest.raises(AssertionError, match="has the shape"):
+            assert_holds_nothing_of(fitted, X, y)
+
+    @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")  # half of the declared records: full sets
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    @pytest.mark.parametrize("make", [classifier, regressor])
+    def test_nothing_in_it_grows_with_the_records(self, make, guarantee):
+        X, y = labelled()
+        sizes = []
+        for n in (N, 700):
+            fitted = make(None, guarantee=guarantee).fit(X[:n], y[:n])
+            reached = [(path, thing) for path, thing in everything_in(vars(fitted)) if hasattr(thing, "__len__")]
+            sizes.append([(path, len(thing) if np.ndim(thing) else 0) for path, thing in reached])
+        assert sizes[0] == sizes[1]
+
+    def test_with_the_number_of_records_declared_by_silence_it_is_listed(self):
+        X, y = labelled()
+        fitted = classifier(guarantee="asymptotic", n_records=None).fit(X, y)
+        assert fitted.ledger_.public_facts["n_records"] == N
+        assert "n_records" in fitted.ledger_.public_facts["taken_from_data"]
+
+
+def told(model, X, y):
+    """Everything public about a fit: facts, ledger, certificates, warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    messages = [(w.category, str(w.message)) for w in caught]
+    certificates = [str(c) for c in model.certificates_]
+    shapes = [(name, value.shape, value.dtype) for name, value in model.model_.arrays().items()]
+    return (
+        model.ledger_.to_json(),
+        certificates,
+        [c.to_dict() for c in model.certificates_],
+        messages,
+        shapes,
+        model.model_.config(),
+        sorted(vars(model)),
+        model.threshold_.shape,
+    )
+
+
+class TestRareRecord:
+    """With and without one strange record everything told is the same; only noisy numbers may move."""
+
+    @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
+    @pytest.mark.parametrize("kind", ["recipe", "mechanism"])
+    @pytest.mark.parametrize("groups", [None, "label"])
+    def test_label(self, guarantee, kind, groups):
+        X, y = labelled()
+        names = np.array(["u", "v", "w", CANARY_TEXT])
+        model = classifier(None if kind == "recipe" else QUICK, guarantee=guarantee, classes=list(names), groups=groups)
+        without = told(model, X, names[y])
+        rare = told(model, np.vstack([X, X[:1]]), names[np.append(y, 3)])
+        assert without == rare
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    def test_group(self, guarantee):
+        X, y = measured()
+        X[:, 1] = np.abs(X[:, 1])
+        model = regressor(guarantee=guarantee, groups=area, group_values=[0, 1])
+        strange = X[:1].copy()
+        strange[0, 1] = -1
+        assert told(model, X, y) == told(model, np.vstack([X, strange]), np.append(y, 0.0))
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    @pytest.mark.parametrize("score", ["absolute", "cqr", "normalized"])
+    @pytest.mark.parametrize("value", [1e300, -1e308, 9.0])
+    def test_target(self, guarantee, score, value):
+        X, y = measured()
+        model = regressor(None, guarantee=guarantee, conformity_score=score)
+        assert told(model, X, y) == told(model, np.vstack([X, X[:1]]), np.append(y, value))
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    @pytest.mark.parametrize("bounds", [{"feature_bounds": (-4, 4)}, {"feature_bound": 3.0}, {}])
+    @pytest.mark.parametrize("value", [1e308, -1e200, 1e-320])
+    def test_features(self, guarantee, bounds, value):
+        X, y = labelled()
+        model = classifier(None, guarantee=guarantee, feature_bounds=None).set_params(**bounds)
+        assert told(model, X, y) == told(model, np.vstack([X, np.full((1, 4), value)]), np.append(y, 0))
+
+    def test_a_record_less_than_declared(self):
+        X, y = labelled()
+        model = classifier(guarantee="split")
+        assert told(model, X, y) == told(model, X[:-1], y[:-1])
+
+    def test_the_comparison_can_fail(self):
+        X, y = labelled()
+        model = classifier(guarantee="asymptotic", n_records=None)
+        assert told(model, X, y) != told(model, X[:-1], y[:-1])
+        model = classifier(guarantee="asymptotic", classes=None)
+        assert told(model, X, y) != told(model, np.vstack([X, X[:1]]), np.append(y, 3))
+
+
+def frame(**columns):
+    X, _ = labelled()
+    return pd.DataFrame(X, columns=list("abcd")).assign(**columns)
+
+
+def spoiled(value, dtype=float):
+    X = labelled()[0].astype(dtype)
+    X[7, 2] = value
+    return X
+
+
+GOOD_X, GOOD_Y = labelled()
+BAD_ROWS = {
+    "text": spoiled(CANARY_TEXT, object),
+    "nan beside a canary": np.where(spoiled(CANARY_NUMBER) > 3, np.nan, spoiled(CANARY_NUMBER)),
+    "infinity": spoiled(np.inf),
+    "object": spoiled({CANARY_TEXT: CANARY_NUMBER}, object),
+    "complex": GOOD_X + CANARY_NUMBER * 1j,
+    "ragged": [[CANARY_NUMBER] * 4] * (N - 1) + [[1.0]],
+    "one dimension": np.full(N, CANARY_NUMBER),
+    "five columns": frame(e=CANARY_NUMBER).to_numpy(),
+    "text column": frame(d=CANARY_TEXT),
+    "missing": frame(d=pd.array([pd.NA] + [1] * (N - 1), dtype="Int64")),
+}
+BAD_TARGETS = {
+    "unknown label": np.append(GOOD_Y[:-1], 98765),
+    "unknown text": np.append(GOOD_Y[:-1].astype(str), CANARY_TEXT),
+    "continuous": GOOD_Y + CANARY_NUMBER / 3,
+    "nan": np.append(GOOD_Y[:-1].astype(float), np.nan),
+    "mixed": np.append(GOOD_Y[:-1].astype(object), CANARY_TEXT),
+    "short": GOOD_Y[:-1],
+    "two columns": np.stack([GOOD_Y, GOOD_Y], axis=1),
+    "ragged": [[CANARY_NUMBER]] * (N - 1) + [[1, 2]],
+    "objects": np.array([{CANARY_TEXT: 1}] * N),
+    "missing": np.array([None, *GOOD_Y[1:]]),
+}
+
+
+def chain(error):
+    while error is not None:
+        yield str(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def assert_says_nothing(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises((ValueError, TypeError)) as error:
+            call()
+    said = [*chain(error.value), *(str(w.message) for w in caught if w.category is not SeededWarning)]
+    for text in said:
+        for secret in ("98765", "32921", CANARY_TEXT, str(N), str(N - 1), str(N + 1)):
+            assert secret not in text, f"{secret!r} is in {text!r}"
+
+
+class TestMessages:
+    @pytest.mark.parametrize("name", BAD_ROWS)
+    @pytest.mark.parametrize("make", [classifier, regressor])
+    def test_rows(self, make, name):
+        if name != "five columns":
+            assert_says_nothing(lambda: make(guarantee="split").fit(BAD_ROWS[name], GOOD_Y))
+        fitted = make(guarantee="asymptotic").fit(GOOD_X, GOOD_Y)
+        predict = fitted.predict_set if make is classifier else fitted.predict_interval
+        assert_says_nothing(lambda: predict(BAD_ROWS[name]))
+
+    @pytest.mark.parametrize("name", BAD_TARGETS)
+    @pytest.mark.parametrize("make", [classifier, regressor])
+    def test_targets(self, make, name):
+        if make is regressor and name in ("unknown label", "continuous"):
+            make(guarantee="split", confidence_level=0.2).fit(GOOD_X, BAD_TARGETS[name] % 5)  # numbers are fine
+            return
+        assert_says_nothing(lambda: make(guarantee="split").fit(GOOD_X, BAD_TARGETS[name]))
+
+    def test_groups(self):
+        wrong = classifier(guarantee="split", groups=lambda X: X[:5, 0] * CANARY_NUMBER, group_values=[0])
+        assert_says_nothing(lambda: wrong.fit(GOOD_X, GOOD_Y))

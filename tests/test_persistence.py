@@ -1,0 +1,436 @@
+"""Saved files: exact on return, refused when anything in them is not as written, and never executed."""
+
+import io
+import json
+import os
+import pickle
+import stat
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, persistence
+from dpscp.training import DPSGD, ObjectivePerturbation, Preprocessed, PrivateCentring, SufficientStatistics, UnitNorm
+
+CLASSIFIER = {"epsilon": 4.0, "guarantee": "split", "accountant": "rdp", "random_state": 0}
+REGRESSOR = CLASSIFIER | {"y_bounds": (-6, 6), "feature_bounds": (-1, 1)}
+
+
+def labelled(n=400):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, n)
+    X = rng.uniform(-1, 1, size=(n, 4))
+    X[:, 0] += y - 1
+    return X, y
+
+
+def measured(n=400):
+    X, y = labelled(n)
+    return X, X.sum(axis=1) + 0.1 * y
+
+
+def half(X):
+    return (np.asarray(X)[:, 1] > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return PrivateConformalClassifier(DPSGD(steps=10), classes=[0, 1, 2], **CLASSIFIER).fit(*labelled())
+
+
+@pytest.fixture(scope="module")
+def content(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "model"
+    model.save(path)
+    return path.read_bytes()
+
+
+def reload(fitted, path):
+    fitted.save(path)
+    return dp.load(path)
+
+
+def same_state(a, b):
+    assert a.ledger_ == b.ledger_
+    assert a.certificates_ == b.certificates_
+    assert str(a.certificate_) == str(b.certificate_)
+    np.testing.assert_array_equal(a.threshold_, b.threshold_)
+    assert a.n_features_in_ == b.n_features_in_
+
+
+class TestReturn:
+    @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")  # full sets come back as well
+    @pytest.mark.parametrize("score", ["lac", "aps", "raps"])
+    @pytest.mark.parametrize("kind", ["recipe", "sgd", "objective", "preprocessed", "network"])
+    def test_classifier(self, tmp_path, kind, score):
+        mechanism = {
+            "recipe": None,
+            "sgd": DPSGD(steps=10),
+            "objective": ObjectivePerturbation(),
+            "preprocessed": Preprocessed((UnitNorm(), PrivateCentring()), DPSGD(steps=10, dtype="float64")),
+            "network": DPSGD(hidden=(5,), steps=10, activation="tanh"),
+        }[kind]
+        X, y = labelled()
+        levels = [0.7, 0.9]
+        fitted = PrivateConformalClassifier(
+            mechanism, classes=[0, 1, 2], conformity_score=score, confidence_level=levels, **CLASSIFIER
+        ).fit(X, y)
+        loaded = reload(fitted, tmp_path / "model.bin")
+        assert type(loaded) is PrivateConformalClassifier
+        for before, after in zip(fitted.predict_set(X), loaded.predict_set(X), strict=True):
+            np.testing.assert_array_equal(before, after)
+            assert before.dtype == after.dtype
+        np.testing.assert_array_equal(fitted.predict_proba(X), loaded.predict_proba(X))
+        same_state(fitted, loaded)
+        assert loaded.get_params()["confidence_level"] == levels
+
+    @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])
+    def test_regressor(self, tmp_path, score):
+        X, y = measured()
+        fitted = PrivateConformalRegressor(conformity_score=score, **REGRESSOR).fit(X, y)
+        loaded = reload(fitted, tmp_path / "model")
+        for before, after in zip(fitted.predict_interval(X), loaded.predict_interval(X), strict=True):
+            np.testing.assert_array_equal(before, after)
+        same_state(fitted, loaded)
+
+    def test_statistics(self, tmp_path):
+        X, y = measured()
+        fitted = PrivateConformalRegressor(SufficientStatistics(2.0, (-6, 6)), **REGRESSOR).fit(X, y)
+        np.testing.assert_array_equal(fitted.predict(X), reload(fitted, tmp_path / "m").predict(X))
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            np.array(["low", "middle", "Größe 😀"]),
+            np.array(["low", "middle", "high"], object),
+            np.array([1.0, 2.0, 7.0]),
+            np.array([-1, 5, 2**40]),
+        ],
+        ids=["text", "objects", "floats", "integers"],
+    )
+    def test_labels_of_any_type(self, tmp_path, names):
+        X, y = labelled()
+        fitted = PrivateConformalClassifier(DPSGD(steps=5), classes=names, **CLASSIFIER).fit(X, names[y])
+        loaded = reload(fitted, tmp_path / "model")
+        before, after = fitted.predict(X), loaded.predict(X)
+        np.testing.assert_array_equal(before, after)
+        assert before.dtype == after.dtype
+
+    def test_groups(self, tmp_path):
+        X, y = labelled(1500)
+        by_label = PrivateConformalClassifier(DPSGD(steps=5), classes=[0, 1, 2], groups="label", **CLASSIFIER).fit(X, y)
+        loaded = reload(by_label, tmp_path / "labels")
+        np.testing.assert_array_equal(by_label.predict_set(X)[1], loaded.predict_set(X)[1])
+        by_half = PrivateConformalClassifier(
+            DPSGD(steps=5), classes=[0, 1, 2], groups=half, group_values=[0, 1], **CLASSIFIER
+        ).fit(X, y)
+        loaded = reload(by_half, tmp_path / "halves")
+        with pytest.raises(ValueError, match="set it after loading"):
+            loaded.predict_set(X)
+        loaded.set_params(groups=half)
+        np.testing.assert_array_equal(by_half.predict_set(X)[1], loaded.predict_set(X)[1])
+
+    def test_feature_names(self, tmp_path):
+        pandas = pytest.importorskip("pandas")
+        X, y = labelled()
+        frame = pandas.DataFrame(X, columns=["a", "b", "c", "ä"])
+        fitted = PrivateConformalClassifier(DPSGD(steps=5), classes=[0, 1, 2], **CLASSIFIER).fit(frame, y)
+        loaded = reload(fitted, tmp_path / "model")
+        np.testing.assert_array_equal(fitted.predict(frame), loaded.predict(frame))
+        with pytest.raises(ValueError, match="feature names"):
+            loaded.predict(frame.rename(columns={"a": "b", "b": "a"}))
+
+    def test_infinite_thresholds(self, tmp_path):
+        X, y = labelled(10)
+        with pytest.warns(dp.GuaranteeWarning):
+            fitted = PrivateConformalClassifier(DPSGD(steps=5), classes=[0, 1, 2], **CLASSIFIER).fit(X, y)
+        loaded = reload(fitted, tmp_path / "model")
+        assert loaded.certificate_.is_vacuous
+        assert loaded.predict_set(X)[1].all()
+
+    def test_saved_again_it_is_the_same_file(self, tmp_path, model):
+        loaded = reload(model, tmp_path / "first")
+        loaded.save(tmp_path / "second")
+        first, second = (persistence.read_file(tmp_path / name) for name in ("first", "second"))
+        assert first[0] == second[0]
+        assert first[1].keys() == second[1].keys()
+
+
+class TestWriting:
+    def test_exactly_the_path_and_nothing_beside_it(self, tmp_path, model):
+        for name in ("model", "model.npz.txt", "with blank", "ümlaut"):
+            model.save(tmp_path / name)
+        model.save(str(tmp_path / "text"))
+        assert sorted(os.listdir(tmp_path)) == sorted(["model", "model.npz.txt", "with blank", "ümlaut", "text"])
+
+    def test_a_relative_path(self, tmp_path, model, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        model.save("here")
+        assert os.listdir(tmp_path) == ["here"]
+        assert isinstance(dp.load("here"), PrivateConformalClassifier)
+
+    def test_an_old_file_is_replaced(self, tmp_path, model):
+        path = tmp_path / "model"
+        path.write_text("old")
+        model.save(path)
+        assert dp.load(path).ledger_ == model.ledger_
+
+    def test_what_cannot_be_written_leaves_nothing(self, tmp_path, model):
+        (tmp_path / "folder").mkdir()
+        with pytest.raises(OSError, match="folder"):
+            model.save(tmp_path / "folder")
+        with pytest.raises(FileNotFoundError):
+            model.save(tmp_path / "missing" / "model")
+        assert os.listdir(tmp_path) == ["folder"]
+        assert os.listdir(tmp_path / "folder") == []
+
+    def test_a_write_that_breaks_off_leaves_the_old_file(self, tmp_path, model, monkeypatch):
+        path = tmp_path / "model"
+        path.write_text("old")
+        calls = []
+
+        def full_disk(self, name, data):
+            calls.append(name)
+            if len(calls) > 1:
+                raise OSError("no space left")
+
+        monkeypatch.setattr(zipfile.ZipFile, "writestr", full_disk)
+        with pytest.raises(OSError, match="no space"):
+            model.save(path)
+        assert len(calls) == 2
+        assert os.listdir(tmp_path) == ["model"]
+        assert path.read_text() == "old"
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+    def test_a_folder_without_permission(self, tmp_path, model):
+        tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+        with pytest.raises(PermissionError):
+            model.save(tmp_path / "model")
+
+
+def load_bytes(tmp_path, data):
+    path = tmp_path / "candidate"
+    path.write_bytes(data)
+    return dp.load(path)
+
+
+def members(content):
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(parts, method=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def with_body(content, change):
+    """A file whose header was changed by somebody who knows the format: every digest fits."""
+    import hashlib
+
+    parts = members(content)
+    head = json.loads(parts["header.json"])
+    body = json.loads(head["body"])
+    change(body)
+    head["body"] = json.dumps(body)
+    head["body_sha256"] = hashlib.sha256(head["body"].encode()).hexdigest()
+    return zipped(parts | {"header.json": json.dumps(head).encode()})
+
+
+def with_array(content, name, array, **options):
+    """A file with another array whose digest fits."""
+    import hashlib
+
+    parts = members(content)
+    head = json.loads(parts["header.json"])
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, **options)
+    parts[f"{name}.npy"] = buffer.getvalue()
+    head["arrays"][name] = hashlib.sha256(buffer.getvalue()).hexdigest()
+    return zipped(parts | {"header.json": json.dumps(head).encode()})
+
+
+class TestDamage:
+    def test_nothing_there(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="no such file"):
+            dp.load(tmp_path / "nothing")
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            dp.load(tmp_path)
+
+    def test_cut_off_anywhere(self, tmp_path, content):
+        for end in range(0, len(content), max(1, len(content) // 300)):
+            with pytest.raises(ValueError, match="cannot be loaded"):
+                load_bytes(tmp_path, content[:end])
+
+    def test_a_changed_byte_anywhere_is_refused_or_changes_nothing(self, tmp_path, content, model):
+        X, _ = labelled(20)
+        expected, refused = model.predict_proba(X), 0
+        rng = np.random.default_rng(0)
+        # every byte of the zip's own structure at the end, and a sample of the rest
+        places = [*range(len(content) - 400, len(content)), *rng.choice(len(content) - 400, 600, replace=False)]
+        for place in places:
+            altered = bytearray(content)
+            altered[place] ^= int(rng.integers(1, 256))
+            try:
+                loaded = load_bytes(tmp_path, bytes(altered))
+            except ValueError:
+                refused += 1
+                continue
+            # dates and attributes of zip members are not part of the content
+            np.testing.assert_array_equal(loaded.predict_proba(X), expected)
+            assert loaded.ledger_ == model.ledger_
+            assert loaded.certificates_ == model.certificates_
+            np.testing.assert_array_equal(loaded.threshold_, model.threshold_)
+        assert refused > 0.7 * len(places)
+
+    def test_doubled_and_padded_files(self, tmp_path, content, model):
+        for data in (b"junk" + content, content + content):
+            try:
+                loaded = load_bytes(tmp_path, data)
+            except ValueError:
+                continue
+            assert loaded.ledger_ == model.ledger_
+
+    @pytest.mark.parametrize("version", [2, 10**9, "1", None, 1.0, [1]])
+    def test_another_version(self, tmp_path, content, version):
+        parts = members(content)
+        head = json.loads(parts["header.json"]) | {"version": version}
+        with pytest.raises(ValueError, match=r"format version .* update dpscp"):
+            load_bytes(tmp_path, zipped(parts | {"header.json": json.dumps(head).encode()}))
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"PK",
+            b"hello",
+            pickle.dumps({"a": 1}),
+            b"\x89HDF\r\n\x1a\n" + bytes(100),
+            json.dumps({"format": "dpscp-model"}).encode(),
+            os.urandom(2000),
+            b"PK\x05\x06" + bytes(18),
+        ],
+        ids=["empty", "two bytes", "text", "pickle", "hdf", "json", "random", "empty zip"],
+    )
+    def test_foreign_files(self, tmp_path, data):
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            load_bytes(tmp_path, data)
+
+    def test_foreign_archives(self, tmp_path):
+        buffer = io.BytesIO()
+        np.savez(buffer, threshold=np.ones(1))
+        for data in (buffer.getvalue(), zipped({"header.json": b"[]"}), zipped({"header.json": b"{}"})):
+            with pytest.raises(ValueError, match="cannot be loaded"):
+                load_bytes(tmp_path, data)
+
+    def test_missing_members(self, tmp_path, content):
+        parts = members(content)
+        for name in parts:
+            with pytest.raises(ValueError, match="cannot be loaded"):
+                load_bytes(tmp_path, zipped({k: v for k, v in parts.items() if k != name}))
+
+    def test_exchanged_arrays(self, tmp_path, content):
+        parts = members(content)
+        arrays = [name for name in parts if name != "header.json"]
+        with pytest.raises(ValueError, match="an array was altered"):
+            load_bytes(tmp_path, zipped(parts | {arrays[0]: parts[arrays[-1]]}))
+
+    def test_compressed_members_are_refused(self, tmp_path, content):
+        """A few kilobytes could unpack into all memory."""
+        bomb = members(content) | {"bomb.npy": bytes(10**6)}
+        with pytest.raises(ValueError, match="compressed"):
+            load_bytes(tmp_path, zipped(bomb, zipfile.ZIP_DEFLATED))
+
+    def test_a_huge_header(self, tmp_path, content, monkeypatch):
+        monkeypatch.setattr(persistence, "_LARGEST_HEADER", 1000)
+        with pytest.raises(ValueError, match="larger than any header"):
+            load_bytes(tmp_path, content)
+
+    def test_a_header_without_end(self, tmp_path, content):
+        deep = b"[" * 10**5
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            load_bytes(tmp_path, zipped(members(content) | {"header.json": deep}))
+
+
+class Bomb:
+    def __reduce__(self):
+        return Path.touch, (Path("executed"),)
+
+
+class TestHostileContent:
+    """Files whose digests fit: somebody wrote them on purpose. Nothing runs, and only ValueError comes back."""
+
+    def test_no_pickle_is_opened(self, tmp_path, content, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        array = np.empty(1, dtype=object)
+        array[0] = Bomb()
+        for name in ("threshold", "classes", "model/parameters"):
+            with pytest.raises(ValueError, match=r"(?i)cannot be loaded.*pickle"):
+                load_bytes(tmp_path, with_array(content, name, array, allow_pickle=True))
+        assert os.listdir(tmp_path) == ["candidate"]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda b: b.update({"class": "os.system"}),
+            lambda b: b.update({"class": ["PrivateConformalClassifier"]}),
+            lambda b: b.pop("class"),
+            lambda b: b.pop("parameters"),
+            lambda b: b["parameters"].update(temperature=1),
+            lambda b: b.update(parameters=[1]),
+            lambda b: b.pop("model"),
+            lambda b: b["model"].update(model="torch"),
+            lambda b: b["model"].update(model={"a": 1}),
+            lambda b: b["model"].update(widths=[4, 7, 3]),
+            lambda b: b["model"].update(widths=[10**30, 3]),
+            lambda b: b["model"].update(widths=None),
+            lambda b: b["model"].update(widths=[]),
+            lambda b: b.update(ledger="{}"),
+            lambda b: b.update(ledger=3),
+            lambda b: b.update(certificates=[]),
+            lambda b: b.update(certificates=[{}]),
+            lambda b: b["certificates"][0].update(guarantee="magic"),
+            lambda b: b["certificates"][0].update(coverage="high"),
+            lambda b: b.update(n_features_in=float("inf")),
+            lambda b: b.update(n_features_in="four"),
+            lambda b: b.update(group_values=3),
+            lambda b: b.clear(),
+        ],
+    )
+    def test_a_header_that_makes_no_sense(self, tmp_path, content, change):
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            load_bytes(tmp_path, with_body(content, change))
+
+    @pytest.mark.parametrize("name", ["threshold", "classes", "model/parameters"])
+    @pytest.mark.parametrize(
+        "array",
+        [np.zeros((2, 2, 2)), np.array(["a", "b"]), np.zeros(0), np.array(1j), np.full(1, np.nan)],
+        ids=["shape", "text", "empty", "complex", "nan"],
+    )
+    def test_an_array_that_does_not_fit(self, tmp_path, content, name, array):
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            load_bytes(tmp_path, with_array(content, name, array))
+
+    def test_an_array_that_claims_to_be_huge(self, tmp_path, content):
+        import hashlib
+
+        parts = members(content)
+        head = json.loads(parts["header.json"])
+        text = repr({"descr": "<f8", "fortran_order": False, "shape": (10**15,)}).encode()
+        data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+        parts["threshold.npy"] = data
+        head["arrays"]["threshold"] = hashlib.sha256(data).hexdigest()
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            load_bytes(tmp_path, zipped(parts | {"header.json": json.dumps(head).encode()}))
+
+    def test_members_outside_the_list_are_not_read(self, tmp_path, content, model):
+        parts = members(content) | {"../evil.npy": pickle.dumps(Bomb()), "extra.npy": b"?"}
+        assert load_bytes(tmp_path, zipped(parts)).ledger_ == model.ledger_
+        assert not (tmp_path.parent / "evil.npy").exists()

@@ -1,0 +1,113 @@
+"""The planner says what a fit will do, before any record is touched."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp.planning import PLANNED
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(3000, 5))
+Y = (X[:, 0] + 0.5 * RNG.normal(size=3000) > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return dp.plan(n=3000, epsilon=1.0, delta=1e-6, n_features=5)
+
+
+@pytest.mark.parametrize("guarantee", ["universal", "split", "stability"])
+def test_the_plan_is_what_the_fit_does(small, guarantee):
+    clf = dp.PrivateConformalClassifier(
+        epsilon=1.0, delta=1e-6, guarantee=guarantee, classes=[0, 1], n_records=3000, random_state=0
+    ).fit(X, Y)
+    row, terms = small.row(guarantee), clf.certificate_.terms
+    assert row.steps == terms["steps"]
+    assert row.count_noise == pytest.approx(terms["count_noise"], rel=2e-3)
+    assert row.inner_level == pytest.approx(terms["inner_level"], abs=1e-4)
+    assert row.rank_offset == pytest.approx(terms["noise_offset"], rel=5e-3, abs=1)
+    assert row.value_buffer == pytest.approx(terms.get("value_buffer", 0.0), rel=1e-2)
+
+
+def test_the_plan_names_what_auto_takes(small):
+    clf = dp.PrivateConformalClassifier(epsilon=1.0, delta=1e-6, classes=[0, 1], n_records=3000, random_state=0)
+    assert small.automatic == clf.fit(X, Y).certificate_.guarantee
+    assert dp.plan(n=200, epsilon=0.1).automatic == "universal"
+
+
+@pytest.mark.parametrize("guarantee", ["universal", "split", "corrected", "finite"])
+def test_smallest_n_is_where_sets_stop_being_full(small, guarantee):
+    smallest = small.row(guarantee).smallest_n
+    assert dp.plan(n=smallest + 2, epsilon=1.0, delta=1e-6).row(guarantee).useful
+    assert not dp.plan(n=round(0.97 * smallest) - 2, epsilon=1.0, delta=1e-6).row(guarantee).useful
+
+
+@pytest.mark.parametrize(("given", "solved"), [({"epsilon": 1.0}, "n"), ({"n": 10_000}, "epsilon")])
+def test_solving_for_the_other_number(given, solved):
+    asked = dp.plan(**given, overshoot=0.01)
+    assert asked.solved_for == solved
+    needed = asked.needed[PLANNED.index("split")]
+    factor = 0.97
+    enough = dp.plan(**given, **{solved: math.ceil(needed) if solved == "n" else needed}).row("split")
+    short = dp.plan(**given, **{solved: math.floor(factor * needed) if solved == "n" else factor * needed}).row("split")
+    assert enough.overshoot <= 0.01 < short.overshoot
+
+
+def test_universal_can_be_out_of_reach():
+    """Its price is set by training's privacy alone: no number of records buys it back."""
+    asked = dp.plan(epsilon=2.0, overshoot=0.005)
+    assert asked.needed[PLANNED.index("universal")] is None
+    assert "out of reach" in str(asked)
+
+
+def test_more_budget_costs_universal_coverage_and_saves_split_noise():
+    low, high = dp.plan(n=20_000, epsilon=0.3), dp.plan(n=20_000, epsilon=3.0)
+    assert low.row("universal").inner_level < high.row("universal").inner_level
+    assert low.row("split").overshoot > high.row("split").overshoot
+
+
+def test_best_train_share_is_what_the_estimators_take():
+    plan = dp.plan(n=3000, epsilon=1.0, delta=1e-6, train_share="auto")
+    clf = dp.PrivateConformalClassifier(
+        epsilon=1.0, delta=1e-6, guarantee="universal", classes=[0, 1], train_share="auto", random_state=0
+    ).fit(X, Y)
+    assert plan.row("universal").train_share == pytest.approx(clf.ledger_.public_facts["train_share"])
+
+
+def test_table_json_and_picture(small):
+    text = str(small)
+    assert all(g in text for g in PLANNED)
+    assert f"{small.automatic} *" in text
+    data = json.loads(json.dumps(small.to_dict()))
+    assert [row["guarantee"] for row in data["rows"]] == list(PLANNED)
+    figure = small.figure()
+    assert len(figure.axes) == 2
+    assert "full sets" in str(dp.plan(n=60, epsilon=0.1))
+
+
+def test_regression():
+    plan = dp.plan(n=5000, epsilon=1.0, classes=None, y_bounds=(0, 10))
+    assert plan.task == "regression"
+    assert plan.row("stability").value_buffer > 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"n": 100},
+        {"epsilon": 1.0},
+        {"n": 0, "epsilon": 1.0},
+        {"n": 10, "epsilon": -1.0},
+        {"n": 10, "epsilon": 1.0, "overshoot": 0.01},
+        {"overshoot": 0.01},
+        {"n": 10, "epsilon": 1.0, "classes": 1},
+        {"n": 10, "epsilon": 1.0, "alpha": 1.5},
+    ],
+)
+def test_wrong_numbers_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"n|epsilon|classes|alpha"):
+        dp.plan(**wrong)

@@ -1,0 +1,193 @@
+"""Public declarations: what they accept, what they refuse, and the matrix that follows from them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpscp.schema import Column, Schema, SchemaError, parse_schema, read_schema, template
+
+CANARY = "canary-7431"
+TEXT = """
+task = "classification"
+target = "label"
+classes = ["no", "yes"]
+n_records = 100
+
+[columns.age]
+type = "numeric"
+bounds = [0, 100]
+
+[columns.income]
+type = "numeric"
+bounds = [-10, 10]
+missing = "indicator"
+
+[columns.region]
+type = "categorical"
+categories = ["north", "south", "east"]
+
+[columns.member]
+type = "categorical"
+categories = [0, 1]
+
+[columns.note]
+type = "ignore"
+"""
+
+
+def frame(**changes):
+    columns = {
+        "age": ["50", "120"],
+        "income": ["", "NA"],
+        "region": ["north", "east"],
+        "member": ["1", "0"],
+        "note": ["a", "b"],
+        "label": ["yes", "no"],
+    }
+    return pd.DataFrame({**columns, **changes}).replace("", None)
+
+
+def test_matrix_follows_the_declarations():
+    schema = parse_schema(TEXT).require_complete()
+    names = ("age", "income", "income is missing", "region=north", "region=south", "region=east", "member=1")
+    assert schema.feature_names == names
+    low, high = schema.feature_bounds
+    assert low.tolist() == [0, -10, 0, 0, 0, 0, 0]
+    assert high.tolist() == [100, 10, 1, 1, 1, 1, 1]
+    expected = [[50, 0, 1, 1, 0, 0, 1], [100, 0, 1, 0, 0, 1, 0]]
+    np.testing.assert_array_equal(schema.matrix(frame()), expected)
+    assert schema.targets(frame()).tolist() == ["yes", "no"]
+
+
+def test_typed_columns_give_the_same_matrix():
+    """A Parquet file has numbers where a CSV file has texts."""
+    typed = frame(age=[50, 120], income=[np.nan, np.inf], member=[1.0, 0.0], extra=[1, 2])
+    schema = parse_schema(TEXT)
+    matrix = schema.matrix(typed)
+    assert matrix[:, 6].tolist() == [1, 0]
+    assert matrix[:, 1].tolist() == [0, 10]
+    assert np.isfinite(matrix).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"age": ["50", CANARY]}, "not a number"),
+        ({"age": ["50", ""]}, "missing values"),
+        ({"region": ["north", CANARY]}, "declared categories"),
+        ({"region": ["north", ""]}, "declared categories"),
+    ],
+)
+def test_records_that_do_not_fit_are_refused_without_showing_them(changes, said):
+    with pytest.raises(SchemaError, match=said) as caught:
+        parse_schema(TEXT).matrix(frame(**changes))
+    assert CANARY not in str(caught.value)
+
+
+def test_unknown_categories_and_missing_numbers_can_be_declared():
+    schema = parse_schema(TEXT.replace('"east"]', '"east"]\nunknown = "other"').replace('"indicator"', "2.5"))
+    matrix = schema.matrix(frame(region=["north", CANARY]))
+    names = schema.feature_names
+    assert matrix[1, [names.index(n) for n in ("region=north", "region=south", "region=east")]].sum() == 0
+    assert matrix[:, names.index("income")].tolist() == [2.5, 2.5]
+
+
+def test_missing_column_and_target():
+    schema = parse_schema(TEXT)
+    with pytest.raises(SchemaError, match="lacks column 'age'"):
+        schema.matrix(frame().drop(columns="age"))
+    with pytest.raises(SchemaError, match="target column 'label'"):
+        schema.targets(frame().drop(columns="label"))
+    with pytest.raises(SchemaError, match="declared classes") as caught:
+        schema.targets(frame(label=["yes", CANARY]))
+    assert CANARY not in str(caught.value)
+
+
+def test_regression_targets():
+    schema = parse_schema(
+        TEXT.replace("classification", "regression").replace('classes = ["no", "yes"]', "bounds = [0, 9]")
+    )
+    assert schema.targets(frame(label=["1.5", "7"])).tolist() == [1.5, 7.0]
+    with pytest.raises(SchemaError, match="missing values"):
+        schema.targets(frame(label=["1.5", ""]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("bounds = [0, 100]", "", "the bounds of column 'age'"),
+        ('categories = ["north", "south", "east"]', "", "the categories of column 'region'"),
+        ('task = "classification"', "", "the task"),
+        ('target = "label"', "", "the target"),
+        ('classes = ["no", "yes"]', "", "the classes of the target"),
+    ],
+)
+def test_what_is_not_declared_is_named(old, new, said):
+    with pytest.raises(SchemaError, match=said):
+        parse_schema(TEXT.replace(old, new)).require_complete()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[0, 100]", "[100, 0]", "low < high"),
+        ("[0, 100]", '["a", 1]', "must be a number"),
+        ("[0, 100]", "[1]", "pair"),
+        ("[0, 100]", "[0, inf]", "finite"),
+        ('type = "ignore"', 'type = "text"', "must be one of"),
+        ('"indicator"', '"drop"', "missing of column 'income'"),
+        ("n_records = 100", "n_records = 0", "at least 1"),
+        ("n_records = 100", "records = 100", "unknown key 'records'"),
+        ('type = "ignore"', 'kind = "ignore"', "unknown key 'kind'"),
+        ('["no", "yes"]', '["no", "no"]', "each once"),
+        ('["no", "yes"]', '["no"]', "at least 2"),
+        ('["no", "yes"]', '"no"', "list of labels"),
+        ('task = "classification"', 'task = "clustering"', "task must be one of"),
+        ('task = "classification"', 'task = "classification', "neither TOML nor JSON"),
+        ('task = "classification"', "version = 2", "update dpscp"),
+        ('task = "classification"', 'format = "other"', "not a schema"),
+    ],
+)
+def test_wrong_declarations_are_refused(old, new, said):
+    assert old in TEXT
+    with pytest.raises(SchemaError, match=said):
+        parse_schema(TEXT.replace(old, new))
+
+
+def test_both_formats_and_the_template_read_back(tmp_path):
+    schema = parse_schema(TEXT)
+    assert parse_schema(schema.to_toml()) == schema
+    assert parse_schema(json.dumps(schema.to_dict())) == schema
+    assert Schema.from_dict(schema.to_dict()) == schema
+    empty = template(["age", 'a "quoted" é name', "y"], target="y")
+    path = tmp_path / "s.toml"
+    path.write_text(empty.to_toml(), encoding="utf-8")
+    assert read_schema(path) == empty
+    assert len(empty.lacks) == 3
+    assert empty.columns == (Column("age"), Column('a "quoted" é name'))
+
+
+def test_files_that_are_no_schema(tmp_path):
+    with pytest.raises(SchemaError, match="no schema file"):
+        read_schema(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SchemaError, match="cannot be read as text"):
+        read_schema(tmp_path / "bytes.toml")
+    with pytest.raises(SchemaError, match="neither TOML nor JSON"):
+        parse_schema("{" * 10)
+    with pytest.raises(SchemaError, match=r"table of declarations|neither"):
+        parse_schema("[" * 3)
+
+
+def test_template_refuses_what_it_cannot_describe():
+    with pytest.raises(SchemaError, match="same name"):
+        template(["a", "a"])
+    with pytest.raises(SchemaError, match="no column 'z'"):
+        template(["a"], target="z")
+
+
+def test_an_ignored_table_is_not_enough():
+    schema = Schema("regression", "y", (Column("a", "ignore"),), bounds=(0.0, 1.0))
+    assert schema.lacks == ("at least one column that is not ignored",)
