@@ -137,7 +137,7 @@ def test_a_fit_that_fails_in_training_has_spent_its_share(path, monkeypatch):
     X = np.random.default_rng(0).normal(size=(50, 2))
     mechanism = dp.training.DPSGD(steps=5, noise_multiplier=30.0)
 
-    def fails(*args, **kwargs):  # noqa: ARG001
+    def fails(*args, **kwargs):
         raise MemoryError
 
     monkeypatch.setattr(dp.training.DPSGD, "train", fails)
