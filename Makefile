@@ -32,7 +32,7 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/run.stamp
 
 demo: $(VENV)/run.stamp
-	$(BIN)/python examples/demo.py
+	$(BIN)/dpscp demo
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term-missing:skip-covered
@@ -56,7 +56,7 @@ reproduce: $(VENV)/dev.stamp
 	for script in experiments/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 docs: $(VENV)/dev.stamp
-	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 	@echo "open site/index.html"
 
 clean:

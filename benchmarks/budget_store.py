@@ -2,7 +2,7 @@
 
     python benchmarks/budget_store.py [--kills 1000] [--writers 8]
 
-A killed writer is a process with kill -9 at a random moment of its loop of reservations and commits. After each kill the
+A killed writer gets kill -9 at a random moment of its loop of reservations and commits. After each kill the
 file is read by another process: every line that a writer was told about must be there, in order, and the total must be
 within the budget. Prints one line of numbers for each part and exits with 1 at the first loss.
 """
@@ -54,7 +54,7 @@ def kill_writers(kills: int) -> None:
                 writer.start()
                 sender.close()
                 receiver.recv()  # it has begun
-                time.sleep(rng.uniform(0, 0.02))
+                time.sleep(rng.uniform(0, 0.06))
                 os.kill(writer.pid or 0, signal.SIGKILL)
                 writer.join()
                 journals += os.path.exists(path + "-journal")

@@ -465,7 +465,7 @@ def _shell_blocks():
 def test_commands_in_the_documents_run(lines, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for line in lines:
-        assert main(shlex.split(line, comments=True)) == 0, capsys.readouterr().err
+        assert main(shlex.split(line, comments=True)[1:]) == 0, capsys.readouterr().err
 
 
 def test_error_types():

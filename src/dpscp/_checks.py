@@ -30,7 +30,10 @@ def real_number(name: str, value: object) -> float:
     """Return ``value`` as a finite float, or raise naming the argument."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {number}")
     return number
@@ -103,7 +106,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
 
 
 def check_scores(scores: Any, *, name: str = "scores") -> NDArray[Any]:
-    """A one-dimensional array of real, finite numbers; messages carry nothing from the array itself."""
+    """A one-dimensional array of real numbers; messages carry nothing from the array itself."""
     array = None
     # NumPy's own message may count rows
     with contextlib.suppress(ValueError, TypeError, OverflowError):

@@ -364,8 +364,10 @@ def _checked_lines(connection: sqlite3.Connection) -> tuple[Line, ...]:
     ).fetchall()
     lines = tuple(Line(*row) for row in rows)
     previous = _FIRST_DIGEST
-    for place, line in enumerate(lines):
-        if line.line != place or line.digest != line.expected_digest(previous):
+    for place, (line, row) in enumerate(zip(lines, rows, strict=True)):
+        # SQLite keeps any type in any column: a damaged file may hold bytes where a text was
+        texts = all(isinstance(value, str) for value in row[1:])
+        if line.line != place or not texts or line.digest != line.expected_digest(previous):
             raise ValueError(f"the budget store was altered at line {place}; restore it from a backup")
         previous = line.digest
     if not lines or lines[0].kind != "budget":

@@ -244,7 +244,8 @@ def test_other_basic_events():
     assert delta_of(known, 0.5) == pytest.approx(1e-6, rel=1e-6)
     assert epsilon_of(known, 1e-7) == math.inf
     assert 0.99 < epsilon_of(compose(known, known), 3e-6) <= 1.0 + 1e-3
-    assert epsilon_of(compose(), DELTA) == 0 == delta_of(compose(), 0.0)
+    for nothing in (compose(), parallel(), SelfComposedDpEvent(gaussian_event(1.0), 0)):
+        assert epsilon_of(nothing, DELTA) == 0 == delta_of(nothing, 0.0)
 
 
 def test_renyi_and_gaussian_modes_refuse_what_they_cannot_bound():

@@ -184,6 +184,17 @@ def test_discrete_laplace(t):
     assert stats.chisquare(np.bincount(group, observed), np.bincount(group, expected) * size).pvalue > ALARM
 
 
+@pytest.mark.parametrize("t", [2**15 + 1, 2**58, 2**61, 2**70])
+def test_discrete_laplace_of_large_scale(t):
+    # 64-bit products would wrap around: blocks * t beyond 2^63 are common here
+    draws = noise._discrete_laplace(t, 6000, IntegerSource(4))
+    assert draws.dtype == object
+    assert stats.kstest([float(Fraction(int(z), t)) for z in draws], "laplace").pvalue > ALARM
+    for far in (2, 4):
+        expected = math.exp(-far)
+        assert abs(np.mean([abs(z) > far * t for z in draws]) - expected) < binomial_bound(expected, draws.size)
+
+
 # ---- integers only
 
 SAMPLER = [

@@ -34,7 +34,7 @@ def as_event(training: DpEvent | Ledger | None) -> DpEvent:
 def smallest_noise(
     event_at: Callable[[float], DpEvent], epsilon: float, delta: float, *, accountant: str = "pld", guess: float = 1.0
 ) -> float:
-    """The smallest noise at which ``event_at(noise)`` is (epsilon, delta)-DP: it spends at least 99.98 % of epsilon.
+    """The smallest noise at which ``event_at(noise)`` is (epsilon, delta)-DP, to 0.02 % and never below it.
 
     ``event_at`` must lose privacy as the noise falls. ``BudgetError`` if no noise is enough.
     """

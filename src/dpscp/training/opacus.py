@@ -228,7 +228,10 @@ class OpacusTraining:
         module.zero_grad(set_to_none=True)
         for parameter in trainable:
             parameter.grad_sample = None
-        losses.sum().backward()
+        with warnings.catch_warnings():
+            # torch says this of Opacus' own hooks on the first layer; nothing in it concerns a caller
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            losses.sum().backward()
         with torch.no_grad():
             samples = [p.grad_sample for p in trainable]
             squares = [s.flatten(1).double().square().sum(1) for s in samples if s is not None]

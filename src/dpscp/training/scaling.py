@@ -9,6 +9,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_range
+from dpscp.training.labels import real_targets
 from dpscp.training.mechanism import Mechanism, Model, Trained
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
@@ -100,4 +101,4 @@ class ScaledTarget:
     def scaled(self, y: ArrayLike) -> NDArray[np.float64]:
         """Targets clipped to the bounds, in [-1, 1]."""
         low, high = self.y_bounds
-        return np.asarray((np.clip(np.asarray(y, dtype=np.float64), low, high) - (low + high) / 2) * (2 / (high - low)))
+        return np.asarray((np.clip(real_targets(y, "float64"), low, high) - (low + high) / 2) * (2 / (high - low)))

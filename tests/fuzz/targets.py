@@ -1,0 +1,163 @@
+"""What is fuzzed: everything that reads a text or a file somebody else may have written.
+
+Each target takes bytes and may raise the documented errors only; anything else is a bug. Files with checksums would
+stop a fuzzer at the first check, so the model target can also alter the content and seal it again.
+"""
+
+import hashlib
+import io
+import json
+import os
+import sqlite3
+import tempfile
+import zipfile
+from functools import cache
+
+import numpy as np
+
+import dpscp as dp
+from dpscp.budget import BudgetStore
+from dpscp.privacy import Ledger, compose, dpsgd_event, gaussian_event, parallel
+from dpscp.schema import SchemaError, parse_schema
+
+# memory, where there is one: a million small files should not reach a disk
+FOLDER = tempfile.mkdtemp(prefix="dpscp-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+
+
+def ledger_json(data: bytes) -> None:
+    """``Ledger.from_json``: a ``ValueError``, or a ledger that survives a round trip."""
+    try:
+        ledger = Ledger.from_json(data.decode("utf-8", "surrogateescape"))
+    except ValueError:
+        return
+    text = ledger.to_json()
+    assert Ledger.from_json(text).to_json() == text
+
+
+def schema_text(data: bytes) -> None:
+    """``parse_schema``: a ``SchemaError``, or a schema that, if complete, survives a round trip through TOML."""
+    try:
+        schema = parse_schema(data.decode("utf-8", "replace"))
+    except SchemaError:
+        return
+    again = parse_schema(schema.to_toml())
+    # what a column without a type says is not kept, and texts are compared because nan differs from itself
+    assert schema.lacks or str(again) == str(schema)
+
+
+def model_file(data: bytes) -> None:
+    """``dp.load``: a ``ValueError``, or an estimator; raw bytes, or a valid file altered inside and sealed again."""
+    kind, rest = data[:1], data[1:]
+    content = rest if kind < b"\x40" else _resealed(kind, rest)
+    path = os.path.join(FOLDER, f"model-{os.getpid()}")
+    with open(path, "wb") as file:
+        file.write(content)
+    try:
+        dp.load(path)
+    except ValueError:
+        return
+
+
+def store_file(data: bytes) -> None:
+    """``BudgetStore``: a documented error, or a store that adds up, for a valid file with some bytes overwritten."""
+    path = os.path.join(FOLDER, f"store-{os.getpid()}")
+    content = bytearray(_store())
+    for i in range(0, len(data) - 3, 4):
+        place = int.from_bytes(data[i : i + 3], "little") % len(content)
+        content[place] = data[i + 3]
+    with open(path, "wb") as file:
+        file.write(content)
+    try:
+        BudgetStore(path).spent()
+    except (ValueError, OSError):
+        return
+
+
+TARGETS = {"ledger": ledger_json, "schema": schema_text, "model": model_file, "store": store_file}
+
+
+def _resealed(kind: bytes, rest: bytes) -> bytes:
+    body, arrays = _model()
+    if kind < b"\xc0":
+        # overwrite a piece of the body: place, length of what is dropped, the new text
+        place = int.from_bytes(rest[:2], "little") % (len(body) + 1)
+        dropped = rest[2] if len(rest) > 2 else 0
+        body = body[:place] + rest[3:].decode("utf-8", "replace") + body[place + dropped :]
+    else:
+        name = sorted(arrays)[rest[0] % len(arrays)] if rest else min(arrays)
+        old = arrays[name]
+        place = int.from_bytes(rest[1:3], "little") % (len(old) + 1)
+        arrays = {**arrays, name: old[:place] + rest[3:] + old[place + len(rest[3:]) :]}
+    head = {
+        "format": "dpscp-model",
+        "version": 1,
+        "arrays": {name: hashlib.sha256(content).hexdigest() for name, content in arrays.items()},
+        "body": body,
+        "body_sha256": hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest(),
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("header.json", json.dumps(head))
+        for name, content in arrays.items():
+            archive.writestr(f"{name}.npy", content)
+    return buffer.getvalue()
+
+
+@cache
+def _model_bytes() -> bytes:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    clf = dp.PrivateConformalClassifier(
+        dp.training.DPSGD(steps=3, noise_multiplier=20.0),
+        epsilon=1.0,
+        classes=["a", "b"],
+        guarantee="corrected",
+        random_state=0,
+    )
+    clf.fit(X, np.where(X[:, 0] > 0, "a", "b"))
+    path = os.path.join(FOLDER, "valid-model")
+    clf.save(path)
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@cache
+def _model() -> tuple[str, dict[str, bytes]]:
+    with zipfile.ZipFile(io.BytesIO(_model_bytes())) as archive:
+        head = json.loads(archive.read("header.json"))
+        return head["body"], {name: archive.read(f"{name}.npy") for name in head["arrays"]}
+
+
+@cache
+def _store() -> bytes:
+    path = os.path.join(FOLDER, "valid-store")
+    store = BudgetStore(path, epsilon=1.0, delta=1e-6)
+    store.reserve(gaussian_event(20.0)).commit(gaussian_event(20.0))
+    connection = sqlite3.connect(path)
+    connection.execute("VACUUM")
+    connection.close()
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def seeds(target: str) -> list[bytes]:
+    """Valid inputs to start from."""
+    if target == "ledger":
+        whole = Ledger().add("train", dpsgd_event(2.0, 0.01, 100), "x").declare(n_records=5, classes=["a", "ü"])
+        both = whole.add("both", parallel(gaussian_event(1.0), compose(gaussian_event(2.0), dpsgd_event(3.0, 0.5, 2))))
+        return [whole.to_json().encode(), both.mark_seeded().to_json().encode(), Ledger().to_json().encode()]
+    if target == "schema":
+        columns = '[columns.age]\ntype = "numeric"\nbounds = [0, 110]\nmissing = "indicator"\n'
+        columns += '[columns."r g"]\ntype = "categorical"\ncategories = ["n", "s"]\nunknown = "other"\n'
+        head = 'task = "classification"\ntarget = "y"\nclasses = ["a", "b"]\nn_records = 10\n'
+        return [
+            (head + columns).encode(),
+            b'task = "regression"\ntarget = "y"\nbounds = [0, 1]\n[columns.y]\ntype = "ignore"\n',
+            b'{"task": "regression", "target": "y", "bounds": [0, 1e3], "columns": {"x": {"type": "numeric"}}}',
+        ]
+    if target == "model":
+        body = _model()[0]
+        places = [body.index(word) for word in ("widths", "classes", "ledger", "certificates", "group_values")]
+        texts = [b"\x80" + place.to_bytes(2, "little") + b"\x05null" for place in places]
+        return [b"\x00" + _model_bytes(), *texts, b"\xd0\x00\x40\x00<f8", b"\xd0\x01\x00\x00"]
+    return [b"", b"\x00\x00\x00\x01", bytes(range(64))]

@@ -1,0 +1,33 @@
+"""Every script of the gallery runs in its quick form, on real data, and covers as promised."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.py"))
+
+
+def test_the_gallery_is_not_empty():
+    assert len(EXAMPLES) >= 5
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_runs_and_covers(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [path.name, "--quick"])
+    runpy.run_path(str(path), run_name="__main__")
+    found = re.findall(r"level ([\d.]+): coverage ([\d.]+) on (\d+) held-out", capsys.readouterr().out)
+    assert found
+    for level, coverage, n in found:
+        # five standard errors at a quarter of the held-out records: room for the threshold's own spread as well, whose
+        # calibration part is at least a third as large as the held-out one in every script
+        level, coverage, n = float(level), float(coverage), int(n)
+        assert coverage >= level - 5 * (level * (1 - level) / (n / 4)) ** 0.5
+
+
+def test_every_script_is_on_the_gallery_page():
+    page = (EXAMPLES[0].parents[1] / "docs" / "gallery.md").read_text()
+    for path in EXAMPLES:
+        assert f"examples/{path.name}" in page

@@ -1,0 +1,130 @@
+"""Results do not depend on threads, BLAS kernels or precision beyond stated tolerances; counts are exact.
+
+Stated tolerance of training: noisy sums are rounded to a grid of 2^-20 noise standard deviations. A different order of
+summation moves a sum by far less than a grid step, so a coordinate moves by at most one step where it lies next to a
+rounding boundary: after T nonexpansive steps the parameters differ by at most T * rate * sqrt(d) * grid / normaliser,
+plus what float32 gradients lose.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+import dpscp as dp
+from dpscp.quantile.counts import as_counter
+from dpscp.training import DPSGD
+from dpscp.training.descent import GRID
+
+STEPS, RATE, NOISE, CLIP, N = 40, 0.5, 2.0, 1.0, 3000
+
+
+def mechanism(dtype):
+    return DPSGD(
+        classes=(0, 1, 2), steps=STEPS, learning_rate=RATE, noise_multiplier=NOISE, clip_norm=CLIP, dtype=dtype,
+        feature_bound=1.0,
+    )  # fmt: skip
+
+
+def records():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 20))
+    return X, rng.integers(0, 3, N)
+
+
+def parameters(dtype):
+    X, y = records()
+    return np.asarray(mechanism(dtype).train(X, y, random_state=1, n_records=N).model.parameters, dtype=float)
+
+
+def tolerance(dtype, size):
+    """The grid's part, and the rounding of the mean of N clipped gradients, each good to some twenty roundings."""
+    grid = GRID * NOISE * CLIP * math.sqrt(size) / N
+    rounding = 20 * float(np.finfo(dtype).eps) * CLIP
+    return STEPS * RATE * (grid + rounding)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_threads_do_not_matter(dtype):
+    with threadpool_limits(1):
+        one = parameters(dtype)
+    with threadpool_limits(2):
+        two = parameters(dtype)
+    assert np.abs(one - two).max() <= tolerance(dtype, one.size)
+    # the tolerance is small against the noise that the parameters carry
+    assert tolerance(dtype, one.size) < 0.05 * RATE * NOISE * CLIP / N * math.sqrt(STEPS)
+
+
+def test_float32_and_float64_agree():
+    single, double = parameters("float32"), parameters("float64")
+    assert np.abs(single - double).max() <= tolerance("float32", single.size)
+
+
+CODE = """
+import json, sys, warnings
+import numpy as np, dpscp as dp
+warnings.simplefilter("ignore")
+sys.path.insert(0, {folder!r})
+import test_numerics as t
+X, y = t.records()
+model = t.mechanism("float64").train(X, y, random_state=3, n_records=t.N).model
+scores = dp.scores.lac(model.predict_proba(X), y)
+q = dp.private_quantile(scores, alpha=0.1, score_range=(0, 1), mu=1.0, n_records=t.N, random_state=3)
+print(json.dumps([model.parameters.tolist(), q.threshold]))
+"""
+
+
+def in_another_process(**environment):
+    code = CODE.format(folder=os.path.dirname(__file__))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=120,
+        check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_other_kernels_and_thread_counts_give_the_same_release():
+    """OpenBLAS can be told to use the kernels of an older processor: a stand-in for another machine."""
+    here = in_another_process(OPENBLAS_NUM_THREADS="1")
+    there = in_another_process(OPENBLAS_NUM_THREADS="2", OPENBLAS_CORETYPE="Nehalem")
+    assert np.abs(np.subtract(here[0], there[0])).max() <= tolerance("float64", len(here[0]))
+    # a threshold is one of 2^steps grid points: it moves only if a score crosses one, and here none does
+    assert here[1] == there[1] < 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_counts_are_exact_next_to_every_threshold(dtype):
+    """Scores at and one step beside every midpoint of the search, against exact rational arithmetic."""
+    low, high = 0.1, 0.7
+    edges, exact = [low, high], []
+    for _ in range(6):
+        edges = sorted({*edges, *((a + b) / 2 for a, b in pairwise(edges))})
+    near = np.array(edges, dtype=dtype)
+    scores = np.concatenate([near, np.nextafter(near, dtype(0)), np.nextafter(near, dtype(1))])
+    values = [Fraction(float(s)) for s in scores]
+    counter = as_counter(scores, (low, high), 1)
+    for left, right in pairwise(edges):
+        exact.append(sum(v <= Fraction((left + right) / 2) for v in values))
+        assert counter.count(left, right, 1) == exact[-1]
+    assert len(set(exact)) > 10
+
+
+def test_the_search_gives_the_same_threshold_for_every_way_to_hold_the_scores():
+    rng = np.random.default_rng(0)
+    single = rng.uniform(size=5000).astype(np.float32)
+    double = single.astype(np.float64)
+    forms = [single, double, double[::-1], double.tolist(), iter([double[:100], double[100:]]), lambda: [double]]
+    found = {
+        dp.private_quantile(
+            form, alpha=0.1, score_range=(0, 1), count_noise=5.0, steps=16, n_records=5000, random_state=4
+        ).threshold
+        for form in forms
+    }
+    assert len(found) == 1

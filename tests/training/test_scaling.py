@@ -1,0 +1,99 @@
+"""Targets on a public scale: what training sees, what comes back, and what it costs (nothing)."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dpscp.training import DPSGD, Preprocessed, SufficientStatistics, UnitNorm
+from dpscp.training.scaling import ScaledTarget, ScaledTargetModel
+
+BOUNDS = (10.0, 30.0)
+INNER = DPSGD(loss="huber", steps=10, learning_rate=0.5, feature_bound=1.0, dtype="float64", noise_multiplier=5.0)
+
+
+def records(n=300):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(n, 3))
+    return X, 20 + 4 * X[:, 0] + rng.normal(size=n)
+
+
+def test_training_sees_targets_between_minus_one_and_one():
+    scaled = ScaledTarget(INNER, BOUNDS).scaled([10, 20, 30, 15, -1e300, 1e300])
+    np.testing.assert_allclose(scaled, [-1, 0, 1, -0.5, -1, 1])
+
+
+def test_outputs_come_back_in_the_targets_units():
+    X, y = records()
+    mechanism = ScaledTarget(INNER, BOUNDS)
+    model = mechanism.train(X, y, random_state=0, n_records=300).model
+    inner = INNER.train(X, (np.clip(y, 10, 30) - 20) / 10, random_state=0, n_records=300).model
+    np.testing.assert_allclose(model.outputs(X), 20 + 10 * inner.outputs(X))
+    assert (model.task, model.n_features, model.classes) == ("regression", 3, None)
+    with pytest.raises(TypeError, match="regression"):
+        model.predict_proba(X)
+
+
+def test_it_costs_what_the_inner_mechanism_costs():
+    mechanism = ScaledTarget(INNER, BOUNDS)
+    assert mechanism.event == INNER.event
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        ScaledTarget(DPSGD(loss="huber"), BOUNDS).event  # noqa: B018 (asking is the test)
+    solved = ScaledTarget(DPSGD(loss="huber", steps=10), BOUNDS).calibrated(1.0, 1e-5, accountant="rdp")
+    assert solved.event == DPSGD(loss="huber", steps=10).calibrated(1.0, 1e-5, accountant="rdp").event
+
+
+def test_scores_move_as_much_more_as_the_target_is_wider():
+    X, y = records()
+    outer = ScaledTarget(INNER, BOUNDS).train(X, y, random_state=0, n_records=300).stability
+    inner = INNER.train(X, y * 0, random_state=0, n_records=300).stability
+    assert outer.shift_bound == inner.shift_bound
+    assert outer.score_lipschitz == pytest.approx(10 * inner.score_lipschitz)
+
+
+def test_a_mechanism_without_a_bound_still_has_none():
+    X, y = records()
+    free = DPSGD(loss="huber", steps=5, noise_multiplier=5.0, momentum=0.5)
+    assert ScaledTarget(free, BOUNDS).train(X, y, random_state=0, n_records=300).stability is None
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        INNER,
+        Preprocessed((UnitNorm(),), INNER),
+        DPSGD(loss="pinball", hidden=(4,), steps=5, noise_multiplier=5.0),
+        SufficientStatistics(1.0, (-1, 1), noise_multiplier=5.0),
+    ],
+    ids=["sgd", "preprocessed", "pair", "statistics"],
+)
+def test_saved_and_back(inner):
+    X, y = records()
+    model = ScaledTarget(inner, BOUNDS).train(X, y, random_state=0, n_records=300).model
+    config = json.loads(json.dumps(model.config()))
+    back = ScaledTargetModel.from_parts(config, model.arrays())
+    np.testing.assert_array_equal(back.outputs(X), model.outputs(X))
+    assert back.y_bounds == model.y_bounds
+
+
+def test_a_foreign_configuration():
+    X, y = records()
+    model = ScaledTarget(INNER, BOUNDS).train(X, y, random_state=0, n_records=300).model
+    config = model.config()
+    with pytest.raises(ValueError, match="model must be one of"):
+        ScaledTargetModel.from_parts(config | {"inner": {"model": "torch"}}, model.arrays())
+    with pytest.raises(ValueError, match="low < high"):
+        ScaledTargetModel.from_parts(config | {"y_bounds": [3, 1]}, model.arrays())
+
+
+@pytest.mark.parametrize("bounds", [(1, 1), (2, 1), (0, np.inf), (np.nan, 1), (1,), 3])
+def test_bounds(bounds):
+    with pytest.raises((ValueError, TypeError), match="y_bounds"):
+        ScaledTarget(INNER, bounds)
+
+
+def test_bad_targets_are_not_printed():
+    X, _ = records()
+    with pytest.raises(ValueError, match="y must hold real numbers") as caught:
+        ScaledTarget(INNER, BOUNDS).train(X, ["zebra-canary"] * 300, random_state=0, n_records=300)
+    assert "zebra" not in str(caught.value)
