@@ -105,28 +105,28 @@ def test_arguments_are_checked():
 
 @pytest.mark.parametrize("game", ["search", "training"])
 def test_quick_audit_reaches_four_fifths_of_the_claim_and_never_exceeds_it(game):
-    result = told(dp.audit(game, runs=90_000))
+    result = told(dp.audit(game, runs=120_000, confidence=0.95))
     assert result.passed
-    # 0.88 is expected at this number of runs, with a standard deviation below 0.02
+    # simulated with exact Gaussians: 0.893 on average, standard deviation 0.023
     assert result.share(0.01) >= 0.8
 
 
 def test_quick_audit_of_sampled_training():
-    result = told(dp.audit("sampled training", runs=30_000))
+    result = told(dp.audit("sampled training", runs=16_000))
     assert result.passed
-    assert result.share(0.01) > 0.5
+    assert result.share(0.01) > 0.4
 
 
 @pytest.mark.parametrize("game", ["search", "training"])
 def test_null_control_gives_zero(game):
-    result = told(dp.audit(game, runs=10_000, null=True))
+    result = told(dp.audit(game, runs=6000, null=True))
     assert result.passed
     assert result.audited == (0.0,) * len(result.deltas)
 
 
 @pytest.mark.parametrize("knowledge", ["white-box", "black-box"])
 def test_quick_audit_of_the_pipeline(knowledge):
-    result = told(dp.audit("pipeline", knowledge=knowledge, runs=40))
+    result = told(dp.audit("pipeline", knowledge=knowledge, runs=24))
     assert result.passed
 
 
@@ -178,7 +178,7 @@ def test_catches_shuffling_instead_of_poisson_sampling(monkeypatch):
     monkeypatch.setattr(dpsgd, "poisson_batches", shuffled)
     # one epoch of four batches of four; at large delta Poisson sampling may leave the record out, shuffling cannot
     game = TrainingGame(audited_mechanism(0.4, 4, 0.25), unit="run", n=15)
-    assert caught(game, 4000, deltas=(0.45,))
+    assert caught(game, 3000, deltas=(0.45,))
 
 
 def test_catches_clipping_switched_off(monkeypatch):

@@ -164,7 +164,7 @@ def test_demo_writes_everything(run, folder):
 
 
 def test_bounds_are_never_guessed(run):
-    refused(run("fit people.csv --target bought -o x.dpscp"), "the task", "type of column 'age'", "dpscp schema")
+    refused(run("fit people.csv --target bought -o x.dpscp"), "the task", "type of columns 'id', 'age'", "dpscp schema")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,10 @@ from dpscp.scores import (
 from dpscp.sets import label_set, normalized_interval, quantile_interval, residual_interval
 from dpscp.strategy import Request, Strategy, choose_strategy, corrected_model_outputs, load_model, require_loadable
 from dpscp.training.mechanism import Model, Trained
+from dpscp.training.networks import DenseModel
+from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.private_model import PrivateModel
+from dpscp.training.scaling import ScaledTargetModel
 
 __all__ = ["PrivateConformalClassifier", "PrivateConformalRegressor", "load"]
 
@@ -198,7 +201,9 @@ class _PrivateConformal(BaseEstimator):  # type: ignore[misc]
 
     def _rows(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        return checked_rows(self, X, reset=False)
+        # the library's own models look for NaN and infinity themselves, in parts, while these are in cache
+        own = isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
+        return checked_rows(self, X, reset=False, finite=not own)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to exactly ``path``: parameters, thresholds, ledger, certificates, public facts.
@@ -592,6 +597,8 @@ class PrivateConformalRegressor(RegressorMixin, _PrivateConformal):  # type: ign
                 f"{'a pair of quantiles' if self._needs_pair() else 'one output'}, this one has {outputs.shape[1]}"
             )
         inside = np.clip(np.asarray(outputs, dtype=np.float64), low, high)
+        if inside.shape[1] == 1:
+            return (inside[:, 0],) * 3
         lower, upper = inside.min(axis=1), inside.max(axis=1)
         return (lower + upper) / 2, lower, upper
 

@@ -7,7 +7,7 @@ more where training is sampled (more than 50,000 records).
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
@@ -78,7 +78,7 @@ class Plan:
     goal: float | None = None
     solved_for: str | None = None
     needed: tuple[float | None, ...] = ()
-    _public: "_Public | None" = None
+    _public: "_Public | None" = field(default=None, repr=False, compare=False)
 
     def row(self, guarantee: str) -> PlanRow:
         """The row of one guarantee."""
@@ -120,7 +120,17 @@ class Plan:
             head = f"Smallest {self.solved_for} for an overshoot of at most {self.goal:.2%}; " + ", ".join(asked)
         else:
             head = "What the budget buys: " + ", ".join(asked)
-        titles = ["guarantee", "proven", "train eps", "held out", "inner level", "noise", "overshoot", "smallest n"]
+        titles = [
+            "guarantee",
+            "proven",
+            "train eps",
+            "best share",
+            "held out",
+            "inner level",
+            "noise",
+            "overshoot",
+            "smallest n",
+        ]
         if self.solved_for:
             titles.insert(1, self.solved_for)
         lines = [titles]
@@ -130,6 +140,7 @@ class Plan:
                 row.guarantee + star,
                 "yes" if row.certified else "no",
                 f"{row.train_epsilon:.3g}",
+                f"{row.best_train_share:.0%}" if row.best_train_share else "-",
                 f"{row.calibration_fraction:.0%}" if row.calibration_fraction else "-",
                 f"{row.inner_level:.4f}" if row.inner_level < 1 else "none",
                 f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
@@ -150,7 +161,8 @@ class Plan:
         if self.automatic:
             notes.append(f"* what guarantee='auto' takes. {self._advice()}".rstrip())
         notes.append(
-            "overshoot: expected coverage beyond the target; noise: of each count; smallest n: fewer give full sets."
+            "overshoot: expected coverage beyond the target; noise: of each count; smallest n: fewer give full sets; "
+            "best share: of epsilon, for training (train_share='auto')."
         )
         return "\n".join([head, "", table[0], "-" * len(table[0]), *table[1:], "", *notes])
 

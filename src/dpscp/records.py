@@ -23,14 +23,17 @@ __all__ = ["check_levels", "checked_labels", "checked_rows", "checked_targets", 
 _HARMLESS = ("Input X contains", "X has ", "The feature names", "Sparse data", "Feature names")
 
 
-def checked_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[np.float64]:
-    """Finite numbers, (n, d); sets or checks ``n_features_in_`` and ``feature_names_in_`` on the estimator."""
+def checked_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
+    """Finite numbers, (n, d); sets or checks ``n_features_in_`` and ``feature_names_in_`` on the estimator.
+
+    ``finite=False`` leaves NaN and infinity to whoever reads the rows next.
+    """
     columns = getattr(X, "columns", None)
     if columns is not None and len(set(columns)) != len(columns):
         raise ValueError("X has duplicate feature names; give every column a name of its own")
     failure = None
     try:
-        rows: NDArray[np.float64] = validate_data(estimator, X, reset=reset, dtype=np.float64)
+        rows: NDArray[np.float64] = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
         return rows
     except (ValueError, TypeError) as error:
         failure = _without_records(error)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_count, check_range, real_number
 
-__all__ = ["Column", "Schema", "SchemaError", "read_schema", "template"]
+__all__ = ["Column", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 TYPES = ("numeric", "categorical", "ignore")
 _COLUMN_KEYS = ("type", "bounds", "missing", "categories", "unknown")
@@ -62,14 +62,12 @@ class Column:
 
     @property
     def lacks(self) -> str | None:
-        """What must still be declared, in words; None if the column is complete."""
+        """What must still be declared: "type", "bounds" or "categories"; None if the column is complete."""
         if not self.type:
-            return f"the type of column {self.name!r}"
+            return "type"
         if self.type == "numeric" and self.bounds is None:
-            return f"the bounds of column {self.name!r}"
-        if self.type == "categorical" and self.categories is None:
-            return f"the categories of column {self.name!r}"
-        return None
+            return "bounds"
+        return "categories" if self.type == "categorical" and self.categories is None else None
 
     @property
     def _shown(self) -> tuple[str, ...]:
@@ -126,9 +124,9 @@ class Column:
             found["bounds"] = list(self.bounds)
         if self.categories is not None:
             found["categories"] = list(self.categories)
-        if self.type == "numeric" and self.missing != "refuse":
+        if self.missing != "refuse":
             found["missing"] = self.missing
-        if self.type == "categorical" and self.unknown != "refuse":
+        if self.unknown != "refuse":
             found["unknown"] = self.unknown
         return found
 
@@ -177,7 +175,10 @@ class Schema:
             needed.append("the classes of the target")
         if self.task == "regression" and self.bounds is None:
             needed.append("the bounds of the target")
-        needed += [c.lacks for c in self.columns if c.lacks and c.name != self.target]
+        for what in ("type", "bounds", "categories"):
+            names = [repr(c.name) for c in self.columns if c.lacks == what and c.name != self.target]
+            if names:
+                needed.append(f"the {what} of column{'s' if len(names) > 1 else ''} {', '.join(names)}")
         if not any(c.type in ("", "numeric", "categorical") for c in self.columns if c.name != self.target):
             needed.append("at least one column that is not ignored")
         return tuple(needed)
@@ -186,7 +187,7 @@ class Schema:
         """This schema, or ``SchemaError`` naming every missing declaration."""
         if self.lacks:
             raise SchemaError(
-                f"the schema lacks {', '.join(self.lacks)}; declare them in the schema file from what is publicly "
+                f"the schema lacks {'; '.join(self.lacks)}. Declare them in the schema file from what is publicly "
                 "known; they are never taken from the data"
             )
         return self
@@ -304,8 +305,8 @@ class Schema:
                 lines.append('type = ""   # "numeric", "categorical" or "ignore"')
                 lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
                 lines.append('# categories = ["a", "b"]   # categorical; and unknown = "other", if others can appear')
-            else:
-                lines += [f"{key} = {_toml(value)}" for key, value in known.items()]
+                del known["type"]
+            lines += [f"{key} = {_toml(value)}" for key, value in known.items()]
         return "\n".join(lines) + "\n"
 
     def with_target(self, target: str) -> "Schema":

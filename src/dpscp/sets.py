@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["label_set", "normalized_interval", "quantile_interval", "residual_interval"]
 
 _SPACINGS = 2
+# Rows handled at once, so that the temporaries of a chunk stay in cache.
+_ROWS = 1 << 14
 
 
 def label_set(label_scores: ArrayLike, threshold: ArrayLike) -> NDArray[np.bool_]:
@@ -51,15 +53,49 @@ def quantile_interval(lower: ArrayLike, upper: ArrayLike, threshold: ArrayLike) 
 
 def _interval(low: NDArray[Any], high: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
     """``reach`` is one number, or has a last axis of levels."""
-    if reach.ndim == 0:
-        return np.stack([-_furthest(-low, reach), _furthest(high, reach)], axis=1)
-    return np.stack([-_furthest(-low[:, None], reach), _furthest(high[:, None], reach)], axis=1)
+    levels = np.atleast_1d(reach)
+    ends = np.empty((len(low), 2, levels.shape[-1]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(low), _ROWS):
+            rows = slice(start, start + _ROWS)
+            own = levels[rows] if levels.ndim == 2 else levels
+            np.negative(_furthest(-low[rows, None], own), out=ends[rows, 0])
+            ends[rows, 1] = _furthest(high[rows, None], own)
+    return ends if reach.ndim else ends[..., 0]
 
 
 def _furthest(centre: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
-    """The largest y for which y - centre, rounded, is at most ``reach``."""
-    # y - centre is rounded to the spacing of reach, so y may lie half of that beyond
-    return _largest(centre + reach + _half_spacing(reach), lambda y: y - centre <= reach)
+    """The largest y for which y - centre, rounded, is at most ``reach``.
+
+    y - centre is rounded to the spacing of reach, so y may lie half of that beyond; exactly there it goes to the even
+    neighbour, which is reach or the next number. The bound is the sum centre + reach + half: two exact additions (a
+    rounded sum and what the rounding left out) tell whether its rounded value lies above it. In place, because a million
+    rows should cost about as much as the plain sum.
+    """
+    half = _half_spacing(reach)
+    total = centre + reach
+    part = total - centre
+    rest = total - part
+    np.subtract(centre, rest, out=rest)
+    np.subtract(reach, part, out=part)
+    rest += part  # centre + reach = total + rest, exactly
+    rest += half
+    # |total| >= |rest| or one of them is 0: three operations are enough to be exact again
+    found = total + rest
+    np.subtract(found, total, out=part)
+    rest -= part  # the bound is found + rest, exactly
+    # a tie belongs to reach if that is even; below 0 means at most the negative number next to it
+    beyond = rest <= np.where(reach + half > reach, 0.0, -np.nextafter(0.0, 1.0))
+    if found.all():
+        # one number down by the bits, many times faster: minus one for positive numbers, plus one for negative ones
+        bits, step = found.view(np.int64), part.view(np.int64)
+        np.right_shift(bits, 63, out=step)
+        step |= 1
+        step *= beyond
+        bits -= step
+    else:
+        found = np.where(beyond, np.nextafter(found, -np.inf), found)
+    return found if np.isfinite(reach).all() else np.where(np.isfinite(reach), found, reach)
 
 
 def _half_spacing(values: NDArray[Any]) -> NDArray[Any]:

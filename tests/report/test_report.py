@@ -128,12 +128,13 @@ CASES = {
 @pytest.fixture(scope="module", params=list(CASES))
 def case(request):
     model, truth = CASES[request.param]()
-    return model, evaluate(model, X[3000:], truth[3000:])
+    evaluation = evaluate(model, X[3000:], truth[3000:])
+    return model, evaluation, html_report(model, evaluation=evaluation, title="<b>& co</b>")
 
 
 def test_every_number_is_the_fitted_objects(case):
-    model, evaluation = case
-    page = parsed(html_report(model, evaluation=evaluation))
+    model, evaluation, text = case
+    page = parsed(text)
     expected = expected_numbers(model, evaluation)
     assert page.found
     for name, value, text in page.found:
@@ -148,9 +149,7 @@ def test_every_number_is_the_fitted_objects(case):
 
 
 def test_the_page_stands_alone_and_its_ids_are_unique(case):
-    model, evaluation = case
-    text = html_report(model, evaluation=evaluation, title="<b>& co</b>")
-    page = parsed(text)
+    page, text = parsed(case[2]), case[2]
     assert page.loads == []
     assert "url(http" not in text
     assert "@import" not in text
@@ -162,24 +161,25 @@ def test_the_page_stands_alone_and_its_ids_are_unique(case):
 
 
 def test_the_page_says_what_it_must(case):
-    model, evaluation = case
-    text = " ".join(" ".join(parsed(html_report(model, evaluation=evaluation)).text).split())
+    model, _, page = case
+    text = " ".join(" ".join(parsed(page).text).split())
     assert "What this does not protect" in text
     assert "Evaluation on data outside the promise" in text
     assert "This run is not private" in text  # these fits are seeded
     for assumption in model.certificate_.assumptions:
         assert assumption in text
     assert "not proven for finite samples" in text or model.certificate_.is_certified
-    assert "Evaluation on data outside" not in html_report(model)
 
 
 def test_a_private_run_carries_no_flag():
     model = dp.PrivateConformalClassifier(classes=["a", "b", "c"], epsilon=2.0, n_records=1000)
-    assert "This run is not private" not in html_report(model.fit(X[:1000], LABELS[:1000]))
+    page = html_report(model.fit(X[:1000], LABELS[:1000]))
+    assert "This run is not private" not in page
+    assert "Evaluation on data outside" not in page
 
 
 def test_evaluation_counts_by_hand(case):
-    model, evaluation = case
+    model, evaluation, _ = case
     if isinstance(model, dp.PrivateConformalRegressor):
         intervals = model.predict_interval(X[3000:])[1][:, :, 0]
         covered = (intervals[:, 0] <= TARGETS[3000:]) & (TARGETS[3000:] <= intervals[:, 1])

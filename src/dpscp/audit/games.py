@@ -76,7 +76,7 @@ class SearchGame:
         if self.unit == "release" and self.knowledge == "black-box":
             raise ValueError("unit='release' is a white-box game: a black-box attacker sees whole runs only")
         # many counts in one search cost hardly more than few; the noise makes each game 1-GDP in the continuous limit
-        steps = self.steps or (150 if self.unit == "release" else 8)
+        steps = self.steps or (600 if self.unit == "release" else 8)
         object.__setattr__(self, "steps", check_count("steps", steps))
         games = 1 if self.unit == "release" else steps
         reach = float(search.rank_sensitivity(self.rank, self.alpha))

@@ -105,8 +105,8 @@ def _declared(given: argparse.Namespace) -> Schema:
         schema = questions.complete(schema, _ask)
     if schema.lacks and not given.schema:
         raise CommandError(
-            f"no schema was given, and {', '.join(schema.lacks)} must be declared; 'dpscp schema {given.table}' writes "
-            "a template to fill in: bounds are never taken from the data"
+            f"no schema was given, and these must be declared: {'; '.join(schema.lacks)}. "
+            f"'dpscp schema {given.table}' writes a template to fill in: bounds are never taken from the data"
         )
     return schema.require_complete()
 

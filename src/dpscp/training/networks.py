@@ -28,11 +28,13 @@ Array = NDArray[Any]
 CLIP_SLACK = {"float32": 1e-6, "float64": 1e-13}
 # Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
-_OUTPUTS_PER_CHUNK = 1 << 22
 
 
-def check_rows(X: ArrayLike, n_features: int | None = None) -> Array:
-    """A two-dimensional array of finite real numbers, of the given width; messages carry nothing from it."""
+def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
+    """A two-dimensional array of finite real numbers, of the given width; messages carry nothing from it.
+
+    ``finite=False`` leaves the last check to somebody who reads the rows in parts.
+    """
     if hasattr(X, "toarray"):
         raise TypeError("X must be a dense array; convert sparse rows before training or prediction")
     try:
@@ -51,9 +53,15 @@ def check_rows(X: ArrayLike, n_features: int | None = None) -> Array:
         raise ValueError(f"X must have {n_features} features, got {rows.shape[1]} features")
     if rows.shape[1] == 0:
         raise ValueError("X must have at least one feature, got 0 feature(s)")
-    if rows.dtype.kind == "f" and not all(np.isfinite(part).all() for part in _parts(rows)):
+    if finite and rows.dtype.kind == "f" and not _finite(rows):
         raise ValueError("X must not hold NaN or infinity")
     return rows
+
+
+def _finite(rows: Array) -> bool:
+    """Whether every number is finite: a finite sum says so at once, and only an overflow needs a closer look."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(rows.sum())) or all(np.isfinite(part).all() for part in _parts(rows))
 
 
 def _parts(rows: Array) -> Iterator[Array]:
@@ -63,7 +71,7 @@ def _parts(rows: Array) -> Iterator[Array]:
 
 
 def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, dtype: str) -> Array:
-    """Checked rows as the engine reads them: clipped to `feature_bound`, with the bias coordinate 1 appended.
+    """Rows as the engine reads them: finite, clipped to `feature_bound`, with the bias coordinate 1 appended.
 
     A row longer than the bound is scaled onto it, a function of that row alone. The bound does not count the
     bias coordinate.
@@ -74,7 +82,8 @@ def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, d
         out[:, :d] = rows
     if intercept:
         out[:, d] = 1.0
-    if rows.dtype.itemsize > out.dtype.itemsize and not all(np.isfinite(part).all() for part in _parts(out)):
+    if not _finite(out):
+        check_rows(rows)
         raise ValueError(f"X holds numbers too large for {dtype}; use dtype='float64' or rescale by public constants")
     if feature_bound is not None:
         limit, tiny = feature_bound * (1 - CLIP_SLACK[dtype]), np.finfo(dtype).tiny
@@ -126,12 +135,15 @@ class Network:
             layer *= scale / math.sqrt(fan_in)
         return flat
 
-    def forward(self, layers: Sequence[Array], rows: Array) -> Array:
-        """Outputs (records, units) on rows made by `feature_rows`."""
+    def forward(self, layers: Sequence[Array], rows: Array, *, with_bias: bool = True) -> Array:
+        """Outputs (records, units) on rows made by `feature_rows`, with their bias coordinate or without."""
         hidden = rows
         for depth, layer in enumerate(layers):
-            biased = depth and self.intercept  # the first input carries its bias coordinate
-            values = hidden @ layer[:, :-1].T + layer[:, -1] if biased else hidden @ layer.T
+            if self.intercept and (depth or not with_bias):
+                values = hidden @ layer[:, :-1].T
+                values += layer[:, -1]
+            else:
+                values = hidden @ layer.T
             if depth == len(layers) - 1:
                 return values
             hidden = np.maximum(values, 0, out=values) if self.activation == "relu" else np.tanh(values, out=values)
@@ -376,20 +388,20 @@ class DenseModel:
 
     def rows(self, X: ArrayLike) -> Array:
         """Checked rows with the bound applied and the bias coordinate appended."""
+        return self._features(check_rows(X, self.n_features), intercept=self.network.intercept)
+
+    def _features(self, rows: Array, *, intercept: bool = False) -> Array:
         return feature_rows(
-            check_rows(X, self.n_features),
-            feature_bound=self.feature_bound,
-            intercept=self.network.intercept,
-            dtype=str(self.parameters.dtype),
+            rows, feature_bound=self.feature_bound, intercept=intercept, dtype=str(self.parameters.dtype)
         )
 
     def outputs(self, X: ArrayLike) -> Array:
         """Logits (n, classes), or real outputs (n, 1), or (n, quantiles)."""
-        checked = check_rows(X, self.n_features)
-        step = max(1, _OUTPUTS_PER_CHUNK // (sum(self.network.widths) + 1))
+        rows = check_rows(X, self.n_features, finite=False)  # each part is checked while it is in cache
+        step = max(1, CHUNK_NUMBERS // (sum(self.network.widths) + 1))
         parts = [
-            self.network.forward(self.layers, self.rows(checked[start : start + step]))
-            for start in range(0, max(1, len(checked)), step)
+            self.network.forward(self.layers, self._features(rows[start : start + step]), with_bias=False)
+            for start in range(0, max(1, len(rows)), step)
         ]
         z = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return np.concatenate([np.zeros_like(z), z], axis=1) if self.loss.name == "logistic" else z
