@@ -160,7 +160,10 @@ class BudgetStore:
         return self._read()
 
     def ledger(self) -> Ledger:
-        """What counts as spent: every commit, and every reservation that was never committed."""
+        """What counts as spent: every commit, and every reservation that was never committed.
+
+        ``spent`` adds it up also where the ledger itself holds too many parallel parts to be asked.
+        """
         return _ledger_of(self._read())
 
     def spent(self, delta: float | None = None) -> float:

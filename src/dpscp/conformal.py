@@ -596,7 +596,8 @@ class PrivateConformalRegressor(RegressorMixin, _PrivateConformal):  # type: ign
                 f"conformity_score={self.conformity_score!r} needs a model with "
                 f"{'a pair of quantiles' if self._needs_pair() else 'one output'}, this one has {outputs.shape[1]}"
             )
-        inside = np.clip(np.asarray(outputs, dtype=np.float64), low, high)
+        inside = np.array(outputs, dtype=np.float64)
+        np.clip(inside, low, high, out=inside)
         if inside.shape[1] == 1:
             return (inside[:, 0],) * 3
         lower, upper = inside.min(axis=1), inside.max(axis=1)

@@ -69,8 +69,8 @@ def _furthest(centre: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
 
     y - centre is rounded to the spacing of reach, so y may lie half of that beyond; exactly there it goes to the even
     neighbour, which is reach or the next number. The bound is the sum centre + reach + half: two exact additions (a
-    rounded sum and what the rounding left out) tell whether its rounded value lies above it. In place, because a million
-    rows should cost about as much as the plain sum.
+    rounded sum and what the rounding left out) tell whether its rounded value lies above it. In place: a million rows
+    should cost about as much as the plain sum.
     """
     half = _half_spacing(reach)
     total = centre + reach

@@ -18,7 +18,9 @@ def told(result):
 @pytest.mark.parametrize("rank", ["centred", "linear", "ceil"])
 @pytest.mark.parametrize("correction", ["marginal", "none"])
 def test_every_count_of_the_search(rank, correction):
-    assert told(dp.audit(SearchGame(rank=rank, correction=correction), runs=150_000)).share(0.01) >= 0.8
+    assert (
+        told(dp.audit(SearchGame(rank=rank, correction=correction), runs=160_000, confidence=0.95)).share(0.01) >= 0.8
+    )
 
 
 @pytest.mark.parametrize("score", [0.0, 0.5])

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
 from dpscp._checks import (
     check_choice,
@@ -217,7 +218,8 @@ class DPSGD:
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         if kept is not None:
             kept[0] = descent.current()
-        with np.errstate(all="ignore"):
+        # the matrices of a step are small: more BLAS threads cost more than they bring, and very much on a busy machine
+        with threadpool_limits(limits=1, user_api="blas"), np.errstate(all="ignore"):
             for t in progress(run([descent], [setup.batches(rng)], noise), self.steps, "private training"):
                 if kept is not None and t + 1 < self.steps:
                     kept[t + 1] = descent.current()

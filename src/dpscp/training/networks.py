@@ -399,11 +399,10 @@ class DenseModel:
         """Logits (n, classes), or real outputs (n, 1), or (n, quantiles)."""
         rows = check_rows(X, self.n_features, finite=False)  # each part is checked while it is in cache
         step = max(1, CHUNK_NUMBERS // (sum(self.network.widths) + 1))
-        parts = [
-            self.network.forward(self.layers, self._features(rows[start : start + step]), with_bias=False)
-            for start in range(0, max(1, len(rows)), step)
-        ]
-        z = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        z = np.empty((len(rows), self.network.widths[-1]), dtype=self.parameters.dtype)
+        for start in range(0, len(rows), step):
+            features = self._features(rows[start : start + step])
+            z[start : start + step] = self.network.forward(self.layers, features, with_bias=False)
         return np.concatenate([np.zeros_like(z), z], axis=1) if self.loss.name == "logistic" else z
 
     def predict_proba(self, X: ArrayLike) -> Array:
