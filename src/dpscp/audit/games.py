@@ -290,7 +290,7 @@ class PipelineGame:
 
     knowledge: str = "white-box"
     guarantee: str = "universal"
-    epsilon: float = 6.0
+    epsilon: float = 2.3
     delta: float = 1e-2
     noise_multiplier: float = 3.0
     steps: int = 4

@@ -47,12 +47,12 @@ def smallest_noise(
     good = check_positive("guess", guess)
     good_cost = cost(good)
     bad, bad_cost = math.nan, math.nan
-    while not good_cost <= epsilon:
+    while not good_cost <= epsilon or good > _LARGEST_NOISE:  # a cost that is not a number fits no budget
+        if good > _LARGEST_NOISE:
+            raise BudgetError(f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}")
         bad, bad_cost = good, good_cost
         good *= _STRIDE
         good_cost = cost(good)
-        if good > _LARGEST_NOISE:
-            raise BudgetError(f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}")
     while math.isnan(bad):
         if good < _SMALLEST_NOISE:
             return good
