@@ -53,7 +53,7 @@ bench: $(VENV)/dev.stamp
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 reproduce: $(VENV)/dev.stamp
-	for script in experiments/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	$(BIN)/python -m experiments
 
 docs: $(VENV)/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

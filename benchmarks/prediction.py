@@ -4,7 +4,8 @@ Run with `python benchmarks/prediction.py`. Raw NumPy is what a careful user wou
 outputs by one matrix product in the model's own precision, softmax and one comparison for the sets; the outputs and
 their two ends for the intervals. No check of the input, and no care for the last bit of an interval's end. MAPIE and
 crepes wrap the same model as a scikit-learn estimator, which like all of them (and like dpscp) checks its input; a peer
-that is not installed is named and left out. `crepes` computes p-values, far slower: it gets a part of the rows, and its time is scaled up.
+that is not installed is named and left out. The sets of `crepes` come from p-values and take far longer: it gets a part
+of the rows, and its time is scaled up.
 
 Contenders take turns, and times are CPU times of the thread: other work on the machine changes the ratios little. The
 table prints the least disturbed (fastest) of the rounds in milliseconds, and ratios against raw NumPy.

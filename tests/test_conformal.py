@@ -26,6 +26,7 @@ from dpscp import (
     SeededWarning,
 )
 from dpscp.privacy import dpsgd_event, gaussian_event
+from dpscp.sets import residual_interval
 from dpscp.training import (
     DPSGD,
     FunctionModel,
@@ -288,6 +289,38 @@ class TestScores:
             regressor(QUICK_REGRESSION, conformity_score="cqr").fit(X, y)
         with pytest.raises(ValueError, match="one output"):
             regressor(DPSGD(loss="pinball", steps=5), guarantee="split").fit(X, y)
+
+
+class TestIntervalEnds:
+    """The ends are the outermost numbers whose rounded score is at most the threshold, in every corner of the floats."""
+
+    @staticmethod
+    def corners(rng, n=20_000):  # more than one chunk of rows
+        reach = np.abs(rng.normal(size=3)) * 2.0 ** rng.integers(-40, 40, 3)
+        near = rng.choice([-1, 1], n) * reach[0] * (1 + rng.integers(-4, 5, n) * 2.0**-52)
+        kinds = [
+            rng.normal(size=n) * 2.0 ** rng.integers(-60, 60, n),
+            near,
+            rng.integers(-40, 40, n) / 8,
+            np.zeros(n),
+            rng.normal(size=n).astype(np.float32).astype(float),
+        ]
+        return kinds[rng.integers(len(kinds))], np.append(reach, [0.125, 0.0, 1.0])
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_no_number_is_lost_and_none_too_many(self, seed):
+        centre, reach = self.corners(np.random.default_rng(seed))
+        low, high = np.moveaxis(residual_interval(centre, reach), 1, 0)
+        centre = centre[:, None]
+        assert (high - centre <= reach).all()
+        assert (np.nextafter(high, np.inf) - centre > reach).all()
+        assert (centre - low <= reach).all()
+        assert (centre - np.nextafter(low, -np.inf) > reach).all()
+
+    def test_infinite_thresholds_beside_finite_ones(self):
+        ends = residual_interval(np.array([0.0, 1e308]), np.array([1.0, np.inf]))
+        assert ends[:, :, 1].tolist() == [[-np.inf, np.inf]] * 2
+        assert ends[0, :, 0].tolist() == [-1.0, 1.0]
 
 
 class OwnMechanism:

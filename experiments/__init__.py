@@ -1,0 +1,1 @@
+"""The paper's numerical section, reproduced with public names only, beside the library's own methods."""

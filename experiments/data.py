@@ -1,0 +1,190 @@
+"""The data sets, through their ordinary loaders.
+
+``data=None`` uses the libraries' own cache or download, as on any user's machine. A directory is read as
+
+    scikit_learn_data/cal_housing_py3.pkz      scikit-learn's cache file
+    medmnist/bloodmnist.npz                    MedMNIST's file
+    features/bloodmnist_<backbone>_512.npz     features (n, 512) and labels, see features.py
+    adult/adult.data.gz, adult/adult.test.gz   UCI
+    bank/bank-additional-full.csv.gz           UCI
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Table", "adult", "bank", "blood_features", "blood_images", "housing"]
+
+Array = NDArray[Any]
+
+# Public facts about the two census-like tables: plausible ranges written down without looking at the records, and the
+# categories of their documentation (adult.names; the bank data's description).
+ADULT_NUMBERS = {
+    "age": (17, 90),
+    "education_num": (1, 16),
+    "capital_gain": (0, 20_000),
+    "capital_loss": (0, 4_000),
+    "hours_per_week": (1, 99),
+}
+ADULT_COLUMNS = (
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education_num",
+    "marital_status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital_gain",
+    "capital_loss",
+    "hours_per_week",
+    "native_country",
+    "income",
+)
+ADULT_CATEGORIES = {
+    "workclass": "Private, Self-emp-not-inc, Self-emp-inc, Federal-gov, Local-gov, State-gov, Without-pay, "
+    "Never-worked",
+    "marital_status": "Married-civ-spouse, Divorced, Never-married, Separated, Widowed, Married-spouse-absent, "
+    "Married-AF-spouse",
+    "occupation": "Tech-support, Craft-repair, Other-service, Sales, Exec-managerial, Prof-specialty, "
+    "Handlers-cleaners, Machine-op-inspct, Adm-clerical, Farming-fishing, Transport-moving, Priv-house-serv, "
+    "Protective-serv, Armed-Forces",
+    "relationship": "Wife, Own-child, Husband, Not-in-family, Other-relative, Unmarried",
+    "race": "White, Asian-Pac-Islander, Amer-Indian-Eskimo, Other, Black",
+    "sex": "Female, Male",
+}
+BANK_NUMBERS = {
+    "age": (17, 98),
+    "campaign": (1, 20),
+    "previous": (0, 7),
+    "emp.var.rate": (-4, 2),
+    "cons.price.idx": (92, 95),
+    "cons.conf.idx": (-51, -26),
+    "euribor3m": (0.5, 5.1),
+    "nr.employed": (4950, 5250),
+}
+BANK_CATEGORIES = {
+    "job": "admin., blue-collar, entrepreneur, housemaid, management, retired, self-employed, services, student, "
+    "technician, unemployed",
+    "marital": "divorced, married, single",
+    "education": "basic.4y, basic.6y, basic.9y, high.school, illiterate, professional.course, university.degree",
+    "default": "no, yes",
+    "housing": "no, yes",
+    "loan": "no, yes",
+    "contact": "cellular, telephone",
+    "month": "jan, feb, mar, apr, may, jun, jul, aug, sep, oct, nov, dec",
+    "day_of_week": "mon, tue, wed, thu, fri",
+    "poutcome": "failure, nonexistent, success",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows, targets, and public bounds of every feature where they are known."""
+
+    X: Array
+    y: Array
+    bounds: tuple[Array, Array] | None = None
+
+
+@lru_cache(maxsize=1)
+def housing(data: Path | None) -> Table:
+    """California Housing, 20,640 x 8, target in units of $100,000."""
+    from sklearn.datasets import fetch_california_housing
+
+    if data is None:
+        loaded = fetch_california_housing()
+    else:
+        loaded = fetch_california_housing(data_home=str(data / "scikit_learn_data"), download_if_missing=False)
+    return Table(np.asarray(loaded.data, float), np.asarray(loaded.target, float))
+
+
+@lru_cache(maxsize=2)
+def blood_features(data: Path | None, backbone: str) -> Table:
+    """BloodMNIST as (17092, 512) features of a frozen network and 8 labels, in the order of the features file."""
+    from experiments import features
+
+    if data is None:
+        path = features.extract(backbone, None)
+    else:
+        path = data / "features" / f"bloodmnist_{backbone}_512.npz"
+        if not path.exists():
+            path = features.extract(backbone, data)
+    with np.load(path) as file:
+        return Table(file["features"].astype(np.float32), file["labels"].astype(np.int64).ravel())
+
+
+def blood_images(data: Path | None) -> Table:
+    """BloodMNIST images (17092, 28, 28, 3) and labels, train, validation and test part one after the other."""
+    path = Path.home() / ".medmnist" / "bloodmnist.npz" if data is None else data / "medmnist" / "bloodmnist.npz"
+    if not path.exists():
+        raise FileNotFoundError(
+            "bloodmnist.npz is not there: get it from MedMNIST (https://medmnist.com), or pass --data with a folder "
+            "that holds medmnist/bloodmnist.npz"
+        )
+    with np.load(path) as file:
+        parts = ("train", "val", "test")
+        return Table(
+            np.concatenate([file[f"{part}_images"] for part in parts]),
+            np.concatenate([file[f"{part}_labels"] for part in parts]).astype(np.int64).ravel(),
+        )
+
+
+@lru_cache(maxsize=1)
+def adult(data: Path | None) -> Table:
+    """Adult, 48,842 people: is income above 50K? An unknown category is all zeros."""
+    import pandas as pd
+
+    if data is None:
+        from sklearn.datasets import fetch_openml
+
+        frame = fetch_openml("adult", version=2, as_frame=True).frame
+        frame.columns = [
+            c.replace("-", "_").replace("class", "income") if c == "class" else c.replace("-", "_") for c in frame
+        ]
+    else:
+        read = {"header": None, "names": list(ADULT_COLUMNS), "skipinitialspace": True}
+        parts = [pd.read_csv(data / "adult" / name, **read) for name in ("adult.data.gz", "adult.test.gz")]
+        # the test file opens with a remark instead of a record
+        frame = pd.concat(parts)
+        frame = frame[frame["income"].notna()]
+    y = frame["income"].astype(str).str.startswith(">50K").to_numpy().astype(np.int64)
+    return _encoded(frame, y, ADULT_NUMBERS, ADULT_CATEGORIES)
+
+
+@lru_cache(maxsize=1)
+def bank(data: Path | None) -> Table:
+    """Bank Marketing, 41,188 calls: does the client subscribe? Without the call's duration, known only afterwards."""
+    import pandas as pd
+
+    if data is None:
+        raise FileNotFoundError(
+            "Bank Marketing has no loader of its own: pass --data with a folder that holds "
+            "bank/bank-additional-full.csv.gz (UCI, data set 222)"
+        )
+    frame = pd.read_csv(data / "bank" / "bank-additional-full.csv.gz", sep=";")
+    y = (frame["y"] == "yes").to_numpy().astype(np.int64)
+    return _encoded(frame, y, BANK_NUMBERS, BANK_CATEGORIES)
+
+
+def _encoded(frame: Any, y: Array, numbers: dict[str, tuple[float, float]], categories: dict[str, str]) -> Table:
+    """Numbers clipped to their public ranges, categories as indicators; nothing is learned from the records."""
+    columns, low, high = [], [], []
+    for name, (least, most) in numbers.items():
+        values = frame[name].astype(float).to_numpy()
+        columns.append(np.clip(np.nan_to_num(values, nan=least), least, most))
+        low.append(float(least))
+        high.append(float(most))
+    for name, listed in categories.items():
+        values = frame[name].astype(str).str.strip()
+        for value in listed.split(", "):
+            columns.append((values == value).to_numpy().astype(float))
+            low.append(0.0)
+            high.append(1.0)
+    return Table(np.column_stack(columns), y, (np.array(low), np.array(high)))

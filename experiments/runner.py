@@ -1,0 +1,304 @@
+"""Runs the trials of a study: in parallel processes, resumable, deterministic for a seed.
+
+Every finished task is appended to one JSON-lines file for its study, under a key that is a hash of everything that
+decides its outcome: study, kind, configuration, trial, seed, library version. A killed run continues where it stopped,
+and results of another configuration are never picked up. Randomness comes from the key's parts, never from the order or
+the number of the processes.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dpscp
+
+__all__ = ["Header", "Options", "Outcome", "Study", "Task", "run_study", "seed_of"]
+
+Row = dict[str, Any]
+DELTA = 1e-5
+ALPHA = 0.1
+EPSILONS = (0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line decides."""
+
+    trials: int = 30
+    quick: bool = False
+    seed: int = 0
+    workers: int = 2
+    data: Path | None = None
+    results: Path = Path("results")
+    cache: Path = Path("build/experiments")
+    fresh: bool = False
+    kinds: tuple[str, ...] = ()
+
+    def trials_of(self, wanted: int, quick: int = 3) -> int:
+        """The trials of a part that asks for ``wanted`` in a full run and for ``quick`` in a quick one.
+
+        Never more than the command line allows.
+        """
+        return min(quick if self.quick else wanted, self.trials)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of work: everything in here, and nothing else, decides its result."""
+
+    study: str
+    kind: str
+    trial: int
+    seed: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """A hash of all that decides the result, the library's version included."""
+        parts = {
+            "study": self.study,
+            "kind": self.kind,
+            "trial": self.trial,
+            "seed": self.seed,
+            "config": dict(self.config),
+            "library": dpscp.__version__,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rows of a finished task, the processor time they took, and the state of the code that made them."""
+
+    task: Task
+    rows: Sequence[Row]
+    seconds: float
+    source: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class Header:
+    """Where a result comes from."""
+
+    command: str
+    seed: int
+    commit: str
+    date: str
+    machine: str
+    cpu_minutes: float
+    sources: int
+
+    def lines(self) -> list[str]:
+        """Markdown lines for the top of a page."""
+        out = [
+            f"- command: `{self.command}`, seed {self.seed}",
+            f"- commit {self.commit}, dpscp {dpscp.__version__}, {self.date}",
+            f"- machine: {self.machine}; {self.cpu_minutes:.1f} minutes of one core for all tasks of this study",
+        ]
+        if self.sources > 1:
+            out.append(f"- tasks were computed under {self.sources} states of the library's source code")
+        return out
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: which tasks it has, how one is run (a top-level function), and how all of them are told."""
+
+    name: str
+    tasks: Callable[[Options], list[Task]]
+    run: Callable[[Task, Path | None], list[Row]]
+    report: Callable[[list[Outcome], Header, Options], None]
+
+
+def seed_of(*parts: Any) -> int:
+    """A 31-bit seed that is a fixed function of its parts."""
+    entropy = [zlib.crc32(str(part).encode()) for part in parts]
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)
+
+
+def run_study(study: Study, options: Options, command: str) -> list[Outcome]:
+    """Run what is not in the cache yet, report on everything, and return the outcomes in the order of the tasks.
+
+    With ``options.kinds`` only tasks of these kinds are run, and nothing is reported.
+    """
+    tasks = [task for task in study.tasks(options) if not options.kinds or task.kind in options.kinds]
+    store = Cache(options.cache / f"{study.name}.jsonl")
+    if options.fresh:
+        store.path.unlink(missing_ok=True)
+    done = store.read()
+    waiting = [task for task in tasks if task.key not in done]
+    with Bar(study.name, len(tasks), len(tasks) - len(waiting)) as bar:
+        for task, record in _execute(study, waiting, options):
+            store.append(record)
+            done[task.key] = record
+            bar.advance()
+    parts = ("rows", "seconds", "source", "commit")
+    outcomes = [Outcome(task, *(done[task.key][part] for part in parts)) for task in tasks]
+    if not options.kinds:
+        study.report(outcomes, header(command, options, outcomes), options)
+    return outcomes
+
+
+def _execute(study: Study, tasks: Sequence[Task], options: Options) -> Iterator[tuple[Task, dict[str, Any]]]:
+    if options.workers <= 1 or len(tasks) <= 1:
+        for task in tasks:
+            yield task, _work(study.run.__module__, task, options.data)
+        return
+    # spawn: a fresh interpreter in each process, so that results cannot depend on what the parent did before
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        futures: dict[Future[dict[str, Any]], Task] = {
+            pool.submit(_work, study.run.__module__, task, options.data): task for task in tasks
+        }
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _work(module: str, task: Task, data: Path | None) -> dict[str, Any]:
+    """Run one task in this process."""
+    started = time.process_time()
+    rows = import_module(module).run(task, data)
+    return {
+        "key": task.key,
+        "study": task.study,
+        "kind": task.kind,
+        "trial": task.trial,
+        "seed": task.seed,
+        "config": dict(task.config),
+        "source": source_digest(),
+        "commit": _commit(),
+        "seconds": time.process_time() - started,
+        "rows": rows,
+    }
+
+
+class Cache:
+    """An append-only file of finished tasks; a line cut short by a kill is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Finished tasks by key."""
+        records: dict[str, dict[str, Any]] = {}
+        if not self.path.exists():
+            return records
+        for line in self.path.read_text().splitlines():
+            try:
+                record = json.loads(line)
+                records[record["key"]] = record
+            except (json.JSONDecodeError, KeyError, TypeError):
+                continue
+        return records
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one finished task; on disk before this returns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            file.seek(0, os.SEEK_END)
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+            file.write(json.dumps(record).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class Bar:
+    """A progress bar on standard error, silent when that is not a terminal."""
+
+    def __init__(self, name: str, total: int, done: int) -> None:
+        self.name, self.total, self.done = name, total, done
+        self.first, self.started = done, time.monotonic()
+        self.shown = sys.stderr.isatty()
+
+    def __enter__(self) -> "Bar":
+        self._show()
+        return self
+
+    def advance(self) -> None:
+        """One more task is finished."""
+        self.done += 1
+        self._show()
+
+    def _show(self) -> None:
+        if not self.shown or not self.total:
+            return
+        filled = 30 * self.done // self.total
+        fresh, spent = self.done - self.first, time.monotonic() - self.started
+        left = f", {spent / fresh * (self.total - self.done) / 60:.1f} min left" if fresh else ""
+        print(
+            f"\r{self.name:18s} [{'#' * filled}{'.' * (30 - filled)}] {self.done}/{self.total}{left}   ",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            print(file=sys.stderr)
+
+
+@cache
+def source_digest() -> str:
+    """A fingerprint of the library's source files, kept with every result."""
+    digest = hashlib.sha256()
+    root = Path(dpscp.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def header(command: str, options: Options, outcomes: Iterable[Outcome]) -> Header:
+    """Command, seed, commit, date and machine of this run."""
+    outcomes = list(outcomes)
+    return Header(
+        command=command,
+        seed=options.seed,
+        commit=", ".join(sorted({o.commit for o in outcomes})) or _commit(),
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=_machine(),
+        cpu_minutes=sum(o.seconds for o in outcomes) / 60,
+        sources=len({o.source for o in outcomes}),
+    )
+
+
+@cache
+def _commit() -> str:
+    root = Path(__file__).parent
+    answer = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return answer.stdout.strip() if answer.returncode == 0 else "unknown"
+
+
+def _machine() -> str:
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{name}, {os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}"

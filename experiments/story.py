@@ -1,0 +1,292 @@
+"""results/README.md: the whole story on one page, every number read from the CSV files beside it."""
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.paper_tables import PRINTED_TRIALS, printed
+from experiments.runner import EPSILONS
+from experiments.tables import NAMES, grid, standard_errors
+
+__all__ = ["write_story"]
+
+Line = dict[str, str]
+SETS = {
+    "housing": "California Housing (width)",
+    "bloodmnist": "BloodMNIST, high-resolution features (size)",
+    "bloodmnist_vgg16": "BloodMNIST, VGG features (size)",
+    "adult": "Adult (size)",
+    "bank": "Bank Marketing (size)",
+}
+STUDIES = (*SETS, "synthetic_scaling", "validity_map", "stability", "quantile_failures", "sharpness")
+LARGEST_MAPPED_BUDGET = 8.0
+
+
+def write_story(results: Path) -> bool:
+    """Write the page if every study has left its table; say whether it did."""
+    if not all((results / f"{name}.csv").exists() for name in STUDIES):
+        return False
+    tables = {name: _read(results / f"{name}.csv") for name in STUDIES}
+    blocks = [
+        _opening(results, tables),
+        "## Housing\n\n" + _main_table(tables["housing"], "housing"),
+        _housing_match(tables["housing"]),
+        "![Housing](housing.png)",
+        "## BloodMNIST\n\n" + _main_table(tables["bloodmnist"], "bloodmnist"),
+        _blood_match(tables),
+        "![BloodMNIST](bloodmnist.png)",
+        "## Where full-data reuse wins, and where it does not\n\n" + _honest(tables),
+        _map(tables["validity_map"]),
+        "![coverage against the training budget](validity_map.png)",
+        _scaling(tables["synthetic_scaling"]),
+        "![scaling with n](synthetic_scaling.png)",
+        _small_studies(tables),
+        "![coupled trainings](stability.png)",
+        (Path(__file__).parent / "unprinted_settings.md").read_text().strip(),
+        _missing(tables),
+    ]
+    (results / "README.md").write_text("\n\n".join(block for block in blocks if block).rstrip() + "\n")
+    return True
+
+
+def _read(path: Path) -> list[Line]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _find(rows: Sequence[Line], method: str, epsilon: float | None, share: str = "0.5", n: int | None = None) -> Line:
+    wanted = "" if epsilon is None else f"{epsilon:g}"
+    for row in rows:
+        if row["method"] != method or row["epsilon"] != wanted or (n is not None and row["n"] != str(n)):
+            continue
+        if method not in ("dp-scp-f", "dp-scp-a") or row["train_share"] in (share, ""):
+            return row
+    raise KeyError(f"{method} at {epsilon} is not in the table")
+
+
+def _shown(row: Line) -> str:
+    return "infinite" if row["size"] == "inf" else f"{float(row['size']):.3f} ({float(row['coverage']):.3f})"
+
+
+def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
+    gains = []
+    for name in ("housing", "bloodmnist"):
+        for epsilon in EPSILONS:
+            ours, theirs = _find(tables[name], "default", epsilon), _find(tables[name], "dp-scp-f", epsilon)
+            gains.append(100 * (1 - float(ours["size"]) / float(theirs["size"])))
+    minutes = []
+    for name in STUDIES:
+        found = re.search(r"([\d.]+) minutes of one core", (results / f"{name}.md").read_text())
+        minutes.append(0.0 if found is None or name == "bloodmnist_vgg16" else float(found.group(1)))
+    source = (results / "housing.md").read_text().split("\n")[2:5]
+    opacus = ""
+    if (results / "opacus_time.md").exists():
+        last = (results / "opacus_time.md").read_text().strip().split("\n")[-1].split("|")
+        opacus = (
+            f" The private trainings of the paper's three tables alone take {float(last[6]):.1f} hours of one core "
+            f"here, and would take {float(last[5]):.0f} under Opacus ([measured step times](opacus_time.md))."
+        )
+    return "\n".join(
+        [
+            "# Results",
+            "",
+            "The paper's numerical section run again with the library's public names, beside what the library does "
+            "when asked for nothing but a budget. Certified means: proven for finite samples, whatever the data. "
+            "In all tables the target coverage is 0.90 and delta is 1e-5; cells are size (coverage).",
+            "",
+            f"**In one line:** the certified default is {min(gains):.0f} to {max(gains):.0f} % smaller than the "
+            "paper's DP-SCP-F on the same splits and features. Most of that comes from better private training and "
+            "a sharper noise correction; reusing all records for calibration is worth a few percent more, at small "
+            "budgets.",
+            "",
+            *source,
+            f"- all studies: {sum(minutes):.0f} minutes of one core, half of that on two.{opacus}",
+            "- make the page again: `python -m experiments` (30 trials), `python -m experiments --quick` (3 trials)",
+            "- one page for each study: "
+            + ", ".join(f"[{name}]({name}.md)" for name in STUDIES)
+            + "; the same numbers as CSV beside them",
+        ]
+    )
+
+
+def _main_table(rows: list[Line], study: str) -> str:
+    head = ["", *(f"eps {e:g}" for e in EPSILONS)]
+    body = []
+    for method in ("dp-scp-f", "dp-scp-a", "dp-split"):
+        own = [_find(rows, method, e) for e in EPSILONS]
+        paper = [f"{float(r['paper_size']):.3f} ({float(r['paper_coverage']):.3f})" for r in own]
+        body.append([f"{NAMES[method]}, printed in the paper", *paper])
+        body.append([f"{NAMES[method]}, ours, the paper's settings", *map(_shown, own)])
+    library = ("default", "split", "universal", "stability", "corrected")
+    body += [[f"**{NAMES[method]}**", *(_shown(_find(rows, method, e)) for e in EPSILONS)] for method in library]
+    for method in ("naive-full", "split-cp"):
+        one = _find(rows, method, None)
+        paper = printed(study, method, None, None, int(one["n"]))
+        assert paper is not None
+        body.append([NAMES[method], f"{_shown(one)}; paper {paper.size:.3f} ({paper.coverage:.3f})", "", ""])
+    return "\n".join(grid(head, body))
+
+
+def _housing_match(rows: list[Line]) -> str:
+    known = [r for r in rows if r["paper_size"]]
+    near_coverage = near_size = 0
+    worst_coverage, worst_size = 0.0, 0.0
+    outside = []
+    for r in known:
+        share = float(r["train_share"]) if r["train_share"] else None
+        epsilon = float(r["epsilon"]) if r["epsilon"] else None
+        paper = printed("housing", r["method"], epsilon, share, int(r["n"]))
+        assert paper is not None
+        gap = float(r["coverage"]) - paper.coverage
+        ratio = float(r["size"]) / paper.size - 1
+        errors = standard_errors(
+            float(r["size"]), float(r["size_sd"] or "nan"), int(r["trials"]), paper.size, paper.size_sd
+        )
+        fits = abs(ratio) <= 0.03 or (errors is not None and abs(errors) <= 3)
+        near_coverage += abs(gap) <= 0.004 + 5e-4
+        near_size += fits
+        worst_coverage, worst_size = max(worst_coverage, abs(gap)), max(worst_size, abs(ratio))
+        if not fits or abs(gap) > 0.004 + 5e-4:
+            label = f"{NAMES[r['method']]} eps {r['epsilon'] or '-'} p {r['train_share'] or '-'}"
+            outside.append(f"{label} ({gap:+.3f}, {100 * ratio:+.1f} %)")
+    text = (
+        f"Of the paper's {len(known)} printed rows, {near_coverage} coverages agree within 0.004 (and its rounding) "
+        f"and {near_size} widths within 3 % or 3 combined standard errors; the largest differences are "
+        f"{worst_coverage:.4f} and {100 * worst_size:.1f} %."
+    )
+    return text + (f" Outside: {'; '.join(outside)}." if outside else "") + " [All rows](housing.md)."
+
+
+def _blood_match(tables: dict[str, list[Line]]) -> str:
+    out = []
+    for name in ("bloodmnist", "bloodmnist_vgg16"):
+        rows = tables[name]
+        ordered = all(
+            float(_find(rows, "dp-scp-a", e)["size"])
+            < float(_find(rows, "dp-scp-f", e)["size"])
+            < float(_find(rows, "dp-split", e)["size"])
+            for e in EPSILONS
+        )
+        gains = {
+            m: " / ".join(
+                f"{100 * (1 - float(_find(rows, m, e)['size']) / float(_find(rows, 'dp-scp-f', e)['size'])):.0f}"
+                for e in EPSILONS
+            )
+            for m in ("corrected", "default")
+        }
+        out.append(
+            f"{SETS[name].split(', ')[1].replace(' (size)', '')}: the paper's ordering A < F < DP-Split "
+            f"{'holds at every epsilon' if ordered else 'does not hold everywhere'}; sets smaller than "
+            f"paper-faithful DP-SCP-F on the same features by {gains['corrected']} % (`corrected`) and "
+            f"{gains['default']} % (`default`) at epsilon .5 / 1 / 2"
+        )
+    digits = same = 0
+    for r in tables["bloodmnist"]:
+        if r["paper_size"] and r["count_noise"]:
+            share = float(r["train_share"]) if r["train_share"] else None
+            paper = printed("bloodmnist", r["method"], float(r["epsilon"]), share, int(r["n"]))
+            assert paper is not None
+            digits += 2
+            same += f"{float(r['train_epsilon']):.3f}" == f"{paper.train_epsilon:.3f}"
+            same += f"{float(r['count_noise']):.2f}" == f"{paper.count_noise:.2f}"
+    return (
+        "**These are not the paper's features** (its ImageNet ResNet-18 weights were not at hand): the table uses "
+        "EfficientNet-Lite0 features of the 224-pixel images; [a second page](bloodmnist_vgg16.md) uses VGG-16 "
+        "features of the 28-pixel images. Sizes compare methods on the same features, not with the printed ones. "
+        + ". ".join(out)
+        + f". Accounting: {same} of {digits} printed digits (train epsilon, count noise) are equal."
+    )
+
+
+def _honest(tables: dict[str, list[Line]]) -> str:
+    head = ["size (coverage)", "eps", "split, certified", "universal, certified", "corrected, not proven", "smallest"]
+    body = []
+    wins = {"split": 0, "universal": 0, "corrected": 0}
+    certified = {"split": 0, "universal": 0}
+    for name, title in SETS.items():
+        for epsilon in EPSILONS:
+            rows = {m: _find(tables[name], m, epsilon) for m in wins}
+            best = min(rows, key=lambda m: float(rows[m]["size"]))
+            wins[best] += 1
+            certified[min(certified, key=lambda m: float(rows[m]["size"]))] += 1
+            body.append([title, f"{epsilon:g}", *(_shown(r) for r in rows.values()), best])
+    total = len(body)
+    return (
+        "\n".join(grid(head, body))
+        + f"\n\nOn these {total} rows the certified full-data rule (Result B) beats the certified split "
+        f"{certified['universal']} times: its price grows with the training budget. The unproven full-data rule "
+        f"(`corrected`) has the smallest sets {wins['corrected']} times and the split {wins['split']} times. So an "
+        "optimised private split, each part with the whole budget, is the baseline to beat, far stronger than the "
+        "paper's DP-Split; full-data reuse pays at strong privacy, where a held-out part is too small for its own "
+        "noise, and with a proof only there."
+    )
+
+
+def _map(rows: list[Line]) -> str:
+    made = min(int(r["n"]) for r in rows)
+    at = {m: _find(rows, m, LARGEST_MAPPED_BUDGET, n=made) for m in ("dp-scp-a", "dp-scp-f", "universal", "split")}
+    low = {m: _find(rows, m, 0.25, n=max(int(r["n"]) for r in rows)) for m in ("universal", "split")}
+    return (
+        "## Where the uncorrected rules break\n\nOn a task made to overfit, a training budget of "
+        f"{LARGEST_MAPPED_BUDGET:g} lets DP-SCP-A cover {float(at['dp-scp-a']['coverage']):.3f} and DP-SCP-F "
+        f"{float(at['dp-scp-f']['coverage']):.3f} instead of 0.90, while the certified rules hold: universal "
+        f"{float(at['universal']['coverage']):.3f} (at size {float(at['universal']['size']):.2f} of 4) and split "
+        f"{float(at['split']['coverage']):.3f}. On BloodMNIST features a linear head overfits little and A stays "
+        "near its level. At a training budget of 0.25 there, the certified full-data rule has size "
+        f"{float(low['universal']['size']):.2f} against {float(low['split']['size']):.2f} for the split."
+    )
+
+
+def _scaling(rows: list[Line]) -> str:
+    known = [r for r in rows if r["paper_size"]]
+    worst = max(abs(float(r["size"]) / float(r["paper_size"]) - 1) for r in known)
+    ratios = []
+    for method in ("dp-scp-f", "dp-scp-a", "dp-split"):
+        for epsilon in EPSILONS:
+            ends = [_find(rows, method, epsilon, n=n) for n in (10_000, 30_000)]
+            ours = float(ends[1]["size"]) / float(ends[0]["size"])
+            paper = float(ends[1]["paper_size"]) / float(ends[0]["paper_size"])
+            ratios.append(abs(ours / paper - 1))
+    return (
+        "## Scaling with the sample size\n\nThe paper's pool has an unknown seed; over six pools every size is "
+        f"within {100 * worst:.0f} % of the printed one, and the size at 30,000 over the size at 10,000 within "
+        f"{100 * max(ratios):.1f} %. Which printed sizes lie inside the range of the pools: "
+        "[page](synthetic_scaling.md)."
+    )
+
+
+def _small_studies(tables: dict[str, list[Line]]) -> str:
+    gap = max(float(r["size"]) for r in tables["stability"] if r["method"] == "stability-gap")
+    error = min(float(r["size"]) for r in tables["stability"] if r["method"] == "estimation-error")
+    midpoint = [1 - float(r["coverage"]) for r in tables["quantile_failures"] if r["method"] == "dp-split"]
+    union = [1 - float(r["coverage"]) for r in tables["quantile_failures"] if r["method"] == "dp-scp-f"]
+    plain = " / ".join(f"{float(_find(tables['sharpness'], 'dp-scp-a', e)['coverage']):.3f}" for e in EPSILONS)
+    inner = " / ".join(f"{float(_find(tables['sharpness'], 'universal', e)['coverage']):.3f}" for e in EPSILONS)
+    return (
+        "## Three small studies\n\n- [Stability](stability.md): two coupled trainings that differ by one record "
+        f"end at most {gap:.3f} apart on average, while the estimate is {error:.2f} or more from the truth.\n- "
+        "[Midpoint rule](quantile_failures.md): in the paper's two examples (and one with more records) the noisy "
+        f"midpoint ends below the quantile with probability {min(midpoint):.2f} to {max(midpoint):.2f}; the "
+        f"right-endpoint rule with its buffer with at most {max(union):.3f} (promised: 0.05).\n- "
+        f"[Sharpness](sharpness.md): on the hard instance of Theorem 2 coverage falls to {plain} at epsilon .5 / 1 "
+        f"/ 2 without correction and is {inner} with Result B."
+    )
+
+
+def _missing(tables: dict[str, list[Line]]) -> str:
+    short = []
+    for name, rows in tables.items():
+        counts = sorted({int(r["trials"]) for r in rows})
+        if name not in ("stability", "sharpness", "quantile_failures") and counts[0] < PRINTED_TRIALS:
+            short.append(
+                f"{name}: {counts[0]} to {counts[-1]} trials" if len(counts) > 1 else f"{name}: {counts[0]} trials"
+            )
+    text = (
+        "## What is missing\n\n- ResNet-18 features: `python -m experiments.features resnet18` extracts them where "
+        "torchvision's weights can be downloaded; then add the backbone to `experiments/bloodmnist.py`.\n- The "
+        "paper's standardisation with the pool's own statistics is not private. It is used where its rows are "
+        "reproduced and, for comparison, under the library's Housing rows; [housing.md](housing.md) has the "
+        "default with public bounds instead."
+    )
+    return text + ("\n- Fewer trials than the paper's 30: " + "; ".join(short) + "." if short else "")

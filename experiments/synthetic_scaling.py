@@ -1,0 +1,234 @@
+"""Experiment II: how sets shrink with the sample size, at three budgets.
+
+The paper draws from one fixed pool whose seed is not printed, so the trials are spread over several pools.
+
+Paper: Supplement S6.3 [app:exp2_n_scaling], tab:results_eps_0.5, tab:results_eps_1.0, tab:results_eps_2.0
+"""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import make_classification
+
+from experiments import plots, tables
+from experiments.faithful import Fold, PaperSettings, paper_rows, spending_table, standardised
+from experiments.library import classification_rows
+from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
+
+NAME = "synthetic_scaling"
+SIZES = (10_000, 15_000, 20_000, 25_000, 30_000)
+N_TEST = 2_000
+POOLS = 6
+N_CLASSES = 5
+SETTINGS = PaperSettings(
+    batch=32,
+    epochs=50,
+    hidden=(16, 16),
+    loss="cross_entropy",
+    n_classes=N_CLASSES,
+    score_range=(0.0, 1.0),
+    failure_probability=1e-7,
+)
+SHARES = (0.5,)
+# A few trials, each in a pool of its own: the library's fits on 30,000 records take longer than the paper's.
+LIBRARY_TRIALS = 3
+LIBRARY_METHODS = ("default", "corrected")
+
+
+def tasks(options: Options) -> list[Task]:
+    """For each trial and size: the paper's rows; for the first trials the library's as well."""
+    out = []
+    # a quick run looks at the two ends only
+    sizes = (SIZES[0], SIZES[-1]) if options.quick else SIZES
+    spending = {n: spending_table(SETTINGS, n, SHARES) for n in sizes}
+    for trial in range(options.trials):
+        for n in sizes:
+            config = {"n": n, "pool": trial % POOLS}
+            paper = {**config, "spending": spending[n], "settings": repr(SETTINGS)}
+            out.append(Task(NAME, "paper", trial, options.seed, paper))
+            if trial < options.trials_of(LIBRARY_TRIALS, quick=1):
+                out.append(Task(NAME, "library", trial, options.seed, config))
+    return out
+
+
+@lru_cache(maxsize=2)
+def pool(number: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """One fixed pool; ``number`` is make_classification's seed."""
+    X, y = make_classification(
+        n_samples=max(SIZES) + N_TEST,
+        n_features=10,
+        n_informative=10,
+        n_redundant=0,
+        n_classes=N_CLASSES,
+        class_sep=0.6,
+        flip_y=0.01,
+        random_state=number,
+    )
+    return X, y
+
+
+def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not loaded)
+    """One task."""
+    n = task.config["n"]
+    X, y = pool(task.config["pool"])
+    seed = seed_of(task.seed, NAME, task.trial, n)
+    order = np.random.default_rng(seed).permutation(len(X))
+    test, chosen = order[:N_TEST], order[N_TEST : N_TEST + n]
+    fold = Fold(X[chosen], y[chosen], X[test], y[test], standardise_rows=True, standardise_targets=False)
+    if task.kind == "paper":
+        rows = list(paper_rows(SETTINGS, fold, task.config["spending"], SHARES, seed))
+    else:
+        rows = []
+        train, held = standardised(fold.X, fold.X_test)
+        for epsilon in EPSILONS:
+            own = seed_of(seed, "library", epsilon)
+            rows += classification_rows(
+                train,
+                fold.y,
+                held,
+                fold.y_test,
+                epsilon=epsilon,
+                methods=LIBRARY_METHODS,
+                n_classes=N_CLASSES,
+                seed=own,
+                # standardised rows of ten features: five standard deviations hold nearly all of them
+                feature_bounds=(-5.0, 5.0),
+            )
+    return [{**row, "pool": task.config["pool"]} for row in rows]
+
+
+def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
+    """CSV, page and pictures."""
+    rows = tables.rows_of(outcomes)
+    summaries = tables.summarise(rows, NAME)
+    tables.write_csv(options.results / f"{NAME}.csv", summaries)
+    methods = ("dp-scp-f", "dp-scp-a", "dp-split", *LIBRARY_METHODS)
+    panels: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
+    for epsilon in EPSILONS:
+        name = f"epsilon {epsilon:g}"
+        panels[name], dotted[name] = {}, {}
+        for method in methods:
+            line = [s for s in summaries if s.method == method and s.epsilon == epsilon]
+            if line:
+                errors = [2 * (s.size_sd or 0) / np.sqrt(s.trials) for s in line]
+                panels[name][method] = ([s.n for s in line], [s.size for s in line], errors)
+            known = [s for s in line if s.paper is not None]
+            if known:
+                dotted[name][method] = ([s.n for s in known], [s.paper.size for s in known if s.paper])
+    plots.lines(
+        options.results / f"{NAME}.png",
+        "Experiment II: set size against n (dotted: printed in the paper, one pool of unknown seed)",
+        panels,
+        x_name="records",
+        y_name="mean set size",
+        dotted=dotted,
+    )
+    tables.write_page(
+        options.results / f"{NAME}.md",
+        "Synthetic experiment II: scaling with the sample size",
+        header,
+        [
+            f"Pools: make_classification with seeds 0 to {POOLS - 1}, the trials spread over them (the paper has one "
+            "pool, whose seed is not printed). `size range` is the smallest and largest mean over the trials of one "
+            "pool.",
+            "![scaling](synthetic_scaling.png)",
+            "## Size at 30,000 over size at 10,000",
+            "\n".join(_ratios(summaries)),
+            "## Every printed row",
+            "\n".join(_printed(summaries, rows)),
+            "## The library",
+            f"`default` and `corrected`, one trial in each of {LIBRARY_TRIALS} pools, under the same standardisation:",
+            "\n".join(_library(summaries)),
+        ],
+    )
+
+
+def _pool_range(rows: list[Row], s: tables.Summary) -> tuple[float, float]:
+    sizes: dict[int, list[float]] = {}
+    for row in rows:
+        if (row["method"], row["epsilon"], row["n"]) == (s.method, s.epsilon, s.n):
+            sizes.setdefault(row["pool"], []).append(row["size"])
+    means = [float(np.mean(v)) for v in sizes.values()]
+    return min(means), max(means)
+
+
+def _ratios(summaries: list[tables.Summary]) -> list[str]:
+    body = []
+    for epsilon in EPSILONS:
+        for method in ("dp-scp-f", "dp-scp-a", "dp-split"):
+            ends = [
+                next(s for s in summaries if (s.method, s.epsilon, s.n) == (method, epsilon, n))
+                for n in (SIZES[0], SIZES[-1])
+            ]
+            assert all(s.paper is not None for s in ends)
+            ours = ends[1].size / ends[0].size  # type: ignore[operator]
+            paper = ends[1].paper.size / ends[0].paper.size  # type: ignore[union-attr]
+            body.append(
+                [
+                    tables.NAMES[method],
+                    f"{epsilon:g}",
+                    f"{paper:.3f}",
+                    f"{ours:.3f}",
+                    f"{100 * (ours / paper - 1):+.1f}",
+                ]
+            )
+    return tables.grid(["method", "eps", "paper", "ours", "diff %"], body)
+
+
+def _printed(summaries: list[tables.Summary], rows: list[Row]) -> list[str]:
+    head = [
+        "n",
+        "method",
+        "eps",
+        "coverage: paper",
+        "ours",
+        "size: paper",
+        "ours",
+        "diff %",
+        "size range over pools",
+        "paper inside",
+    ]
+    body = []
+    for s in (s for s in summaries if s.paper is not None):
+        assert s.paper is not None
+        low, high = _pool_range(rows, s)
+        body.append(
+            [
+                str(s.n),
+                tables.NAMES[s.method],
+                f"{s.epsilon:g}",
+                tables.number(s.paper.coverage, s.paper.coverage_sd),
+                tables.number(s.coverage, s.coverage_sd),
+                tables.number(s.paper.size, s.paper.size_sd),
+                tables.number(s.size, s.size_sd),
+                f"{100 * (s.size / s.paper.size - 1):+.1f}",  # type: ignore[operator]
+                f"{low:.2f} to {high:.2f}",
+                "yes" if low <= s.paper.size <= high else "no",
+            ]
+        )
+    return tables.grid(head, body)
+
+
+def _library(summaries: list[tables.Summary]) -> list[str]:
+    head = ["n", "method", "eps", "coverage", "size", "singletons", "trials"]
+    body = [
+        [
+            str(s.n),
+            tables.NAMES[s.method],
+            f"{s.epsilon:g}",
+            tables.number(s.coverage, s.coverage_sd),
+            tables.number(s.size, s.size_sd),
+            tables.number(s.informativeness, s.informativeness_sd),
+            str(s.trials),
+        ]
+        for s in summaries
+        if s.method in LIBRARY_METHODS
+    ]
+    return tables.grid(head, body)
+
+
+STUDY = Study(NAME, tasks, run, report)
