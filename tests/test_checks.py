@@ -105,7 +105,9 @@ def test_scores_pass_unchanged(dtype):
 
 
 @pytest.mark.parametrize(
-    "bad", [["a", "b"], [True, False], [1j], [None, 1.0], [object()], np.array(["2020-01-01"], "M8[D]")], ids=repr
+    "bad",
+    [["a", "b"], [True, False], [1j], [None, 1.0], [object()], np.array(["2020-01-01"], "M8[D]")],
+    ids=["texts", "booleans", "complex", "none", "objects", "dates"],
 )
 def test_scores_must_be_real(bad):
     with pytest.raises(TypeError, match="scores must be real numbers"):
