@@ -11,6 +11,7 @@ import io
 import json
 import os
 import tempfile
+import tokenize
 import zipfile
 from collections.abc import Mapping
 from os import PathLike
@@ -87,7 +88,17 @@ def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDAr
             f"{os.fspath(path)!r} has format version {error.version!r}, this release reads up to {FORMAT_VERSION}: "
             "update dpscp"
         ) from None
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError, RecursionError) as error:
+    except (
+        zipfile.BadZipFile,
+        SyntaxError,
+        tokenize.TokenError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        RecursionError,
+    ) as error:
         reason = str(error) if isinstance(error, ValueError) else "it is truncated or not a dpscp model"
         raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {reason}") from None
     except (NotImplementedError, RuntimeError, OverflowError, MemoryError, OSError) as error:

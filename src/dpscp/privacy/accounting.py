@@ -29,7 +29,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dpscp._checks import check_choice, check_probability, real_number
-from dpscp.privacy.events import ApproximateDpEvent, DiscreteGaussianDpEvent, possible_histories
+from dpscp.privacy.events import (
+    ApproximateDpEvent,
+    DiscreteGaussianDpEvent,
+    frozen_event,
+    possible_histories,
+    require_event,
+)
 from dpscp.privacy.tradeoff import (
     Tradeoff,
     epsilon_delta_tradeoff,
@@ -77,7 +83,12 @@ def is_private(event: DpEvent) -> bool:
 def epsilon_of(event: DpEvent, delta: float, accountant: str = "pld") -> float:
     """The smallest epsilon that ``accountant`` proves at ``delta``; infinite if a step is not private."""
     check_choice("accountant", accountant, ACCOUNTANTS)
-    delta = check_probability("delta", delta)
+    return _known_epsilon(frozen_event(require_event(event)), check_probability("delta", delta), accountant)
+
+
+@lru_cache(maxsize=512)
+def _known_epsilon(event: DpEvent, delta: float, accountant: str) -> float:
+    """A fit asks for the same total several times: for the budget, the ledger and the certificate."""
     if not is_private(event):
         return math.inf
     return max(_epsilon(history, delta, accountant) for history in possible_histories(event))
