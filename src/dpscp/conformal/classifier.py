@@ -1,0 +1,238 @@
+"""The private classifier with prediction sets."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+
+from dpscp._checks import check_choice
+from dpscp.budget import BudgetStore
+from dpscp.conformal.base import PrivateConformal, plain
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.records import checked_labels, checked_rows, class_list
+from dpscp.scores import (
+    aps_of_labels,
+    lac_of_labels,
+    raps_of_labels,
+    raps_range,
+)
+from dpscp.sets import label_set
+from dpscp.strategy import Request, Strategy, corrected_model_outputs
+from dpscp.training.mechanism import Model, Trained
+from dpscp.training.private_model import PrivateModel
+
+__all__ = ["PrivateConformalClassifier"]
+
+LABEL_SCORES: Mapping[str, Callable[..., NDArray[Any]]] = {
+    "lac": lac_of_labels,
+    "aps": aps_of_labels,
+    "raps": raps_of_labels,
+}
+
+
+class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ignore[misc]
+    """A differentially private classifier whose prediction sets hold the true label at a promised rate.
+
+    One call to ``fit`` trains a model under differential privacy on the rows, scores the same rows (or, with
+    ``guarantee="split"``, rows held out for it), and finds the threshold by a private search. The whole release is
+    (epsilon, delta)-differentially private for adding or removing one record, and ``certificate_`` says what is proven
+    about coverage and under which assumptions.
+
+    Parameters
+    ----------
+    estimator : None for the library's recipe; or a training mechanism such as ``dpscp.training.DPSGD``; or a
+        ``torch.nn.Module``; or a ``PrivateModel`` trained elsewhere.
+    epsilon, delta : the privacy budget of everything together.
+    confidence_level : the wanted coverage, or a list of levels that share the budget.
+    guarantee : ``"auto"`` (the certified one that public numbers predict to give the smallest sets), ``"universal"``,
+        ``"stability"``, ``"split"`` (certified), ``"corrected"``, ``"asymptotic"`` (not proven in finite samples) or
+        ``"finite"`` (the paper's buffered variant).
+    conformity_score : ``"lac"`` (1 - p_y), ``"aps"``, ``"raps"``, or a function of the probabilities (n, n_classes)
+        that returns a score between 0 and 1 for every label.
+    train_share : training gets (train_share * epsilon, delta) and calibration what the composition leaves; ``"auto"``
+        chooses from public numbers. Not used by ``"split"``, where each part gets the whole budget.
+    calibration_fraction : share of the records held out by ``guarantee="split"``.
+    feature_bound : public bound on the norm of a row; longer rows are scaled onto it. None, with no ``feature_bounds``:
+        every row is scaled to norm one.
+    feature_bounds : public (low, high) of the features, numbers or one for each; values are clipped and rescaled.
+    classes : the public list of labels. None declares the labels found in y public, with a warning.
+    groups : ``"label"`` for a threshold and a promise for each class; or a function of X that returns one of the public
+        ``group_values`` for each row; an unknown group gets full sets.
+    n_records : the public nominal number of records; None declares len(X) public.
+    accountant : ``"pld"`` (tight) or ``"rdp"``.
+    random_state : None for system entropy; an integer repeats the run and is NOT private.
+
+    Attributes
+    ----------
+    classes_, model_, threshold_ ((n_levels,) or (n_groups, n_levels)), ledger_, certificate_ (of the first level),
+    certificates_ (one for each level), n_features_in_, feature_names_in_
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_classification
+    >>> X, y = make_classification(6000, 10, n_informative=5, class_sep=2.0, random_state=0)
+    >>> clf = PrivateConformalClassifier(epsilon=2.0, delta=1e-5, classes=[0, 1], random_state=0)
+    >>> labels, sets = clf.fit(X[:5000], y[:5000]).predict_set(X[5000:])
+    >>> sets.shape, clf.ledger_.epsilon(1e-5) <= 2.0, clf.certificate_.coverage
+    ((1000, 2, 1), True, 0.9)
+
+    Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
+    """
+
+    _task = "classification"
+    _label_groups_hint = " or 'label'"
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        confidence_level: float | Sequence[float] = 0.9,
+        guarantee: str = "auto",
+        conformity_score: str | Callable[[NDArray[Any]], NDArray[Any]] = "lac",
+        train_share: float | str = 0.5,
+        calibration_fraction: float | str = "auto",
+        feature_bound: float | None = None,
+        feature_bounds: Any = None,
+        classes: Sequence[Any] | None = None,
+        groups: str | Callable[[Any], Any] | None = None,
+        group_values: Sequence[Any] | None = None,
+        n_records: int | None = None,
+        accountant: str = "pld",
+        random_state: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.epsilon = epsilon
+        self.delta = delta
+        self.confidence_level = confidence_level
+        self.guarantee = guarantee
+        self.conformity_score = conformity_score
+        self.train_share = train_share
+        self.calibration_fraction = calibration_fraction
+        self.feature_bound = feature_bound
+        self.feature_bounds = feature_bounds
+        self.classes = classes
+        self.groups = groups
+        self.group_values = group_values
+        self.n_records = n_records
+        self.accountant = accountant
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, *, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
+        """Train privately and calibrate; see the class for what is promised.
+
+        With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
+        the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
+        reservation has spent it.
+        """
+        if not callable(self.conformity_score):
+            check_choice("conformity_score", self.conformity_score, LABEL_SCORES)
+        self._forget()
+        rows = checked_rows(self, X, reset=True)
+        public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
+        request = self._request(rows, fit_params, classes=tuple(plain(c) for c in public), classes_found=found)
+        if found:
+            warnings.warn(
+                "classes was not given: the labels found in y are declared public; pass classes=[...] to keep a rare "
+                "label from telling that its record is there",
+                GuaranteeWarning,
+                stacklevel=2,
+            )
+        self._fit(X, rows, index, request, budget)
+        self.classes_ = public
+        return self
+
+    def _declared_classes(self) -> Sequence[Any] | None:
+        """The public labels: as given, or those of a model that was trained elsewhere."""
+        if self.classes is None and isinstance(self.estimator, PrivateModel):
+            return self.estimator.classes
+        return self.classes
+
+    def _groups(
+        self, X: Any, targets: NDArray[Any], request: Request
+    ) -> tuple[NDArray[np.int64], tuple[Any, ...] | None]:
+        if isinstance(self.groups, str) and self.groups == "label":
+            return targets, request.classes
+        return super()._groups(X, targets, request)
+
+    def _natural_score(self) -> bool:
+        return self.conformity_score == "lac"
+
+    def _check_outputs(self, model: Model, request: Request) -> None:
+        if model.task != "classification":
+            raise ValueError("estimator must train a classification model")
+        labels = request.classes or ()
+        if not isinstance(self.estimator, PrivateModel):
+            labels = tuple(range(len(labels)))  # training sees indices, see strategy
+        # another order or another number of columns would score one label with another one's probability
+        if tuple(model.classes or ()) != labels:
+            raise ValueError(
+                "the model must have one output for each of the declared classes, in their order; a model that was "
+                "trained elsewhere keeps its own list, a mechanism must take it from its field 'classes'"
+            )
+
+    def _score_range(self, model: Model) -> tuple[float, float]:
+        return raps_range(len(model.classes or ())) if self.conformity_score == "raps" else (0.0, 1.0)
+
+    def _label_scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        if callable(self.conformity_score):
+            scores = np.asarray(self.conformity_score(probabilities))
+            if scores.shape != probabilities.shape:
+                raise ValueError("conformity_score must return one score for every row and label")
+            return scores
+        return LABEL_SCORES[self.conformity_score](probabilities)
+
+    def _scores(
+        self, trained: Trained, rows: NDArray[Any], labels: NDArray[Any], strategy: Strategy
+    ) -> tuple[NDArray[Any], tuple[str, ...]]:
+        probabilities = np.asarray(trained.model.predict_proba(rows))
+        own = np.arange(len(rows)), labels
+        scores = self._label_scores(probabilities)[own]
+        if strategy.guarantee != "corrected":
+            return scores, ()
+        outputs, note = corrected_model_outputs(trained, rows, labels)
+        if outputs is None:
+            return scores, (note,)
+        shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        corrected = self._label_scores(shifted / shifted.sum(axis=1, keepdims=True))[own]
+        return np.maximum(scores, corrected), (note,)
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Class probabilities of the private model, (n, n_classes)."""
+        rows = self._rows(X)
+        return np.asarray(self.model_.predict_proba(rows))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most likely label of each row."""
+        probabilities = self.predict_proba(X)
+        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
+
+    def predict_set(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Labels (n,) and prediction sets, bool (n, n_classes, n_levels)."""
+        probabilities = self.predict_proba(X)
+        labels = self.classes_[probabilities.argmax(axis=1)]
+        scores = self._label_scores(probabilities)
+        if self.group_values_ is not None and self.groups == "label":
+            return labels, np.asarray(scores[:, :, None] <= self.threshold_)
+        thresholds = self._row_thresholds(X, len(scores))
+        if thresholds.ndim == 1:
+            return labels, label_set(scores, thresholds)
+        return labels, np.asarray(scores[:, :, None] <= thresholds[:, None, :])
+
+    def _extra_arrays(self) -> dict[str, NDArray[Any]]:
+        # an object array of texts is written as text: objects would need pickle
+        objects = self.classes_.dtype.kind == "O"
+        return {
+            "classes": self.classes_.astype(str) if objects else self.classes_,
+            "classes_objects": np.array(objects),
+        }
+
+    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        super()._restore(header, arrays)
+        self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
+        if self.classes_.shape != (len(self.model_.classes or ()),):
+            raise ValueError("its classes and its model do not fit together")

@@ -1,0 +1,185 @@
+"""The private regressor with prediction intervals."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+
+from dpscp._checks import check_choice, check_range
+from dpscp.budget import BudgetStore
+from dpscp.conformal.base import PrivateConformal
+from dpscp.records import checked_rows, checked_targets
+from dpscp.scores import (
+    absolute_residual,
+    cqr,
+    normalized_residual,
+)
+from dpscp.sets import normalized_interval, quantile_interval, residual_interval
+from dpscp.strategy import Request, Strategy, corrected_model_outputs
+from dpscp.training.mechanism import Model, Trained
+
+__all__ = ["PrivateConformalRegressor"]
+
+INTERVAL_SCORES = ("absolute", "normalized", "cqr")
+# A predicted scale below this share of the target's range counts as this share: a public floor keeps scores bounded.
+_SMALLEST_SCALE = 0.01
+
+
+class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: ignore[misc]
+    """A differentially private regressor whose prediction intervals hold the true value at a promised rate.
+
+    As ``PrivateConformalClassifier``, for real targets. ``y_bounds`` is the public range of the target and is required:
+    targets are clipped to it for training and predictions lie in it; scores use the targets as they are, so the promise
+    holds for targets outside as well.
+
+    ``conformity_score``: ``"absolute"`` |y - prediction|; ``"cqr"`` distance outside a privately trained pair of
+    quantiles; ``"normalized"`` |y - centre| / half-width of that pair.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, size=(6000, 4)); y = X.sum(axis=1) + rng.normal(scale=0.3, size=6000)
+    >>> reg = PrivateConformalRegressor(epsilon=2.0, y_bounds=(-6, 6), feature_bounds=(-1, 1), random_state=0)
+    >>> prediction, intervals = reg.fit(X[:5000], y[:5000]).predict_interval(X[5000:])
+    >>> prediction.shape, intervals.shape
+    ((1000,), (1000, 2, 1))
+
+    Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
+    """
+
+    _task = "regression"
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        confidence_level: float | Sequence[float] = 0.9,
+        guarantee: str = "auto",
+        conformity_score: str = "absolute",
+        train_share: float | str = 0.5,
+        calibration_fraction: float | str = "auto",
+        y_bounds: tuple[float, float] | None = None,
+        feature_bound: float | None = None,
+        feature_bounds: Any = None,
+        groups: Callable[[Any], Any] | None = None,
+        group_values: Sequence[Any] | None = None,
+        n_records: int | None = None,
+        accountant: str = "pld",
+        random_state: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.epsilon = epsilon
+        self.delta = delta
+        self.confidence_level = confidence_level
+        self.guarantee = guarantee
+        self.conformity_score = conformity_score
+        self.train_share = train_share
+        self.calibration_fraction = calibration_fraction
+        self.y_bounds = y_bounds
+        self.feature_bound = feature_bound
+        self.feature_bounds = feature_bounds
+        self.groups = groups
+        self.group_values = group_values
+        self.n_records = n_records
+        self.accountant = accountant
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, *, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
+        """Train privately and calibrate; see the class for what is promised.
+
+        With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
+        the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
+        reservation has spent it.
+        """
+        check_choice("conformity_score", self.conformity_score, INTERVAL_SCORES)
+        self._forget()
+        rows = checked_rows(self, X, reset=True)
+        targets = checked_targets(y, len(rows))
+        if self.y_bounds is None:
+            raise ValueError(
+                "y_bounds=(low, high) is required: the public range of the target, never taken from the data"
+            )
+        low, high = check_range("y_bounds", self.y_bounds)
+        request = self._request(rows, fit_params, y_bounds=(low, high), quantile_pair=self._needs_pair())
+        return self._fit(X, rows, targets, request, budget)
+
+    def _needs_pair(self) -> bool:
+        return self.conformity_score in ("cqr", "normalized")
+
+    def _natural_score(self) -> bool:
+        return self.conformity_score == "absolute"
+
+    def _training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        low, high = check_range("y_bounds", self.y_bounds)
+        return np.asarray(np.clip(targets, low, high))
+
+    def _check_outputs(self, model: Model, request: Request) -> None:  # noqa: ARG002 (the classifier needs it)
+        if model.task != "regression":
+            raise ValueError("estimator must train a regression model")
+
+    def _score_range(self, model: Model) -> tuple[float, float]:  # noqa: ARG002
+        low, high = check_range("y_bounds", self.y_bounds)
+        width = high - low
+        return {"absolute": (0.0, width), "normalized": (0.0, 1 / _SMALLEST_SCALE), "cqr": (-width, width)}[
+            self.conformity_score
+        ]
+
+    def _parts(self, outputs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Prediction, lower and upper quantile (equal to it without a pair), within the public range."""
+        low, high = check_range("y_bounds", self.y_bounds)
+        if outputs.shape[1] != (2 if self._needs_pair() else 1):
+            raise ValueError(
+                f"conformity_score={self.conformity_score!r} needs a model with "
+                f"{'a pair of quantiles' if self._needs_pair() else 'one output'}, this one has {outputs.shape[1]}"
+            )
+        inside = np.array(outputs, dtype=np.float64)
+        np.clip(inside, low, high, out=inside)
+        if inside.shape[1] == 1:
+            return (inside[:, 0],) * 3
+        lower, upper = inside.min(axis=1), inside.max(axis=1)
+        return (lower + upper) / 2, lower, upper
+
+    def _scale(self, lower: NDArray[Any], upper: NDArray[Any]) -> NDArray[Any]:
+        low, high = check_range("y_bounds", self.y_bounds)
+        return np.asarray(np.maximum((upper - lower) / 2, _SMALLEST_SCALE * (high - low)))
+
+    def _score(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
+        centre, lower, upper = self._parts(outputs)
+        if self.conformity_score == "absolute":
+            return absolute_residual(targets, centre)
+        if self.conformity_score == "cqr":
+            return cqr(targets, lower, upper)
+        return normalized_residual(targets, centre, self._scale(lower, upper))
+
+    def _scores(
+        self, trained: Trained, rows: NDArray[Any], targets: NDArray[Any], strategy: Strategy
+    ) -> tuple[NDArray[Any], tuple[str, ...]]:
+        scores = self._score(targets, np.asarray(trained.model.outputs(rows)))
+        if strategy.guarantee != "corrected":
+            return scores, ()
+        low, high = check_range("y_bounds", self.y_bounds)
+        outputs, note = corrected_model_outputs(trained, rows, np.clip(targets, low, high))
+        if outputs is None:
+            return scores, (note,)
+        return np.maximum(scores, self._score(targets, outputs)), (note,)
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The prediction for each row, within ``y_bounds``."""
+        rows = self._rows(X)
+        return np.asarray(self._parts(np.asarray(self.model_.outputs(rows)))[0])
+
+    def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predictions (n,) and intervals (n, 2, n_levels); an infinite interval where no finite threshold was found."""
+        rows = self._rows(X)
+        centre, lower, upper = self._parts(np.asarray(self.model_.outputs(rows)))
+        thresholds = self._row_thresholds(X, len(rows))
+        if self.conformity_score == "absolute":
+            return centre, residual_interval(centre, thresholds)
+        if self.conformity_score == "cqr":
+            return centre, quantile_interval(lower, upper, thresholds)
+        return centre, normalized_interval(centre, self._scale(lower, upper), thresholds)
