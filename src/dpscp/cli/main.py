@@ -304,7 +304,7 @@ def build_parser() -> argparse.ArgumentParser:
         _demo,
         "fit on real personal records, check on held-out ones, write a report",
         "dpscp demo",
-        "dpscp demo --folder /tmp/try --epsilon 0.5",
+        "dpscp demo --folder try --epsilon 0.5",
     )
     budgeted(made, 1.0)
     made.add_argument("--confidence", type=float, default=0.9, help="wanted coverage (default 0.9)")
