@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attr
-from dp_accounting import dp_event
 from dp_accounting.dp_event import (
     ComposedDpEvent,
     DpEvent,
@@ -288,7 +287,3 @@ _BUILDERS: dict[str, Callable[..., DpEvent]] = {
     "composed": lambda events: _several(ComposedDpEvent, events),
     "parallel": lambda events: _several(ParallelDpEvent, events),
 }
-
-
-# dp-accounting's own module, for callers that need an event without a helper here.
-dp_event = dp_event
