@@ -397,8 +397,10 @@ def _start(folder: Path, line: str) -> subprocess.Popen:
 
 
 # stops a fit in the middle of training, or between writing the temporary file and the rename
+# a test run in the background of a script has SIGINT ignored, and children inherit that: as from a terminal, it is not
 _STOPPED = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from dpscp.cli import main
 import dpscp.persistence
 
