@@ -15,7 +15,7 @@ help:
 	@echo "make test-all    the slow statistical checks as well (under an hour)"
 	@echo "make lint        ruff and mypy"
 	@echo "make bench       speed against peers measured in the same run"
-	@echo "make reproduce   the experiments under experiments/, results under results/"
+	@echo "make reproduce   all experiments into results/ (an hour or more); ARGS='--quick --data DIR' are passed on"
 	@echo "make docs        build the documentation into site/"
 
 $(BIN)/python:
@@ -54,7 +54,7 @@ bench: $(VENV)/dev.stamp
 	for name in quantile training prediction; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 reproduce: $(VENV)/dev.stamp
-	$(BIN)/python -m experiments
+	$(BIN)/python -m experiments $(ARGS)
 
 docs: $(VENV)/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

@@ -7,6 +7,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import argparse  # noqa: E402
+import csv  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
 from importlib import import_module  # noqa: E402
@@ -25,6 +26,7 @@ STUDIES = (
     "validity_map",
     "adult",
     "bank",
+    "unprinted_settings",
 )
 # needs torch and Opacus, so it must be asked for by name
 EXTRA = ("opacus_time",)
@@ -73,15 +75,27 @@ def main(arguments: list[str] | None = None) -> int:
         fresh=given.fresh,
         kinds=tuple(given.kind or ()),
     )
+    times = []
     for name in given.study or STUDIES:
         started = time.monotonic()
-        run_study(load(name), options, command(given))
-        if options.kinds:
-            continue
-        print(f"{name}: {(time.monotonic() - started) / 60:.1f} minutes, {options.results}/{name}.md")
+        outcomes = run_study(load(name), options, command(given))
+        minutes = (time.monotonic() - started) / 60
+        times.append((name, f"{minutes:.2f}", sum(o.fresh for o in outcomes), len(outcomes), options.workers))
+        if not options.kinds:
+            print(f"{name}: {minutes:.1f} minutes, {options.results}/{name}.md", flush=True)
+    if not given.study and not options.kinds:
+        write_times(options.results / "run_time.csv", times)
     if not options.kinds and write_story(options.results):
         print(f"the whole story: {options.results}/README.md")
     return 0
+
+
+def write_times(path: Path, times: list[tuple[str, str, int, int, int]]) -> None:
+    """How long a run of all studies took by the clock, and how much of it was computed in that run."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["study", "wall_minutes", "computed", "tasks", "workers"])
+        writer.writerows(times)
 
 
 def load(name: str) -> Study:

@@ -27,7 +27,6 @@ FEATURES = {
     "effnet_hr": "EfficientNet-Lite0 features of the 224-pixel images (512 numbers, fixed random projection)",
     "vgg16": "VGG-16 conv4_3 features of the 28-pixel images (512 numbers)",
 }
-TRIALS = {"effnet_hr": 30, "vgg16": 30}
 QUICK_TRIALS = {"effnet_hr": 3, "vgg16": 1}
 FILES = {"effnet_hr": NAME, "vgg16": f"{NAME}_vgg16"}
 
@@ -38,7 +37,7 @@ def tasks(options: Options) -> list[Task]:
     out = []
     for trial in range(options.trials):
         for backbone, shares in BACKBONES.items():
-            if trial >= options.trials_of(TRIALS[backbone], quick=QUICK_TRIALS[backbone]):
+            if trial >= options.trials_of(quick=QUICK_TRIALS[backbone]):
                 continue
             common = {"features": backbone}
             paper = {**common, "spending": spending, "shares": list(shares), "settings": repr(SETTINGS)}
@@ -48,20 +47,19 @@ def tasks(options: Options) -> list[Task]:
     return out
 
 
+def fold_of(seed: int, trial: int, features: str, data: Path | None) -> tuple[Fold, int]:
+    """The records of one trial, and its seed."""
+    table = loaders.blood_features(data, features)
+    own = seed_of(seed, NAME, trial)
+    order = np.random.default_rng(own).permutation(len(table.X))
+    pool, test = order[:N], order[N:]
+    parts = (table.X[pool], table.y[pool], table.X[test], table.y[test])
+    return Fold(*parts, standardise_rows=False, standardise_targets=False), own
+
+
 def run(task: Task, data: Path | None) -> list[Row]:
     """One task."""
-    table = loaders.blood_features(data, task.config["features"])
-    seed = seed_of(task.seed, NAME, task.trial)
-    order = np.random.default_rng(seed).permutation(len(table.X))
-    pool, test = order[:N], order[N:]
-    fold = Fold(
-        table.X[pool],
-        table.y[pool],
-        table.X[test],
-        table.y[test],
-        standardise_rows=False,
-        standardise_targets=False,
-    )
+    fold, seed = fold_of(task.seed, task.trial, task.config["features"], data)
     if task.kind == "paper":
         return list(paper_rows(SETTINGS, fold, task.config["spending"], tuple(task.config["shares"]), seed))
     if task.kind == "non-private":

@@ -15,10 +15,21 @@ from numpy.typing import NDArray
 import dpscp as dp
 from dpscp.quantile import noisy_midpoint_quantile
 from dpscp.training import DPSGD, Model
-from experiments.accounting import paper_spending
+from experiments.accounting import Spending, paper_spending
 from experiments.runner import ALPHA, EPSILONS, seed_of
 
-__all__ = ["PaperSettings", "evaluate", "non_private_rows", "paper_rows", "spending_table", "standardised"]
+__all__ = [
+    "Fold",
+    "PaperSettings",
+    "evaluate",
+    "full_data_threshold",
+    "non_private_rows",
+    "paper_rows",
+    "scores_of",
+    "spending_table",
+    "spent_on",
+    "standardised",
+]
 
 Array = NDArray[Any]
 Row = dict[str, Any]
@@ -34,7 +45,7 @@ class PaperSettings:
     """One experiment's settings; ``failure_probability=None`` is 1/n.
 
     ``learning_rate`` and ``momentum`` of BloodMNIST, momentum of all, and ``failure_probability`` are not printed:
-    they were found by matching the tables, see results/README.md.
+    they were found by matching the tables, see unprinted_settings.py.
     """
 
     batch: int
@@ -45,6 +56,7 @@ class PaperSettings:
     score_range: tuple[float, float]
     learning_rate: float = 1e-3
     momentum: float = 0.9
+    optimizer: str = "sgd"
     search_steps: int = 20
     failure_probability: float | None = None
 
@@ -64,6 +76,7 @@ class PaperSettings:
             steps=steps,
             learning_rate=self.learning_rate,
             momentum=self.momentum,
+            optimizer=self.optimizer,
             clip_norm=1.0 if noise_multiplier else _NO_CLIP,
             noise_multiplier=noise_multiplier,
             init_seed=start,
@@ -101,6 +114,11 @@ def spending_table(settings: PaperSettings, n: int, shares: tuple[float, ...], *
 
 def _key(epsilon: float, share: float | None, search_steps: int) -> str:
     return f"{epsilon:g}/{'split' if share is None else format(share, 'g')}/{search_steps}"
+
+
+def spent_on(spending: Mapping[str, list[float]], epsilon: float, share: float | None, search_steps: int) -> Spending:
+    """One configuration of a spending table; ``share=None`` is DP-Split."""
+    return Spending(*spending[_key(epsilon, share, search_steps)])
 
 
 def standardised(train: Array, *others: Array) -> list[Array]:
@@ -172,13 +190,13 @@ def paper_rows(
     (X, y, _, _, X_test, y_test), scale = fold.parts(everyone, everyone)
     for epsilon in EPSILONS:
         for share in shares:
-            noise, spent, _ = spending[_key(epsilon, share, settings.search_steps)]
+            spent = spent_on(spending, epsilon, share, settings.search_steps)
             own = seed_of(seed, epsilon, share)
-            model = settings.train(X, y, noise, own, seed)
+            model = settings.train(X, y, spent.noise_multiplier, own, seed)
             scores = scores_of(model, X, y)
-            base = {"epsilon": epsilon, "train_share": share, "n": n, "train_epsilon": spent}
+            base = {"epsilon": epsilon, "train_share": share, "n": n, "train_epsilon": spent.train_epsilon}
             for name, used in {"": settings, **(variants or {})}.items():
-                count_noise = spending[_key(epsilon, share, used.search_steps)][2]
+                count_noise = spent_on(spending, epsilon, share, used.search_steps).count_noise
                 for method in ("dp-scp-f", "dp-scp-a"):
                     threshold = full_data_threshold(method, scores, used, count_noise, own)
                     found = evaluate(model, threshold, X_test, y_test, scale)
@@ -186,13 +204,13 @@ def paper_rows(
     training, calibration = order[: n // 2], order[n // 2 :]
     (X, y, X_cal, y_cal, X_test, y_test), scale = fold.parts(training, calibration)
     for epsilon in EPSILONS:
-        noise, spent, count_noise = spending[_key(epsilon, None, settings.search_steps)]
+        spent = spent_on(spending, epsilon, None, settings.search_steps)
         own = seed_of(seed, epsilon, "split")
-        model = settings.train(X, y, noise, own, seed)
-        threshold = midpoint_threshold(scores_of(model, X_cal, y_cal), settings, count_noise, own)
+        model = settings.train(X, y, spent.noise_multiplier, own, seed)
+        threshold = midpoint_threshold(scores_of(model, X_cal, y_cal), settings, spent.count_noise, own)
         found = evaluate(model, threshold, X_test, y_test, scale)
-        base = {"epsilon": epsilon, "train_share": None, "n": n, "train_epsilon": spent, "count_noise": count_noise}
-        yield {**base, "method": "dp-split", "variant": "", **found}
+        base = {"epsilon": epsilon, "train_share": None, "n": n, "train_epsilon": spent.train_epsilon}
+        yield {**base, "method": "dp-split", "variant": "", "count_noise": spent.count_noise, **found}
 
 
 def non_private_rows(settings: PaperSettings, fold: Fold, seed: int) -> Iterator[Row]:

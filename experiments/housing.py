@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dpscp.quantile import union_noise_buffer
 from experiments import data as loaders
 from experiments import plots, tables
 from experiments.faithful import SHARES, Fold, PaperSettings, non_private_rows, paper_rows, spending_table, standardised
 from experiments.library import METHODS, regression_rows, standardised_recipe
+from experiments.paper_tables import printed
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "housing"
@@ -52,14 +55,20 @@ def tasks(options: Options) -> list[Task]:
     return out
 
 
+def fold_of(seed: int, trial: int, data: Path | None) -> tuple[Fold, int]:
+    """The records of one trial, and its seed."""
+    table = loaders.housing(data)
+    own = seed_of(seed, NAME, trial)
+    order = np.random.default_rng(own).permutation(len(table.X))
+    pool, test = order[:N], order[N:]
+    parts = (table.X[pool], table.y[pool], table.X[test], table.y[test])
+    return Fold(*parts, standardise_rows=True, standardise_targets=True), own
+
+
 def run(task: Task, data: Path | None) -> list[Row]:
     """One task."""
-    table = loaders.housing(data)
-    seed = seed_of(task.seed, NAME, task.trial)
-    order = np.random.default_rng(seed).permutation(len(table.X))
-    pool, test = order[:N], order[N:]
-    X, y, X_test, y_test = table.X[pool], table.y[pool], table.X[test], table.y[test]
-    fold = Fold(X, y, X_test, y_test, standardise_rows=True, standardise_targets=True)
+    fold, seed = fold_of(task.seed, task.trial, data)
+    X, y, X_test, y_test = fold.X, fold.y, fold.X_test, fold.y_test
     if task.kind == "paper":
         return list(paper_rows(SETTINGS, fold, task.config["spending"], SHARES, seed, VARIANTS))
     if task.kind == "non-private":
@@ -126,6 +135,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
             "## The buffer of DP-SCP-F",
             "The paper does not print beta. The same trained models, searched with three readings of its buffer:",
             "\n".join(_buffers(summaries)),
+            implied_buffer(summaries),
             "## The default with nothing taken from the records",
             "Public bounds for every feature and for the target, standardisation paid from the budget:",
             "\n".join(_private(summaries)),
@@ -153,6 +163,52 @@ def _buffers(summaries: list[tables.Summary]) -> list[str]:
             cells += [tables.number(same.coverage), tables.number(same.size)]
         body.append(cells)
     return tables.grid(head, body)
+
+
+def implied_buffer(summaries: list[tables.Summary]) -> str:
+    """Which buffer the printed gaps between DP-SCP-F and DP-SCP-A ask for, in units of the count noise.
+
+    Both rules search the same scores of the same model, so their gap is nearly free of the noise of training. It is
+    linear in the buffer; two readings with 20 counts span the line, and least squares over the twelve printed gaps
+    finds the place of the paper on it.
+    """
+    cells = [(epsilon, share) for epsilon in EPSILONS for share in SHARES]
+    every = {(s.method, s.epsilon, s.train_share, s.variant): s for s in summaries}
+
+    def gaps(variant: str) -> NDArray[np.float64]:
+        pairs = [[every[m, *cell, variant].coverage for m in ("dp-scp-f", "dp-scp-a")] for cell in cells]
+        return np.array([finite - plain for finite, plain in pairs])
+
+    pairs = [[printed(NAME, m, *cell, N).coverage for m in ("dp-scp-f", "dp-scp-a")] for cell in cells]
+    paper = np.array([finite - plain for finite, plain in pairs])
+    wide, narrow = gaps(""), gaps("beta = 1/n")
+    line = wide - narrow
+    place = float(line @ (paper - narrow) / (line @ line))
+    left = paper - narrow - place * line
+    error = float(np.sqrt(left @ left / (len(line) - 1) / (line @ line)))
+    multiples = {
+        # the buffer is a multiple of the noise, less one
+        name: 1 + union_noise_buffer(1.0, used.search_steps, used.failure_probability or 1 / N)
+        for name, used in {"": SETTINGS, **VARIANTS}.items()
+    }
+    step = multiples[""] - multiples["beta = 1/n"]
+    found = multiples["beta = 1/n"] + place * step
+    more = "beta = 1/n, K = 30"
+    louder = np.mean([every["dp-scp-f", *c, more].count_noise / every["dp-scp-f", *c, ""].count_noise for c in cells])
+    readings = {
+        "beta = 1e-7": multiples[""],
+        "beta = 1/n": multiples["beta = 1/n"],
+        "beta = 1/n with 30 counts and their larger noise": multiples[more] * louder,
+    }
+    error *= step
+    near = [name for name, value in readings.items() if abs(value - found) <= 2 * error]
+    return (
+        "How large is the printed buffer? DP-SCP-F and DP-SCP-A search the same scores, so the gap between their "
+        f"coverages shows it. Least squares over the twelve printed gaps gives {found:.2f} times the count noise of 20 "
+        f"counts (standard error {error:.2f}). The readings: "
+        + ", ".join(f"{value:.2f} for {name}" for name, value in readings.items())
+        + f". Within two standard errors: {'; '.join(near) or 'none'}."
+    )
 
 
 def _private(summaries: list[tables.Summary]) -> list[str]:

@@ -16,6 +16,7 @@ from experiments.faithful import SHARES, PaperSettings
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "opacus_time"
+TIMINGS = 3
 STEPS = 300
 WARM_UP = 30
 # settings, width of a row, records, and how many private trainings on all records and on a half one trial needs
@@ -29,7 +30,9 @@ PRINTED_TRIALS = 30
 
 def tasks(options: Options) -> list[Task]:
     """Three timings of each network, the median counts."""
-    return [Task(NAME, study, trial, options.seed) for study in WORK for trial in range(options.trials_of(3))]
+    return [
+        Task(NAME, study, trial, options.seed) for study in WORK for trial in range(options.trials_of(quick=3, most=3))
+    ]
 
 
 def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (made, not loaded)

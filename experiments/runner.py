@@ -1,9 +1,9 @@
 """Runs the trials of a study: in parallel processes, resumable, deterministic for a seed.
 
 Every finished task is appended to one JSON-lines file for its study, under a key that is a hash of everything that
-decides its outcome: study, kind, configuration, trial, seed, library version. A killed run continues where it stopped,
-and results of another configuration are never picked up. Randomness comes from the key's parts, never from the order or
-the number of the processes.
+decides its outcome: study, kind, configuration, trial, seed, and the library's source code. A killed run continues
+where it stopped, and results of another configuration or another library are never picked up. Randomness comes from the
+task's parts, never from the order or the number of the processes.
 """
 
 import hashlib
@@ -50,12 +50,10 @@ class Options:
     fresh: bool = False
     kinds: tuple[str, ...] = ()
 
-    def trials_of(self, wanted: int, quick: int = 3) -> int:
-        """The trials of a part that asks for ``wanted`` in a full run and for ``quick`` in a quick one.
-
-        Never more than the command line allows.
-        """
-        return min(quick if self.quick else wanted, self.trials)
+    def trials_of(self, *, quick: int, most: int | None = None) -> int:
+        """The trials of a part that has at most ``quick`` in a quick run and at most ``most`` in a full one."""
+        limit = quick if self.quick else most
+        return self.trials if limit is None else min(limit, self.trials)
 
 
 @dataclass(frozen=True)
@@ -70,27 +68,27 @@ class Task:
 
     @property
     def key(self) -> str:
-        """A hash of all that decides the result, the library's version included."""
+        """A hash of all that decides the result, the library's code included."""
         parts = {
             "study": self.study,
             "kind": self.kind,
             "trial": self.trial,
             "seed": self.seed,
             "config": dict(self.config),
-            "library": dpscp.__version__,
+            "library": source_digest(),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The rows of a finished task, the processor time they took, and the state of the code that made them."""
+    """The rows of a finished task, the processor time they took, the commit, and whether it was computed just now."""
 
     task: Task
     rows: Sequence[Row]
     seconds: float
-    source: str
     commit: str
+    fresh: bool = True
 
 
 @dataclass(frozen=True)
@@ -103,18 +101,14 @@ class Header:
     date: str
     machine: str
     cpu_minutes: float
-    sources: int
 
     def lines(self) -> list[str]:
         """Markdown lines for the top of a page."""
-        out = [
+        return [
             f"- command: `{self.command}`, seed {self.seed}",
             f"- commit {self.commit}, dpscp {dpscp.__version__}, {self.date}",
             f"- machine: {self.machine}; {self.cpu_minutes:.1f} minutes of one core for all tasks of this study",
         ]
-        if self.sources > 1:
-            out.append(f"- tasks were computed under {self.sources} states of the library's source code")
-        return out
 
 
 @dataclass(frozen=True)
@@ -149,8 +143,11 @@ def run_study(study: Study, options: Options, command: str) -> list[Outcome]:
             store.append(record)
             done[task.key] = record
             bar.advance()
-    parts = ("rows", "seconds", "source", "commit")
-    outcomes = [Outcome(task, *(done[task.key][part] for part in parts)) for task in tasks]
+    computed = {task.key for task in waiting}
+    outcomes = [
+        Outcome(task, *(done[task.key][part] for part in ("rows", "seconds", "commit")), fresh=task.key in computed)
+        for task in tasks
+    ]
     if not options.kinds:
         study.report(outcomes, header(command, options, outcomes), options)
     return outcomes
@@ -185,7 +182,6 @@ def _work(module: str, task: Task, data: Path | None) -> dict[str, Any]:
         "trial": task.trial,
         "seed": task.seed,
         "config": dict(task.config),
-        "source": source_digest(),
         "commit": _commit(),
         "seconds": time.process_time() - started,
         "rows": rows,
@@ -262,7 +258,7 @@ class Bar:
 
 @cache
 def source_digest() -> str:
-    """A fingerprint of the library's source files, kept with every result."""
+    """A fingerprint of the library's source files."""
     digest = hashlib.sha256()
     root = Path(dpscp.__file__).parent
     for path in sorted(root.rglob("*.py")):
@@ -281,17 +277,21 @@ def header(command: str, options: Options, outcomes: Iterable[Outcome]) -> Heade
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=_machine(),
         cpu_minutes=sum(o.seconds for o in outcomes) / 60,
-        sources=len({o.source for o in outcomes}),
     )
 
 
 @cache
 def _commit() -> str:
-    root = Path(__file__).parent
-    answer = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return answer.stdout.strip() if answer.returncode == 0 else "unknown"
+    head, changed = _git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain", "--", "src", "experiments")
+    if head is None:
+        return "unknown"
+    return f"{head} (with uncommitted changes)" if changed else head
+
+
+def _git(*words: str) -> str | None:
+    root = Path(__file__).parents[1]
+    answer = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 def _machine() -> str:

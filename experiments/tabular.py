@@ -21,7 +21,6 @@ SETTINGS = PaperSettings(
     batch=128, epochs=15, hidden=(32, 16), loss="cross_entropy", n_classes=2, score_range=(0.0, 1.0)
 )
 SHARES = (0.5,)
-TRIALS = 30
 
 
 def make_study(name: str, title: str, n: int, n_test: int, run: Callable[[Task, Path | None], list[Row]]) -> Study:
@@ -31,7 +30,7 @@ def make_study(name: str, title: str, n: int, n_test: int, run: Callable[[Task, 
         spending = spending_table(SETTINGS, n, SHARES)
         out = []
         sizes = {"n": n, "n_test": n_test}
-        for trial in range(options.trials_of(TRIALS, quick=1)):
+        for trial in range(options.trials_of(quick=1)):
             settings = {**sizes, "settings": repr(SETTINGS)}
             out.append(Task(name, "paper", trial, options.seed, {**settings, "spending": spending}))
             out.append(Task(name, "non-private", trial, options.seed, settings))

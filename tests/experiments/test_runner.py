@@ -45,11 +45,12 @@ def test_a_second_run_computes_nothing_and_a_longer_one_only_what_is_new(toy: St
     again = run_study(toy, _options(tmp_path), "toy")
     assert calls == [0, 1, 2]
     assert [o.rows for o in again] == [o.rows for o in first]
+    assert [o.fresh for o in first + again] == [True] * 3 + [False] * 3
     run_study(toy, _options(tmp_path, trials=5), "toy")
     assert calls == [0, 1, 2, 3, 4]
 
 
-def test_another_seed_configuration_or_version_is_never_mixed_in(
+def test_another_seed_configuration_or_library_is_never_mixed_in(
     toy: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_study(toy, _options(tmp_path), "toy")
@@ -65,8 +66,11 @@ def test_another_seed_configuration_or_version_is_never_mixed_in(
     ]
     assert len({task.key, *(o.key for o in others)}) == 6
     before = task.key
-    monkeypatch.setattr("dpscp.__version__", "0.0.0")
+    monkeypatch.setattr("experiments.runner.source_digest", lambda: "another library")
     assert task.key != before
+    calls.clear()
+    run_study(toy, _options(tmp_path), "toy")
+    assert calls == [0, 1, 2]
 
 
 def test_a_killed_run_leaves_a_cut_line_that_is_ignored(toy: Study, tmp_path: Path) -> None:

@@ -73,5 +73,5 @@ def test_tables_name_paper_and_ours() -> None:
 
 
 def test_rows_carry_their_trial() -> None:
-    outcome = Outcome(Task("s", "k", 4, 0), [{"a": 1}], 0.1, "x", "y")
+    outcome = Outcome(Task("s", "k", 4, 0), [{"a": 1}], 0.1, "x")
     assert tables.rows_of([outcome]) == [{"trial": 4, "a": 1}]
