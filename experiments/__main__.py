@@ -91,7 +91,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_times(path: Path, times: list[tuple[str, str, int, int, int]]) -> None:
-    """How long a run of all studies took by the clock, and how much of it was computed in that run."""
+    """How long one run of all studies took by the clock.
+
+    A run that found everything finished says nothing new, and one that found a part of it has no such time.
+    """
+    computed = sum(fresh for _, _, fresh, _, _ in times)
+    if not computed:
+        return
+    if computed < sum(total for _, _, _, total, _ in times):
+        path.unlink(missing_ok=True)
+        return
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["study", "wall_minutes", "computed", "tasks", "workers"])

@@ -3,8 +3,10 @@
 Paper: tab:housing_main, tab:housing_eps_0p5, tab:housing_eps_1p0, tab:housing_eps_2p0
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,7 @@ from experiments import data as loaders
 from experiments import plots, tables
 from experiments.faithful import SHARES, Fold, PaperSettings, non_private_rows, paper_rows, spending_table, standardised
 from experiments.library import METHODS, regression_rows, standardised_recipe
-from experiments.paper_tables import printed
+from experiments.paper_tables import PRINTED_TRIALS, printed
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "housing"
@@ -110,7 +112,8 @@ def run(task: Task, data: Path | None) -> list[Row]:
 
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     """CSV, page and pictures."""
-    summaries = tables.summarise(tables.rows_of(outcomes), NAME)
+    rows = tables.rows_of(outcomes)
+    summaries = tables.summarise(rows, NAME)
     main = [s for s in summaries if not s.variant]
     tables.write_csv(options.results / f"{NAME}.csv", main)
     plots.coverage_against_size(
@@ -135,7 +138,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
             "## The buffer of DP-SCP-F",
             "The paper does not print beta. The same trained models, searched with three readings of its buffer:",
             "\n".join(_buffers(summaries)),
-            implied_buffer(summaries),
+            implied_buffer([r for r in rows if r["method"] in ("dp-scp-f", "dp-scp-a")]),
             "## The default with nothing taken from the records",
             "Public bounds for every feature and for the target, standardisation paid from the budget:",
             "\n".join(_private(summaries)),
@@ -165,27 +168,34 @@ def _buffers(summaries: list[tables.Summary]) -> list[str]:
     return tables.grid(head, body)
 
 
-def implied_buffer(summaries: list[tables.Summary]) -> str:
-    """Which buffer the printed gaps between DP-SCP-F and DP-SCP-A ask for, in units of the count noise.
+def implied_buffer(rows: Sequence[Row]) -> str:
+    """Which buffer the printed gaps between the widths of DP-SCP-F and DP-SCP-A ask for, in units of the count noise.
 
     Both rules search the same scores of the same model, so their gap is nearly free of the noise of training. It is
-    linear in the buffer; two readings with 20 counts span the line, and least squares over the twelve printed gaps
-    finds the place of the paper on it.
+    linear in the buffer; two readings with 20 counts span the line, and weighted least squares over the twelve printed
+    gaps finds the place of the paper on it. A gap's variance is that of our trials, for the paper's mean and for ours,
+    and the rounding of the two printed widths.
     """
     cells = [(epsilon, share) for epsilon in EPSILONS for share in SHARES]
-    every = {(s.method, s.epsilon, s.train_share, s.variant): s for s in summaries}
+    widths: dict[tuple[Any, ...], list[float]] = {}
+    noise: dict[tuple[Any, ...], float] = {}
+    for row in rows:
+        key = (row["method"], row["epsilon"], row["train_share"], row["variant"])
+        widths.setdefault(key, []).append(row["size"])
+        noise[key] = row["count_noise"]
 
-    def gaps(variant: str) -> NDArray[np.float64]:
-        pairs = [[every[m, *cell, variant].coverage for m in ("dp-scp-f", "dp-scp-a")] for cell in cells]
-        return np.array([finite - plain for finite, plain in pairs])
+    def gaps(cell: tuple[float, float], variant: str) -> NDArray[np.float64]:
+        return np.subtract(*(widths[method, *cell, variant] for method in ("dp-scp-f", "dp-scp-a")))
 
-    pairs = [[printed(NAME, m, *cell, N).coverage for m in ("dp-scp-f", "dp-scp-a")] for cell in cells]
-    paper = np.array([finite - plain for finite, plain in pairs])
-    wide, narrow = gaps(""), gaps("beta = 1/n")
-    line = wide - narrow
-    place = float(line @ (paper - narrow) / (line @ line))
-    left = paper - narrow - place * line
-    error = float(np.sqrt(left @ left / (len(line) - 1) / (line @ line)))
+    slope, height, variance = np.empty((3, len(cells)))
+    for i, cell in enumerate(cells):
+        wide, narrow = gaps(cell, ""), gaps(cell, "beta = 1/n")
+        finite, plain = (printed(NAME, method, *cell, N).size for method in ("dp-scp-f", "dp-scp-a"))
+        slope[i], height[i] = wide.mean() - narrow.mean(), finite - plain - narrow.mean()
+        each = (wide.var(ddof=1) + narrow.var(ddof=1)) / 2 if len(wide) > 1 else np.nan
+        variance[i] = each / PRINTED_TRIALS + each / len(wide) + 2 * 0.0005**2 / 3
+    place = float((slope * height / variance).sum() / (slope**2 / variance).sum())
+    misfit = float(((height - place * slope) ** 2 / variance).sum())
     multiples = {
         # the buffer is a multiple of the noise, less one
         name: 1 + union_noise_buffer(1.0, used.search_steps, used.failure_probability or 1 / N)
@@ -194,18 +204,19 @@ def implied_buffer(summaries: list[tables.Summary]) -> str:
     step = multiples[""] - multiples["beta = 1/n"]
     found = multiples["beta = 1/n"] + place * step
     more = "beta = 1/n, K = 30"
-    louder = np.mean([every["dp-scp-f", *c, more].count_noise / every["dp-scp-f", *c, ""].count_noise for c in cells])
+    louder = np.mean([noise["dp-scp-f", *cell, more] / noise["dp-scp-f", *cell, ""] for cell in cells])
     readings = {
         "beta = 1e-7": multiples[""],
         "beta = 1/n": multiples["beta = 1/n"],
         "beta = 1/n with 30 counts and their larger noise": multiples[more] * louder,
     }
-    error *= step
+    error = step / float(np.sqrt((slope**2 / variance).sum()))
     near = [name for name, value in readings.items() if abs(value - found) <= 2 * error]
     return (
         "How large is the printed buffer? DP-SCP-F and DP-SCP-A search the same scores, so the gap between their "
-        f"coverages shows it. Least squares over the twelve printed gaps gives {found:.2f} times the count noise of 20 "
-        f"counts (standard error {error:.2f}). The readings: "
+        f"widths shows it. Weighted least squares over the twelve printed gaps gives {found:.2f} times the count noise "
+        f"of 20 counts (standard error {error:.2f}; chi-square {misfit:.1f} with {len(cells) - 1} degrees of freedom). "
+        "The readings: "
         + ", ".join(f"{value:.2f} for {name}" for name, value in readings.items())
         + f". Within two standard errors: {'; '.join(near) or 'none'}."
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -68,8 +69,9 @@ def coverage_against_size(path: Path, title: str, summaries: Sequence[Summary], 
     axes.axhline(TARGET, color="black", lw=0.8, ls="--")
     axes.set_xlabel(size_name)
     axes.set_ylabel("coverage")
+    # the legend beside the axes takes room: a long title is broken
     axes.set_title(
-        f"{title}\ncircle, square, triangle: epsilon .5, 1, 2; star: not private; hollow: printed in the paper",
+        f"{fill(title, 85)}\ncircle, square, triangle: epsilon .5, 1, 2; star: not private; hollow: printed in the paper",
         fontsize=9,
     )
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -152,9 +152,13 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
             "\n".join(_printed(summaries, rows)),
             "## Why the printed coverages of DP-SCP-A lie above .90",
             _fixed_test_part(rows),
-            "## The library",
-            "The library's methods on the same records, under the same standardisation:",
-            "\n".join(_library(summaries)),
+            *(
+                f"## n = {n:,}: paper, ours (paper-faithful), ours (the library)\n\n"
+                + "\n".join(
+                    tables.side_by_side([s for s in summaries if s.n == n], NAME, tuple(tables.NAMES), EPSILONS)
+                )
+                for n in dict.fromkeys(s.n for s in summaries)
+            ),
         ],
     )
 
@@ -230,6 +234,9 @@ def _printed(summaries: list[tables.Summary], rows: list[Row]) -> list[str]:
         "size: paper",
         "ours",
         "diff %",
+        "diff / se",
+        "singletons: paper",
+        "ours",
         "size range over pools",
         "paper inside",
     ]
@@ -247,28 +254,13 @@ def _printed(summaries: list[tables.Summary], rows: list[Row]) -> list[str]:
                 tables.number(s.paper.size, s.paper.size_sd),
                 tables.number(s.size, s.size_sd),
                 f"{100 * (s.size / s.paper.size - 1):+.1f}",  # type: ignore[operator]
+                tables.signed(tables.standard_errors(s.size, s.size_sd, s.trials, s.paper.size, s.paper.size_sd)),
+                tables.number(s.paper.informativeness, s.paper.informativeness_sd),
+                tables.number(s.informativeness, s.informativeness_sd),
                 f"{low:.2f} to {high:.2f}",
                 "yes" if low <= s.paper.size <= high else "no",
             ]
         )
-    return tables.grid(head, body)
-
-
-def _library(summaries: list[tables.Summary]) -> list[str]:
-    head = ["n", "method", "eps", "coverage", "size", "singletons", "trials"]
-    body = [
-        [
-            str(s.n),
-            tables.NAMES[s.method],
-            f"{s.epsilon:g}",
-            tables.number(s.coverage, s.coverage_sd),
-            tables.number(s.size, s.size_sd),
-            tables.number(s.informativeness, s.informativeness_sd),
-            str(s.trials),
-        ]
-        for s in summaries
-        if s.method in METHODS
-    ]
     return tables.grid(head, body)
 
 

@@ -12,7 +12,21 @@ import numpy as np
 from experiments.paper_tables import PRINTED_TRIALS, Printed, printed
 from experiments.runner import Header, Outcome
 
-__all__ = ["COLUMNS", "Summary", "against_paper", "grid", "rows_of", "summarise", "write_csv", "write_page"]
+__all__ = [
+    "COLUMNS",
+    "NAMES",
+    "Summary",
+    "against_paper",
+    "grid",
+    "number",
+    "rows_of",
+    "side_by_side",
+    "signed",
+    "standard_errors",
+    "summarise",
+    "write_csv",
+    "write_page",
+]
 
 COLUMNS = (
     "method",
@@ -178,11 +192,11 @@ def against_paper(
             "-" if s.train_share is None else f"{s.train_share:g}",
             number(paper.coverage, paper.coverage_sd),
             number(s.coverage, s.coverage_sd),
-            _signed(standard_errors(s.coverage, s.coverage_sd, s.trials, paper.coverage, paper.coverage_sd)),
+            signed(standard_errors(s.coverage, s.coverage_sd, s.trials, paper.coverage, paper.coverage_sd)),
             number(paper.size, paper.size_sd),
             number(s.size, s.size_sd),
             f"{100 * (s.size / paper.size - 1):+.1f}",
-            _signed(standard_errors(s.size, s.size_sd, s.trials, paper.size, paper.size_sd)),
+            signed(standard_errors(s.size, s.size_sd, s.trials, paper.size, paper.size_sd)),
         ]
         if informative:
             cells += [
@@ -196,7 +210,8 @@ def against_paper(
     return grid(head, body)
 
 
-def _signed(value: float | None) -> str:
+def signed(value: float | None) -> str:
+    """A difference with its sign, or a dash."""
     return "-" if value is None else f"{value:+.1f}"
 
 
