@@ -69,11 +69,9 @@ def coverage_against_size(path: Path, title: str, summaries: Sequence[Summary], 
     axes.axhline(TARGET, color="black", lw=0.8, ls="--")
     axes.set_xlabel(size_name)
     axes.set_ylabel("coverage")
+    key = "circle, square, triangle: epsilon .5, 1, 2; star: not private; hollow: printed in the paper"
     # the legend beside the axes takes room: a long title is broken
-    axes.set_title(
-        f"{fill(title, 85)}\ncircle, square, triangle: epsilon .5, 1, 2; star: not private; hollow: printed in the paper",
-        fontsize=9,
-    )
+    axes.set_title(f"{fill(title, 85)}\n{key}", fontsize=9)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     _save(figure, path)
 
@@ -115,7 +113,7 @@ def share_sweep(path: Path, title: str, summaries: Sequence[Summary], size_name:
         axes.set_title(f"epsilon {epsilon:g}")
         axes.set_xlabel("training share p")
     panels[0][0].set_ylabel(size_name)
-    panels[0][0].legend(fontsize=8)
+    panels[0][-1].legend(fontsize=8, loc="upper right")
     figure.suptitle(f"{title} (dotted: printed in the paper)", fontsize=10)
     _save(figure, path)
 
