@@ -281,7 +281,7 @@ def _scaling(rows: list[Line]) -> str:
         f"{POOLS} pools. Every mean size is within {100 * worst:.0f} % of the printed one, and the size at 30,000 over "
         f"the size at 10,000 within {100 * max(ratios):.1f} %. [The page](synthetic_scaling.md) shows each printed "
         "size beside the range of the pools, and why the printed coverages lie above ours in every cell (the luck of "
-        "one fixed test part). The library's sets on the same data are {100 * min(gains):.0f} to "
+        f"one fixed test part). The library's sets on the same data are {100 * min(gains):.0f} to "
         f"{100 * max(gains):.0f} % smaller than DP-SCP-F's (`default`). `corrected` is not proven, and for a "
         f"network it knows no self-influence form, so it is Result A alone: its coverage there is {min(reuse):.3f} "
         f"to {max(reuse):.3f}."
