@@ -86,8 +86,8 @@ class PaperSettings:
     def train(self, X: Array, y: Array, noise_multiplier: float, seed: int, start: int) -> Model:
         """A trained model. Opacus divides by int(n / batches): a nominal n makes the engine do the same.
 
-        ``start`` seeds the starting point. All runs of a trial share it: the paper's rows for different p agree far
-        better than their spread over trials allows otherwise.
+        ``start`` seeds the starting point. All runs of a trial share it, which the printed tables neither ask for nor
+        forbid (unprinted_settings.py).
         """
         rate, _ = self.loader(len(X))
         nominal = int(len(X) * rate) * math.ceil(len(X) / self.batch)

@@ -86,7 +86,13 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
         full += float(found.group(1)) * max(1.0, PRINTED_TRIALS / most)
     longer = "" if full < 1.01 * spent else f"; 30 trials of everything: about {full:.0f}, or {full / 2:.0f} on two"
     clock = _clock(results)
-    source = (results / "housing.md").read_text().split("\n")[2:5]
+    command, _, machine = (results / "housing.md").read_text().split("\n")[2:5]
+    commits = {re.search(r"commit (.+?), dpscp", (results / f"{name}.md").read_text()).group(1) for name in STUDIES}
+    source = [
+        command,
+        f"- commit {', '.join(sorted(commits))}" + (" (each page names its own)" if len(commits) > 1 else ""),
+        machine.split(";")[0],
+    ]
     opacus = ""
     if (results / "opacus_time.md").exists():
         last = (results / "opacus_time.md").read_text().strip().split("\n")[-1].split("|")
@@ -112,7 +118,8 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
             "- make the page again: `python -m experiments` (30 trials), `python -m experiments --quick` (3 trials)",
             "- one page for each study: "
             + ", ".join(f"[{name}]({name}.md)" for name in STUDIES)
-            + "; the same numbers as CSV beside them",
+            + "; the same numbers as CSV beside them. And: [settings that the paper does not "
+            "print](unprinted_settings.md)",
         ]
     )
 
@@ -235,12 +242,16 @@ def _honest(tables: dict[str, list[Line]]) -> str:
     return (
         "\n".join(grid(head, body))
         + f"\n\nOn these {total} rows the certified full-data rule (Result B) beats the certified split "
-        f"{certified['universal']} times: its price grows with the training budget. The unproven full-data rule "
-        f"(`corrected`) has the smallest sets {wins['corrected']} times and the split {wins['split']} times; its "
+        f"{_times(certified['universal'])}: its price grows with the training budget. The unproven full-data rule "
+        f"(`corrected`) has the smallest sets {_times(wins['corrected'])} and the split {_times(wins['split'])}; its "
         f"coverage on these rows runs from {min(reuse):.3f} to {max(reuse):.3f}. So an optimised private split, each "
         "part with the whole budget, is the baseline to beat, far stronger than the paper's DP-Split. Full-data "
         "reuse with a proof pays at strong privacy only, where a held-out part is too small for its own noise."
     )
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
 
 
 def _map(rows: list[Line]) -> str:

@@ -133,9 +133,8 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     starts = [r for r in rows if r["study"] == START]
     blocks += [
         "## One starting point, or one for each run",
-        "Mean widths of DP-SCP-A on Housing. With a starting point of its own in every run, the means for the four p "
-        "differ by chance as much as trials do; the printed ones hardly differ. The spread over trials tells whether "
-        "trials share it, too.",
+        "Mean widths of DP-SCP-A on Housing, same splits and same noise. What the runs share would show in two places: "
+        "how much the means for the four p differ, and how much the trials do. The main tables use the first.",
         "\n".join(_start_table(starts)),
     ]
     tables.write_page(options.results / f"{NAME}.md", "Settings that the paper does not print", header, blocks)
