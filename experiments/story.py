@@ -10,8 +10,8 @@ import numpy as np
 from experiments.paper_tables import PRINTED_TRIALS, printed
 from experiments.runner import EPSILONS
 from experiments.synthetic_scaling import POOLS
-from experiments.validity_map import SEARCH_SURPLUS
 from experiments.tables import NAMES, grid, standard_errors
+from experiments.validity_map import SEARCH_SURPLUS
 
 __all__ = ["write_story"]
 
