@@ -43,6 +43,8 @@ CLIP = 1.0
 
 def tasks(options: Options) -> list[Task]:
     """One task for each trial, data set and budget."""
+    # a quick run looks at the two ends and the middle
+    budgets = (BUDGETS[0], BUDGETS[2], BUDGETS[-1]) if options.quick else BUDGETS
     return [
         Task(
             NAME,
@@ -53,7 +55,7 @@ def tasks(options: Options) -> list[Task]:
         )
         for name in TASKS
         for trial in range(options.trials_of(quick=1))
-        for epsilon in BUDGETS
+        for epsilon in budgets
     ]
 
 
@@ -212,7 +214,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
 def _table(summaries: list[tables.Summary], name: str) -> str:
     head = ["training eps", *(f"{tables.NAMES[m]}: {w}" for m in METHODS for w in ("coverage", "size"))]
     body, trials = [], 0
-    for epsilon in BUDGETS:
+    for epsilon in dict.fromkeys(s.epsilon for s in summaries):
         cells = [f"{epsilon:g}"]
         for method in METHODS:
             s = next(s for s in summaries if (s.method, s.epsilon, s.n) == (method, epsilon, N[name]))
