@@ -37,6 +37,7 @@ from dpscp.privacy import (
     tradeoff_of,
 )
 from dpscp.privacy.accounting import discrete_gaussian_cdf
+from dpscp.privacy.events import possible_histories
 
 DELTA = 1e-5
 PAPER_TRAINING = dpsgd_event(2.890625, 1 / 428, 6420)
@@ -227,8 +228,19 @@ def test_repeated_parallel_and_too_many_combinations_are_refused():
     with pytest.raises(ValueError, match="parallel event cannot be repeated"):
         epsilon_of(SelfComposedDpEvent(both, 2), DELTA)
     assert epsilon_of(SelfComposedDpEvent(both, 1), DELTA) == epsilon_of(gaussian_event(1.0), DELTA)
+    different = [parallel(gaussian_event(1.0 + i), gaussian_event(20.0 + i)) for i in range(7)]
     with pytest.raises(ValueError, match="combinations"):
-        epsilon_of(compose(*[both] * 7), DELTA)
+        epsilon_of(compose(*different), DELTA)
+
+
+def test_the_same_split_fitted_often_costs_the_worst_number_of_visits_to_each_part():
+    # neither part is worse in general: which history is the worst depends on all of them
+    train, count = dpsgd_event(1.0, 0.02, 100), gaussian_event(6.0, 10)
+    fits = 12
+    histories = [compose(*[train] * k, *[count] * (fits - k)) for k in range(fits + 1)]
+    worst = max(epsilon_of(h, DELTA) for h in histories)
+    assert epsilon_of(compose(*[parallel(train, count)] * fits), DELTA) == pytest.approx(worst, rel=1e-9)
+    assert len(possible_histories(compose(*[parallel(train, count)] * fits))) == fits + 1
 
 
 def test_sampled_releases_share_one_sample():

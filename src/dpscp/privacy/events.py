@@ -4,7 +4,6 @@ An event says what was released and with how much noise; what that costs is deci
 helper takes public numbers only. Neighbouring data sets differ by one added or removed record throughout.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -183,13 +182,13 @@ def _histories(event: DpEvent) -> list[Counter[DpEvent]]:
     if isinstance(event, ParallelDpEvent):
         return [h for part in event.events for h in _histories(part)] or [Counter()]
     if isinstance(event, ComposedDpEvent):
-        parts = [_distinct(_histories(e)) for e in event.events]
-        total = 1
-        for part in parts:
-            total *= len(part)
-        if total > _MOST_HISTORIES:
-            raise ValueError(f"more than {_MOST_HISTORIES} combinations of parallel parts: merge some entries")
-        return [sum(choice, Counter()) for choice in itertools.product(*parts)]
+        together: list[Counter[DpEvent]] = [Counter()]
+        for part in event.events:
+            # the order does not matter: k fits with the same two parts have k + 1 histories, not 2^k
+            together = _distinct([before + now for before in together for now in _distinct(_histories(part))])
+            if len(together) > _MOST_HISTORIES:
+                raise ValueError(f"more than {_MOST_HISTORIES} combinations of parallel parts: merge some entries")
+        return together
     if isinstance(event, PoissonSampledDpEvent):
         if _without_noise(event.event):
             return [Counter({NonPrivateDpEvent(): 1})]
