@@ -11,8 +11,8 @@ import numpy as np
 
 from experiments import data as loaders
 from experiments import plots, tables
-from experiments.faithful import SHARES, Fold, PaperSettings, non_private_rows, paper_rows, spending_table
-from experiments.library import METHODS, classification_rows
+from experiments.faithful import SHARES, Fold, PaperSettings, spending_table
+from experiments.library import classification_task
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 NAME = "bloodmnist"
@@ -60,23 +60,7 @@ def fold_of(seed: int, trial: int, features: str, data: Path | None) -> tuple[Fo
 def run(task: Task, data: Path | None) -> list[Row]:
     """One task."""
     fold, seed = fold_of(task.seed, task.trial, task.config["features"], data)
-    if task.kind == "paper":
-        return list(paper_rows(SETTINGS, fold, task.config["spending"], tuple(task.config["shares"]), seed))
-    if task.kind == "non-private":
-        return list(non_private_rows(SETTINGS, fold, seed))
-    epsilon = task.config["epsilon"]
-    return list(
-        classification_rows(
-            fold.X,
-            fold.y,
-            fold.X_test,
-            fold.y_test,
-            epsilon=epsilon,
-            methods=METHODS,
-            n_classes=N_CLASSES,
-            seed=seed_of(seed, "library", epsilon),
-        )
-    )
+    return classification_task(task, fold, seed, SETTINGS, BACKBONES[task.config["features"]])
 
 
 def report(outcomes: list[Outcome], header: Header, options: Options) -> None:

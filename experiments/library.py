@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 import dpscp as dp
 from dpscp.training.recipe import recipe
-from experiments.runner import ALPHA, DELTA
+from experiments.faithful import Fold, PaperSettings, non_private_rows, paper_rows
+from experiments.runner import ALPHA, DELTA, Task, seed_of
 
-__all__ = ["METHODS", "classification_rows", "regression_rows", "standardised_recipe"]
+__all__ = ["METHODS", "classification_rows", "classification_task", "regression_rows", "standardised_recipe"]
 
 Array = NDArray[Any]
 Row = dict[str, Any]
@@ -46,6 +47,21 @@ def classification_rows(
             "informativeness": dp.metrics.informativeness(sets[:, :, 0]),
         }
         yield {**_spent(model, method, epsilon, len(X)), **found}
+
+
+def classification_task(
+    task: Task, fold: Fold, seed: int, settings: PaperSettings, shares: tuple[float, ...], **parameters: Any
+) -> list[Row]:
+    """A task of a classification study: the paper's methods, the non-private ones, or the library's at one epsilon."""
+    if task.kind == "paper":
+        return list(paper_rows(settings, fold, task.config["spending"], shares, seed))
+    if task.kind == "non-private":
+        return list(non_private_rows(settings, fold, seed))
+    assert settings.n_classes is not None
+    epsilon = task.config["epsilon"]
+    options = {"n_classes": settings.n_classes, "seed": seed_of(seed, "library", epsilon), **parameters}
+    records = (fold.X, fold.y, fold.X_test, fold.y_test)
+    return list(classification_rows(*records, epsilon=epsilon, methods=METHODS, **options))
 
 
 def regression_rows(

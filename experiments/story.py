@@ -108,7 +108,8 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
             "# Results",
             "",
             "The paper's numerical section run again with the library's public names, beside what the library does "
-            "when asked for nothing but a budget. Certified means: proven for finite samples, whatever the data. "
+            "when asked for nothing but a budget. Certified means: proven in finite samples for exchangeable records, "
+            "whatever their law. "
             "In all tables the target coverage is 0.90 and delta is 1e-5; cells are size (coverage).",
             "",
             f"**In one line:** the certified default is {min(gains):.0f} to {max(gains):.0f} % smaller than the "
@@ -348,7 +349,8 @@ def _missing(tables: dict[str, list[Line]]) -> str:
         "## What is missing\n\n- ResNet-18 features: `python -m experiments.features resnet18` extracts them where "
         "torchvision's weights can be downloaded; then add the backbone to `experiments/bloodmnist.py`.\n- The "
         "paper's standardisation with the pool's own statistics is not private. It is used where its rows are "
-        "reproduced and, for comparison, under the library's Housing rows; [housing.md](housing.md) has the "
-        "default with public bounds instead."
+        "reproduced and, for comparison, under the library's rows of Housing and Synthetic II: neither the privacy nor "
+        "the certificate of those rows covers that step. [housing.md](housing.md) has the default with public bounds "
+        "instead, where nothing is taken from the records outside the ledger."
     )
     return text + ("\n- Fewer trials than the paper's 30: " + "; ".join(short) + "." if short else "")

@@ -11,8 +11,8 @@ import numpy as np
 
 from experiments import plots, tables
 from experiments.data import Table
-from experiments.faithful import Fold, PaperSettings, non_private_rows, paper_rows, spending_table
-from experiments.library import METHODS, classification_rows
+from experiments.faithful import Fold, PaperSettings, spending_table
+from experiments.library import classification_task
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
 __all__ = ["make_study", "run_table"]
@@ -69,21 +69,4 @@ def run_table(task: Task, table: Table) -> list[Row]:
     fold = Fold(
         table.X[pool], table.y[pool], table.X[test], table.y[test], standardise_rows=True, standardise_targets=False
     )
-    if task.kind == "paper":
-        return list(paper_rows(SETTINGS, fold, task.config["spending"], SHARES, seed))
-    if task.kind == "non-private":
-        return list(non_private_rows(SETTINGS, fold, seed))
-    epsilon = task.config["epsilon"]
-    return list(
-        classification_rows(
-            fold.X,
-            fold.y,
-            fold.X_test,
-            fold.y_test,
-            epsilon=epsilon,
-            methods=METHODS,
-            n_classes=2,
-            seed=seed_of(seed, "library", epsilon),
-            feature_bounds=table.bounds,
-        )
-    )
+    return classification_task(task, fold, seed, SETTINGS, SHARES, feature_bounds=table.bounds)

@@ -184,8 +184,9 @@ def _histories(event: DpEvent) -> list[Counter[DpEvent]]:
     if isinstance(event, ComposedDpEvent):
         together: list[Counter[DpEvent]] = [Counter()]
         for part in event.events:
+            choices = _distinct(_histories(part))
             # the order does not matter: k fits with the same two parts have k + 1 histories, not 2^k
-            together = _distinct([before + now for before in together for now in _distinct(_histories(part))])
+            together = _distinct([before + now for before in together for now in choices])
             if len(together) > _MOST_HISTORIES:
                 raise ValueError(f"more than {_MOST_HISTORIES} combinations of parallel parts: merge some entries")
         return together
