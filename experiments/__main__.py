@@ -64,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"unknown study {', '.join(unknown)}; choose from {', '.join((*STUDIES, *EXTRA))}")
     if given.trials < 1 or given.workers < 1:
         parser.error("--trials and --workers must be at least 1")
+    if given.data is not None and not given.data.is_dir():
+        parser.error(f"--data must be a folder with the data files, got {str(given.data)!r}")
     options = Options(
         trials=min(QUICK_TRIALS, given.trials) if given.quick else given.trials,
         quick=given.quick,

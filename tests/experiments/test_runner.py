@@ -158,6 +158,10 @@ def test_the_command_line_runs_a_study_and_refuses_unknown_ones(
     assert "unknown study" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         command_line.main(["sharpness", "--trials", "0"])
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        command_line.main(["sharpness", "--data", str(tmp_path / "nowhere")])
+    assert "--data must be a folder" in capsys.readouterr().err
 
 
 def test_every_study_can_be_loaded() -> None:
