@@ -22,11 +22,12 @@ import dpscp as dp
 from dpscp.privacy import epsilon_of, gaussian_event
 
 DELTA = 1e-6
+DATASET = "made up"
 NOISE = 2000.0  # so little a share that a thousand kills do not use the budget up
 
 
 def write_until_killed(path: str, told: multiprocessing.connection.Connection) -> None:
-    store = dp.BudgetStore(path)
+    store = dp.BudgetStore.open(path, dataset=DATASET)
     while True:
         told.send("start")
         reservation = store.reserve(gaussian_event(NOISE))
@@ -46,7 +47,7 @@ def kill_writers(kills: int) -> None:
         while done < kills:
             # a new file now and then: reading checks every digest, so a file of many lines is slower
             path = os.path.join(folder, f"study-{done}.budget")
-            store = dp.BudgetStore(path, epsilon=1.0, delta=DELTA)
+            store = dp.BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=DATASET)
             known: list[tuple[str, str]] = []
             for _ in range(min(50, kills - done)):
                 receiver, sender = context.Pipe(duplex=False)
@@ -87,7 +88,7 @@ def kill_writers(kills: int) -> None:
 def spend_everything(
     path: str, start: multiprocessing.synchronize.Barrier, noise: float, got: multiprocessing.Queue
 ) -> None:
-    store = dp.BudgetStore(path)
+    store = dp.BudgetStore.open(path, dataset=DATASET)
     start.wait()
     reserved = 0
     try:
@@ -103,7 +104,7 @@ def race(writers: int, noise: float = 60.0) -> None:
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "study.budget")
-        store = dp.BudgetStore(path, epsilon=1.0, delta=DELTA)
+        store = dp.BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=DATASET)
         most = next(k for k in range(1, 10_000) if epsilon_of(gaussian_event(noise, k + 1), DELTA) > 1)
         start, got = context.Barrier(writers), context.Queue()
         began = time.perf_counter()

@@ -28,6 +28,7 @@ from dpscp.privacy import (
 )
 
 DELTA = 1e-6
+NAME = "clinic 2025"
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def store(path):
-    return BudgetStore(path, epsilon=1.0, delta=DELTA)
+    return BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=NAME)
 
 
 # ---- what it promises
@@ -101,7 +102,7 @@ def test_many_parallel_fits_are_added_up_by_profiles():
 
 
 def test_a_store_holds_many_split_fits(path):
-    store = BudgetStore(path, epsilon=5.0, delta=DELTA)
+    store = BudgetStore.create(path, epsilon=5.0, delta=DELTA, dataset=NAME)
     for i in range(9):  # 2^9 combinations of parts
         share = parallel(dpsgd_event(40.0 + i % 2, 0.1, 50), discrete_gaussian_event(4096 * 20, 2048, 10))
         store.reserve(share).commit(share)
@@ -112,10 +113,12 @@ def test_fit_reserves_exactly_what_it_commits(path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 3))
     y = (X[:, 0] > 0).astype(int)
-    store = BudgetStore(path, epsilon=0.8, delta=1e-5)  # two of 0.5 compose to about 0.72, three to about 0.9
+    store = BudgetStore.create(
+        path, epsilon=0.8, delta=1e-5, dataset=NAME
+    )  # two of 0.5 compose to about 0.72, three to about 0.9
     for guarantee in ("universal", "split"):
         clf = dp.PrivateConformalClassifier(
-            epsilon=0.5, delta=1e-5, classes=[0, 1], guarantee=guarantee, feature_bound=1.0, random_state=0
+            epsilon=0.5, delta=1e-5, classes=[0, 1], guarantee=guarantee, feature_bound=1.0
         )
         with suppress(dp.GuaranteeWarning):  # so few records get full sets
             clf.fit(X, y, budget=store)
@@ -124,7 +127,7 @@ def test_fit_reserves_exactly_what_it_commits(path):
         events = [[e["event"] for e in json.loads(line.content)["entries"]] for line in (reserve, commit)]
         assert events[0] == events[1]
     assert store.remaining() >= 0
-    reg = dp.PrivateConformalRegressor(epsilon=0.5, delta=1e-5, y_bounds=(-3, 3), feature_bound=1.0, random_state=0)
+    reg = dp.PrivateConformalRegressor(epsilon=0.5, delta=1e-5, y_bounds=(-3, 3), feature_bound=1.0)
     with pytest.raises(dp.BudgetError, match="does not fit"):
         reg.fit(X, X[:, 0], budget=store)
     assert not hasattr(reg, "model_")
@@ -133,7 +136,7 @@ def test_fit_reserves_exactly_what_it_commits(path):
 
 
 def test_a_fit_that_fails_in_training_has_spent_its_share(path, monkeypatch):
-    store = BudgetStore(path, epsilon=1.0, delta=1e-5)
+    store = BudgetStore.create(path, epsilon=1.0, delta=1e-5, dataset=NAME)
     X = np.random.default_rng(0).normal(size=(50, 2))
     mechanism = dp.training.DPSGD(steps=5, noise_multiplier=30.0)
 
@@ -151,30 +154,139 @@ def test_a_fit_that_fails_in_training_has_spent_its_share(path, monkeypatch):
 # ---- opening and creating
 
 
-def test_creating_and_opening(path, tmp_path):
-    with pytest.raises(FileNotFoundError, match="create it with"):
-        BudgetStore(path)
+def test_creating_and_opening_are_two_calls(path, tmp_path):
+    for call in (
+        lambda: BudgetStore(path),
+        lambda: BudgetStore.open(path, dataset=NAME),
+        lambda: BudgetStore(path, epsilon=1.0, delta=DELTA),  # never starts again at zero
+    ):
+        with pytest.raises(FileNotFoundError, match=r"BudgetStore\.create"):
+            call()
+        assert not path.exists()
     with pytest.raises(ValueError, match="both epsilon and delta"):
         BudgetStore(path, epsilon=1.0)
     with pytest.raises(ValueError, match="delta must lie strictly"):
-        BudgetStore(path, epsilon=1.0, delta=0.0)
+        BudgetStore.create(path, epsilon=1.0, delta=0.0, dataset=NAME)
+    with pytest.raises(ValueError, match="dataset must be a text"):
+        BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=" ")
     assert not path.exists()
-    BudgetStore(path, epsilon=1.0, delta=DELTA)
-    assert BudgetStore(path, epsilon=1.0, delta=DELTA).budget.epsilon == 1.0
+    made = BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=NAME)
+    made.reserve(gaussian_event(8.0))
+    content = path.read_bytes()
+    with pytest.raises(FileExistsError, match=r"BudgetStore\.open"):
+        BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=NAME)
+    assert path.read_bytes() == content
+    assert BudgetStore(path, epsilon=1.0, delta=DELTA).spent() == made.spent() > 0
     with pytest.raises(ValueError, match="never changed afterwards"):
         BudgetStore(path, epsilon=2.0, delta=DELTA)
-    odd = BudgetStore(tmp_path / "a ?#%20 ü.budget", epsilon=1.0, delta=DELTA)
+    odd = BudgetStore.create(tmp_path / "a ?#%20 ü.budget", epsilon=1.0, delta=DELTA, dataset="Ä 'x'")
     assert os.path.exists(odd.path)
-    assert pickle.loads(pickle.dumps(odd)).budget == odd.budget
+    again = pickle.loads(pickle.dumps(odd))
+    assert (again.budget, again.dataset) == (odd.budget, "Ä 'x'")
+    again.reserve(gaussian_event(8.0))  # the name travels with the object
     assert repr(odd).startswith("BudgetStore(")
     with pytest.raises(OSError, match="folder exists"):
-        BudgetStore(tmp_path / "missing" / "x.budget", epsilon=1.0, delta=DELTA)
+        BudgetStore.create(tmp_path / "missing" / "x.budget", epsilon=1.0, delta=DELTA, dataset=NAME)
+
+
+def test_a_creation_that_fails_leaves_no_file(path, monkeypatch):
+    def fails(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(budget_module, "_write_head", fails)
+    with pytest.raises(KeyboardInterrupt):
+        BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=NAME)
+    assert not path.exists()
+
+
+def test_spending_repeats_the_name_of_the_data_set(store, path):
+    with pytest.raises(ValueError, match=f"dataset must be '{NAME}'.* got 'other'"):
+        BudgetStore.open(path, dataset="other")
+    clf = dp.PrivateConformalClassifier(epsilon=0.5, classes=[0, 1], feature_bound=1.0)
+    for nameless in (BudgetStore(path), BudgetStore.open(path)):
+        assert nameless.dataset == NAME
+        assert nameless.remaining() == 1.0  # reading needs no name
+        with pytest.raises(ValueError, match="none was given"):
+            nameless.reserve(gaussian_event(8.0))
+        with pytest.raises(ValueError, match="none was given"):
+            clf.fit(Untouchable(), Untouchable(), budget=nameless)
+    assert len(store.lines()) == 1
+    BudgetStore.open(path, dataset=NAME).reserve(gaussian_event(8.0))
+    assert len(store.lines()) == 2
+
+
+class Untouchable:
+    """Records that nobody may look at."""
+
+    def __getattr__(self, name):
+        pytest.fail(f"a record was looked at ({name})")
+
+    def __array__(self, *_, **__):
+        pytest.fail("a record was looked at")
+
+
+@pytest.mark.parametrize("kind", [dp.PrivateConformalClassifier, dp.PrivateConformalRegressor])
+def test_a_seeded_fit_is_refused_before_a_record_is_looked_at(store, kind):
+    with pytest.raises(ValueError, match="random_state=None"):
+        kind(random_state=0).fit(Untouchable(), Untouchable(), budget=store)
+    assert len(store.lines()) == 1
+
+
+def test_seeded_ledgers_are_refused_wherever_they_come_in(store):
+    seeded = dp.Ledger().add("x", gaussian_event(8.0)).mark_seeded()
+    for call in (store.fits, store.reserve):
+        with pytest.raises(ValueError, match="seed"):
+            call(seeded)
+    assert len(store.lines()) == 1
+    reserved = store.reserve(gaussian_event(8.0))
+    with pytest.raises(ValueError, match="release nothing"):
+        reserved.commit(seeded)
+    assert [line.kind for line in store.lines()] == ["budget", "reserve"]  # the reservation stays spent
+
+
+def _file_of_version_1(path, *shares):
+    """What an earlier release wrote: no name, and seeded shares went in."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in budget_module._SCHEMA:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {0x44505342}")
+    connection.execute("PRAGMA user_version = 1")
+    lines = ()
+    head = json.dumps({"format": "dpscp-budget", "version": 1, "epsilon": 1.0, "delta": DELTA})
+    for i, content in enumerate([head, *(share.to_json() for share in shares)]):
+        budget_module._append(connection, lines, "reserve" if i else "budget", "x" * i, "", content)
+        lines = budget_module._checked_lines(connection)
+    connection.close()
+
+
+def test_files_of_version_1_stay_valid(path):
+    share = dp.Ledger().add("x", gaussian_event(8.0))
+    _file_of_version_1(path, share)
+    store = BudgetStore(path)
+    assert store.dataset is None
+    assert "not named" in store.summary()
+    assert store.spent() == pytest.approx(epsilon_of(gaussian_event(8.0), DELTA))
+    store.reserve(gaussian_event(8.0)).commit(gaussian_event(8.0))
+    BudgetStore.open(path, dataset="any").reserve(gaussian_event(8.0))
+    assert len(store.lines()) == 5
+
+
+def test_a_seeded_share_in_an_old_file_counts_as_infinite(path):
+    _file_of_version_1(path, dp.Ledger().add("x", gaussian_event(8.0)).mark_seeded())
+    store = BudgetStore(path)
+    assert store.spent() == float("inf")
+    assert "NOT private" in store.summary()
+    assert (store.to_dict()["spent"], store.to_dict()["remaining"]) == (None, None)
+    with pytest.raises(dp.BudgetError):
+        store.reserve(gaussian_event(100.0))
 
 
 def test_summary_and_dict(store):
     store.reserve(gaussian_event(8.0), note="one").commit(gaussian_event(8.0), note="uno")
     text, data = store.summary(), store.to_dict()
     assert "epsilon 1 at delta 1e-06" in text
+    assert f"data set: {NAME}" in text
+    assert data["dataset"] == NAME
     assert "commit uno" in text
     assert data["spent"] + data["remaining"] == pytest.approx(1.0)
     assert [line["kind"] for line in data["lines"]] == ["budget", "reserve", "commit"]
@@ -232,7 +344,8 @@ def test_damaged_foreign_and_newer_files(store, path, tmp_path):
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="creation was interrupted"):
         BudgetStore(path)
-    assert BudgetStore(path, epsilon=1.0, delta=DELTA).remaining() == 1.0
+    path.unlink()
+    BudgetStore.create(path, epsilon=1.0, delta=DELTA, dataset=NAME)
     other = tmp_path / "other.db"
     connection = sqlite3.connect(other)
     connection.execute("CREATE TABLE lines (x)")
@@ -262,8 +375,10 @@ def test_every_single_damaged_byte_is_noticed_or_harmless(store, path):
 
 
 def test_read_only_file(store, path, monkeypatch):
-    honest = BudgetStore._connection
-    monkeypatch.setattr(BudgetStore, "_connection", lambda self, _mode: honest(self, "ro"))
+    honest = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda file, **options: honest(file.replace("mode=rw", "mode=ro"), **options)
+    )
     assert store.remaining() == 1.0
     with pytest.raises(PermissionError, match="make the file and its folder writable"):
         store.reserve(gaussian_event(8.0))
@@ -275,7 +390,7 @@ def test_full_disk(store, path):
 import resource, sys
 from dpscp.budget import BudgetStore
 from dpscp.privacy import gaussian_event
-store = BudgetStore({str(path)!r})
+store = BudgetStore.open({str(path)!r}, dataset={NAME!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (24_000, 24_000))
 written = 0
 try:
@@ -294,8 +409,8 @@ def test_sqlite_full_message(store, monkeypatch):
     honest = BudgetStore._connection
 
     @contextmanager
-    def no_more_pages(self, mode):
-        with honest(self, mode) as connection:
+    def no_more_pages(self):
+        with honest(self) as connection:
             connection.execute("PRAGMA max_page_count = 1")  # as many as there are
             yield connection
 
@@ -335,7 +450,7 @@ def test_clock_going_backwards_changes_nothing(store, monkeypatch):
 
 
 def _spend(path, start, count):
-    store = BudgetStore(path)
+    store = BudgetStore.open(path, dataset=NAME)
     start.wait()
     for i in range(count):
         try:
@@ -363,7 +478,7 @@ def test_a_killed_writer_loses_nothing(store, path):
     code = f"""
 from dpscp.budget import BudgetStore
 from dpscp.privacy import gaussian_event
-store = BudgetStore({str(path)!r})
+store = BudgetStore.open({str(path)!r}, dataset={NAME!r})
 print("ready", flush=True)
 while True:
     print(store.reserve(gaussian_event(400.0)).identity, flush=True)

@@ -269,18 +269,36 @@ def test_files_that_are_not_there_or_no_models(run, folder):
 
 def test_budget_errors_have_their_own_code(run):
     refused(run("fit people.csv --schema people.toml --epsilon 1 --delta 2"), "delta")
-    assert run("budget create tiny.budget --epsilon 0.1 --delta 1e-5")[0] == 0
-    refused(run("fit people.csv --schema people.toml --epsilon 1 --budget tiny.budget"), "epsilon", code=3)
+    assert run("budget create tiny.budget --epsilon 0.1 --delta 1e-5 --dataset people")[0] == 0
+    line = "fit people.csv --schema people.toml --epsilon 1 --budget tiny.budget --dataset people"
+    refused(run(line), "epsilon", code=3)
 
 
 def test_budget_store_is_spent(run):
-    assert run("budget create study.budget --epsilon 3 --delta 1e-5")[0] == 0
-    assert run("fit people.csv --schema people.toml --epsilon 1 --budget study.budget -o b.dpscp")[0] == 0
+    assert run("budget create study.budget --epsilon 3 --delta 1e-5 --dataset people")[0] == 0
+    line = "fit people.csv --schema people.toml --epsilon 1 --budget study.budget -o b.dpscp"
+    assert run(f"{line} --dataset people")[0] == 0
     code, out, _ = run("budget show study.budget --json")
     assert code == 0
     assert 0.9 < json.loads(out)["spent"] <= 1.0
     refused(run("budget create other.budget"), "--epsilon and --delta")
+    refused(run("budget create other.budget --epsilon 3 --delta 1e-5"), "--dataset")
+    refused(run("budget create study.budget --epsilon 3 --delta 1e-5 --dataset people"), "there is a file already")
     refused(run("budget show none.budget"), "no budget store")
+
+
+def test_a_fit_repeats_the_name_of_the_budget_store(run, folder, monkeypatch):
+    assert run("budget create named.budget --epsilon 3 --delta 1e-5 --dataset 'people 2025'")[0] == 0
+    reader = sys.modules["dpscp.cli.main"]
+    monkeypatch.setattr(reader, "read_table", lambda *_: pytest.fail("records were read before the refusal"))
+    line = "fit people.csv --schema people.toml -o n.dpscp"
+    refused(run(f"{line} --budget named.budget"), "dataset must be 'people 2025'", "none was given")
+    refused(run(f"{line} --budget named.budget --dataset others"), "got 'others'")
+    refused(run(f"{line} --budget named.budget --dataset 'people 2025' --seed 1"), "seed", "random_state=None")
+    refused(run(f"{line} --budget gone.budget --dataset 'people 2025'"), "no budget store")
+    refused(run(f"{line} --dataset 'people 2025'"), "--budget")
+    assert not (folder / "gone.budget").exists()
+    assert json.loads(run("budget show named.budget --json")[1])["spent"] == 0
 
 
 def test_usage_errors_and_help(capsys):

@@ -1,8 +1,12 @@
 """A study's total privacy budget in one SQLite file that several processes and many months can share.
 
-    store = BudgetStore("study.budget", epsilon=3.0, delta=1e-6)      # once; later BudgetStore("study.budget")
-    clf.fit(X, y, budget=store)                                       # reserves, trains, commits
+    BudgetStore.create("study.budget", epsilon=3.0, delta=1e-6, dataset="clinic 2025")     # once
+    store = BudgetStore.open("study.budget", dataset="clinic 2025")                        # from then on
+    clf.fit(X, y, budget=store)                                                            # reserves, trains, commits
     store.remaining()
+
+A total belongs to one set of records. The file carries a name for it, given once by ``create``; whoever spends repeats
+the name, so that a fit on other records is not charged here by mistake, nor a missing file replaced by a fresh total.
 
 Before a fit uses a record it *reserves* what it is going to spend; after it has finished it *commits* what it spent. A
 reservation without a commit counts as spent: whoever kills a fit half-way has still looked at the records. A
@@ -43,7 +47,9 @@ from dpscp.privacy.events import possible_histories, require_event
 __all__ = ["BudgetStore", "Line", "Reservation"]
 
 _FORMAT = "dpscp-budget"
-_VERSION = 1
+# Version 1 had no name of the data set; such a file stays valid, and spending from it repeats none.
+_VERSION = 2
+_READABLE = (1, 2)
 # "DPSB" in SQLite's application_id: `file study.budget` and a foreign database tell themselves apart.
 _APPLICATION_ID = 0x44505342
 _LOCK_SECONDS = 60.0
@@ -53,6 +59,11 @@ _MOST_HISTORIES = 64
 # Grid of the profiles used beyond that, and what lies beyond their ends: both only ever raise epsilon.
 _PROFILE_STEP = 1e-3
 _PROFILE_TAIL = 1e-15
+
+_SEEDED = (
+    "a budget store pays for private runs only, and the noise of this one comes from a seed: use random_state=None (no "
+    "--seed), or run it without the store and release nothing of it"
+)
 
 _SCHEMA = (
     "CREATE TABLE lines (line INTEGER PRIMARY KEY CHECK (line >= 0), kind TEXT NOT NULL CHECK (kind IN "
@@ -100,50 +111,100 @@ class Reservation:
 class BudgetStore:
     """The total budget of a study and everything spent from it, in one file.
 
-    With ``epsilon`` and ``delta`` the file is created (or, if it exists with the same budget, opened); without, it must
-    exist. The object holds the path only: it can be pickled and used from several processes at once.
+    ``BudgetStore.create`` makes the file and refuses one that exists; ``BudgetStore.open`` and the plain constructor
+    open it and never create: a missing file must not pass for an unspent total. ``epsilon`` and ``delta`` of the
+    constructor are a check that the file holds this very total. ``dataset`` repeats the name that the file was created
+    with; reading works without, spending does not. The object holds path and name only: it can be pickled and used from
+    several processes at once.
 
     Promise: the composition of everything ever reserved and not replaced by a smaller commit is (epsilon, delta)-DP for
     adding or removing one record, whatever processes run at once and wherever they are killed. It holds for one set of
-    records and for releases that go through the store; copies of the file do not know of each other.
+    records (the name is the user's word that it is the same one) and for releases that go through the store; copies of
+    the file do not know of each other. Runs whose noise came from a seed are not private, so they are refused.
 
-    Raises ``BudgetError`` when a share does not fit, ``ValueError`` for a file that is foreign, altered, damaged or too
-    new, ``PermissionError`` for one that cannot be written, ``TimeoutError`` when another process holds the lock for a
-    minute, ``OSError`` for a full disk. After any of them the file is as it was before the call.
+    Raises ``BudgetError`` when a share does not fit, ``ValueError`` for another name, a seeded run, or a file that is
+    foreign, altered, damaged or too new, ``FileNotFoundError`` and ``FileExistsError`` where opening and creating are
+    mixed up, ``PermissionError`` for a file that cannot be written, ``TimeoutError`` when another process holds the
+    lock for a minute, ``OSError`` for a full disk. After any of them the file is as it was before the call.
 
     >>> import tempfile, os
     >>> from dpscp.privacy import gaussian_event
     >>> path = os.path.join(tempfile.mkdtemp(), "study.budget")
-    >>> store = BudgetStore(path, epsilon=1.0, delta=1e-6)
+    >>> store = BudgetStore.create(path, epsilon=1.0, delta=1e-6, dataset="clinic 2025")
     >>> reservation = store.reserve(gaussian_event(8.0), note="first model")
     >>> reservation.commit(gaussian_event(10.0))
-    >>> 0 < store.remaining() < 1, BudgetStore(path).ledger().entries[0].note
+    >>> 0 < store.remaining() < 1, BudgetStore.open(path).ledger().entries[0].note
     (True, 'first model')
 
     Theory: section 1.8
     """
 
-    def __init__(self, path: str | PathLike[str], epsilon: float | None = None, delta: float | None = None) -> None:
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
+        dataset: str | None = None,
+    ) -> None:
         self.path = os.path.abspath(os.fspath(path))
+        self._repeated = dataset
         if (epsilon is None) != (delta is None):
-            raise ValueError("give both epsilon and delta to create a store, or neither to open one")
-        if epsilon is None or delta is None:
-            if not os.path.exists(self.path):
-                raise FileNotFoundError(
-                    f"no budget store at {self.path!r}; create it with BudgetStore(path, epsilon=..., delta=...)"
-                )
-            self._read()
-            return
-        wanted = Budget(epsilon, delta)
-        with self._transaction(create=True) as connection:
-            if connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0:
-                self._create(connection, wanted)
-        existing = self.budget
-        if existing != wanted:
+            raise ValueError("give both epsilon and delta to check a store's total, or neither")
+        wanted = None if epsilon is None or delta is None else Budget(epsilon, delta)
+        if not os.path.exists(self.path):
+            raise FileNotFoundError(
+                f"no budget store at {self.path!r}; if it was moved, open it there; if the study is new, make it with "
+                "BudgetStore.create(path, epsilon=..., delta=..., dataset=...)"
+            )
+        lines = self._read()
+        existing = _budget_of(lines)
+        if wanted is not None and existing != wanted:
             raise ValueError(
                 f"{self.path!r} exists with epsilon = {existing.epsilon:g}, delta = {existing.delta:g}; open it "
                 "without a budget, or take another path: a budget is never changed afterwards"
             )
+        if dataset is not None:
+            self._require_name(lines)
+
+    @classmethod
+    def create(cls, path: str | PathLike[str], epsilon: float, delta: float, *, dataset: str) -> "BudgetStore":
+        """A new file with this total, for the records that ``dataset`` names; ``FileExistsError`` if there is a file.
+
+        The name is public: it appears in ``summary`` and is repeated by everybody who spends.
+        """
+        budget = Budget(epsilon, delta)
+        if not isinstance(dataset, str) or not dataset.strip():
+            raise ValueError(f"dataset must be a text that names the records, such as 'clinic 2025', got {dataset!r}")
+        store = cls.__new__(cls)
+        store.path, store._repeated = os.path.abspath(os.fspath(path)), dataset
+        try:
+            # claims the name in one step: of two processes that create at once, one is refused
+            os.close(os.open(store.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
+        except FileExistsError:
+            raise FileExistsError(
+                errno.EEXIST,
+                "there is a file already, which may hold what was spent: open it with BudgetStore.open, or take "
+                "another path for a new study on new records",
+                store.path,
+            ) from None
+        except OSError as error:
+            raise OSError(
+                error.errno, "the budget store cannot be made: check that its folder exists and may be used", store.path
+            ) from None
+        try:
+            with store._transaction() as connection:
+                _write_head(connection, budget, dataset)
+        except BaseException:
+            if os.path.getsize(store.path) == 0:  # written in one piece: what has a length is a whole store
+                os.unlink(store.path)
+            raise
+        return store
+
+    @classmethod
+    def open(cls, path: str | PathLike[str], *, dataset: str | None = None) -> "BudgetStore":
+        """The store in an existing file; ``dataset`` repeats its name, which spending needs and reading does not."""
+        return cls(path, dataset=dataset)
 
     def __repr__(self) -> str:
         return f"BudgetStore({self.path!r})"
@@ -154,6 +215,11 @@ class BudgetStore:
     def budget(self) -> Budget:
         """The total that was fixed when the file was created."""
         return _budget_of(self._read())
+
+    @property
+    def dataset(self) -> str | None:
+        """The name of the records that the total belongs to; None in a file of an earlier release."""
+        return _dataset_of(self._read())
 
     def lines(self) -> tuple[Line, ...]:
         """Everything in the file, in order, checked."""
@@ -195,7 +261,10 @@ class BudgetStore:
         budget, ledger = _budget_of(lines), _ledger_of(lines)
         spent = _epsilon(ledger, budget.delta)
         done = {line.reservation for line in lines if line.kind == "commit"}
-        text = [
+        text = [f"data set: {_dataset_of(lines) or 'not named'}"]
+        if ledger.seeded:
+            text.append("NOT private: an earlier release charged a seeded run here, which no budget covers")
+        text += [
             f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g}",
             f"spent: epsilon {spent:.4g}; remaining {budget.epsilon - spent:.4g}",
         ]
@@ -212,10 +281,12 @@ class BudgetStore:
         spent = _epsilon(ledger, budget.delta)
         return {
             "path": self.path,
+            "dataset": _dataset_of(lines),
             "epsilon": budget.epsilon,
             "delta": budget.delta,
-            "spent": spent,
-            "remaining": budget.epsilon - spent,
+            # JSON knows no infinity: None where a run without any privacy was charged
+            "spent": spent if math.isfinite(spent) else None,
+            "remaining": budget.epsilon - spent if math.isfinite(spent) else None,
             "entries": json.loads(ledger.to_json())["entries"],
             "lines": [
                 {"line": x.line, "kind": x.kind, "reservation": x.reservation, "written": x.written, "note": x.note}
@@ -225,16 +296,33 @@ class BudgetStore:
 
     # ---- what is spent
 
+    def require_spendable(self, *, seeded: bool) -> None:
+        """``ValueError`` for a run that this store cannot pay for, whatever it costs: seeded, or for other records."""
+        if seeded:
+            raise ValueError(_SEEDED)
+        self._require_name(self._read())
+
+    def _require_name(self, lines: tuple[Line, ...]) -> None:
+        name = _dataset_of(lines)
+        if name is not None and self._repeated != name:
+            given = "none was given" if self._repeated is None else f"got {self._repeated!r}"
+            raise ValueError(
+                f"dataset must be {name!r}, the name of the records that this total belongs to; {given}. If the fit is "
+                "on these records, open the store with BudgetStore.open(path, dataset=...) or --dataset; other records "
+                "have a store of their own"
+            )
+
     def reserve(self, event: Ledger | DpEvent, note: str = "") -> Reservation:
         """Set a share aside before any record is used; ``BudgetError`` if it does not fit.
 
-        The share counts as spent from now on, whatever happens to this process.
+        The share counts as spent from now on, whatever happens to this process. A seeded ledger is refused.
         """
         share = _as_ledger(event, note)
         self.fits(share)  # accounting is cached: the lock below is then held for milliseconds only
         identity = uuid.uuid4().hex
         with self._transaction() as connection:
             lines = _checked_lines(connection)
+            self._require_name(lines)
             self._require(lines, _ledger_of(lines).then(share), "the share does not fit")
             _append(connection, lines, "reserve", identity, note, share.to_json())
         return Reservation(self, identity)
@@ -242,8 +330,8 @@ class BudgetStore:
     def commit(self, reservation: Reservation, spent: Ledger | DpEvent, note: str | None = None) -> None:
         """Replace a reservation by what was spent; ``note=None`` keeps the reservation's note.
 
-        If that is more than was reserved and no longer fits, ``BudgetError`` is raised, the reservation stays and the
-        caller must not release anything.
+        If that is more than was reserved and no longer fits, ``BudgetError`` is raised; if it is seeded,
+        ``ValueError``. The reservation then stays and the caller must not release anything.
         """
         with self._transaction() as connection:
             lines = _checked_lines(connection)
@@ -272,23 +360,15 @@ class BudgetStore:
 
     # ---- the file
 
-    def _create(self, connection: sqlite3.Connection, budget: Budget) -> None:
-        for statement in _SCHEMA:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {_VERSION}")
-        content = json.dumps({"format": _FORMAT, "version": _VERSION, "epsilon": budget.epsilon, "delta": budget.delta})
-        _append(connection, (), "budget", "", "", content)
-
     def _read(self) -> tuple[Line, ...]:
         # a writer that was killed leaves a journal, and reading rolls it back: that needs the right to write
-        with self._errors(), self._connection("rw") as connection:
+        with self._errors(), self._connection() as connection:
             return _checked_lines(connection)
 
     @contextmanager
-    def _transaction(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """The only write lock, taken before anything is read; all or nothing."""
-        with self._errors(), self._connection("rwc" if create else "rw") as connection:
+        with self._errors(), self._connection() as connection:
             # every write reaches the disk, the folder's entry included, before the transaction counts
             connection.execute("PRAGMA synchronous = EXTRA")
             connection.execute("BEGIN IMMEDIATE")
@@ -301,11 +381,10 @@ class BudgetStore:
             connection.execute("COMMIT")
 
     @contextmanager
-    def _connection(self, mode: str) -> Iterator[sqlite3.Connection]:
+    def _connection(self) -> Iterator[sqlite3.Connection]:
         quoted = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        connection = sqlite3.connect(
-            f"file:{quoted}?mode={mode}", uri=True, timeout=_LOCK_SECONDS, isolation_level=None
-        )
+        # never "rwc": a file that is not there must not be replaced by an empty one
+        connection = sqlite3.connect(f"file:{quoted}?mode=rw", uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
         try:
             yield connection
         finally:
@@ -352,19 +431,37 @@ class BudgetStore:
         )
 
 
+def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str) -> None:
+    """Tables, triggers and line 0 of a new file."""
+    for statement in _SCHEMA:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
+    content = {"format": _FORMAT, "version": _VERSION, "epsilon": budget.epsilon, "delta": budget.delta}
+    _append(connection, (), "budget", "", "", json.dumps({**content, "dataset": dataset}))
+
+
 def _checked_lines(connection: sqlite3.Connection) -> tuple[Line, ...]:
     """All lines, with every digest checked."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     if not tables:
-        raise ValueError("the budget store is empty: its creation was interrupted; create it again with its budget")
+        raise ValueError(
+            "the budget store is empty: if its creation was interrupted, delete the file and create it again; if it "
+            "ever held anything, restore it from a backup"
+        )
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
         raise ValueError("this SQLite file is not a budget store")
-    if version != _VERSION:
-        raise ValueError(f"the budget store has version {version}, this release reads {_VERSION}: update dpscp")
+    if version not in _READABLE:
+        raise ValueError(f"the budget store has version {version}, this release reads up to {_VERSION}: update dpscp")
     rows = connection.execute(
         "SELECT line, kind, reservation, written, note, content, digest FROM lines ORDER BY line"
     ).fetchall()
+    return lines_of_rows(rows)
+
+
+def lines_of_rows(rows: Sequence[tuple[Any, ...]]) -> tuple[Line, ...]:
+    """The rows of the file as lines; ``ValueError`` unless the first is a budget and each is sealed by the last."""
     lines = tuple(Line(*row) for row in rows)
     previous = _FIRST_DIGEST
     for place, (line, row) in enumerate(zip(lines, rows, strict=True)):
@@ -392,11 +489,28 @@ def _append(
 
 
 def _budget_of(lines: tuple[Line, ...]) -> Budget:
+    content = _head_of(lines)
     try:
-        content = json.loads(lines[0].content)
         return Budget(content["epsilon"], content["delta"])
     except (KeyError, TypeError, ValueError):
         raise ValueError("the budget store is damaged: its first line holds no budget") from None
+
+
+def _dataset_of(lines: tuple[Line, ...]) -> str | None:
+    name = _head_of(lines).get("dataset")
+    if name is not None and not isinstance(name, str):
+        raise ValueError("the budget store is damaged: its data set has no name")
+    return name
+
+
+def _head_of(lines: tuple[Line, ...]) -> dict[str, Any]:
+    try:
+        content = json.loads(lines[0].content)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError("the budget store is damaged: its first line holds no budget")
+    return content
 
 
 def _ledger_of(lines: tuple[Line, ...], without: str | None = None) -> Ledger:
@@ -413,14 +527,18 @@ def _ledger_of(lines: tuple[Line, ...], without: str | None = None) -> Ledger:
 
 
 def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
+    """What a caller wants to spend as a ledger without facts; ``ValueError`` if it is seeded."""
     if isinstance(event, Ledger):
-        return Ledger(event.entries, {}, event.seeded)
+        if event.seeded:
+            raise ValueError(_SEEDED)
+        return Ledger(event.entries)
     return Ledger().add("release", require_event(event), note)
 
 
 def _epsilon(ledger: Ledger, delta: float) -> float:
     """Epsilon of the whole ledger, also where its parallel parts have too many combinations to look at each."""
-    if ledger.non_private_stages:
+    # a seeded run is in no new file, but an earlier release wrote some
+    if not ledger.is_private:
         return math.inf
     events = [entry.event for entry in ledger.entries]
     if math.prod(len(possible_histories(e)) for e in events) <= _MOST_HISTORIES:

@@ -131,7 +131,7 @@ def _model() -> tuple[str, dict[str, bytes]]:
 @cache
 def _store() -> bytes:
     path = os.path.join(FOLDER, "valid-store")
-    store = BudgetStore(path, epsilon=1.0, delta=1e-6)
+    store = BudgetStore.create(path, epsilon=1.0, delta=1e-6, dataset="x")
     store.reserve(gaussian_event(20.0)).commit(gaussian_event(20.0))
     connection = sqlite3.connect(path)
     connection.execute("VACUUM")

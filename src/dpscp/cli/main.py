@@ -128,7 +128,10 @@ def _fit(given: argparse.Namespace) -> int:
     if given.budget is not None:
         from dpscp.budget import BudgetStore
 
-        store = BudgetStore(given.budget)
+        store = BudgetStore.open(given.budget, dataset=given.dataset)
+        store.require_spendable(seeded=given.seed is not None)
+    elif given.dataset is not None:
+        raise CommandError("--dataset repeats the name of a budget store's data set: give the store with --budget")
     frame = read_table(given.table, given.separator)
     levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]
     estimator = work.fitted(
@@ -233,12 +236,12 @@ def _budget(given: argparse.Namespace) -> int:
     from dpscp.budget import BudgetStore
 
     if given.action == "create":
-        if given.epsilon is None or given.delta is None:
-            raise CommandError("a new budget needs --epsilon and --delta")
+        if given.epsilon is None or given.delta is None or given.dataset is None:
+            raise CommandError("a new budget needs --epsilon and --delta, and --dataset with a name for the records")
         check_output(given.store)
-        store = BudgetStore(given.store, epsilon=given.epsilon, delta=given.delta)
+        store = BudgetStore.create(given.store, given.epsilon, given.delta, dataset=given.dataset)
     else:
-        store = BudgetStore(given.store)
+        store = BudgetStore.open(given.store, dataset=given.dataset)
     _tell(given, store.to_dict(), store.summary())
     return 0
 
@@ -329,7 +332,7 @@ def build_parser() -> argparse.ArgumentParser:
         "train and calibrate privately on a table",
         "dpscp fit people.csv --schema people.schema.toml --epsilon 1 --delta 1e-6",
         "dpscp fit people.csv --schema people.schema.toml --confidence 0.8 0.95 -o model.dpscp --report report.html",
-        "dpscp fit people.csv --schema people.schema.toml --budget study.budget",
+        "dpscp fit people.csv --schema people.schema.toml --budget study.budget --dataset 'people 2025'",
     )
     made.add_argument("table", type=Path, help="CSV or Parquet file with one record a row")
     made.add_argument("--schema", type=Path, help="TOML or JSON file with the public declarations")
@@ -346,6 +349,7 @@ def build_parser() -> argparse.ArgumentParser:
     made.add_argument("--report", type=Path, help="write an HTML report as well")
     made.add_argument("--evaluate", type=Path, help="labelled table outside the promise, to check on")
     made.add_argument("--budget", type=Path, help="budget store that this fit spends from (see 'dpscp budget')")
+    made.add_argument("--dataset", help="repeats the name of the records that the budget store was created for")
     made.add_argument("--seed", type=int, help="repeatable and therefore NOT private; for tests")
     separated(made)
 
@@ -410,13 +414,14 @@ def build_parser() -> argparse.ArgumentParser:
         "budget",
         _budget,
         "create or show the budget store of a study",
-        "dpscp budget create study.budget --epsilon 3 --delta 1e-6",
+        "dpscp budget create study.budget --epsilon 3 --delta 1e-6 --dataset 'people 2025'",
         "dpscp budget show study.budget",
     )
     made.add_argument("action", choices=("create", "show"))
     made.add_argument("store", type=Path)
     made.add_argument("--epsilon", type=float, help="total of a new store")
     made.add_argument("--delta", type=float, help="total of a new store")
+    made.add_argument("--dataset", help="a public name for the records; every fit from this store repeats it")
 
     made = command(
         "reproduce",

@@ -41,8 +41,6 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
         groups, group_values = self._groups(X, targets, request)
         reservation = None
         if store is not None:
-            if not isinstance(store, BudgetStore):
-                raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
             reservation = store.reserve(self._planned_ledger(request, strategy), note=f"{type(self).__name__}.fit")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told once, above
@@ -90,6 +88,14 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = found.certificates[0]
         self._tell()
         return self
+
+    def _check_store(self, store: BudgetStore | None) -> None:
+        """Refuse, before a record is looked at, a fit that the store cannot pay for whatever it costs."""
+        if store is None:
+            return
+        if not isinstance(store, BudgetStore):
+            raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
+        store.require_spendable(seeded=self.random_state is not None)
 
     def _planned_ledger(self, request: Request, strategy: Strategy) -> Ledger:
         """What this fit is going to spend: the same steps from the same public numbers, on one made-up score."""

@@ -127,10 +127,12 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
 
         With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
         the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
-        reservation has spent it.
+        reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
+        with the name of its data set.
         """
         if not callable(self.conformity_score):
             check_choice("conformity_score", self.conformity_score, LABEL_SCORES)
+        self._check_store(budget)
         self._forget()
         rows = checked_rows(self, X, reset=True)
         public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())

@@ -94,9 +94,11 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
 
         With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
         the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
-        reservation has spent it.
+        reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
+        with the name of its data set.
         """
         check_choice("conformity_score", self.conformity_score, INTERVAL_SCORES)
+        self._check_store(budget)
         self._forget()
         rows = checked_rows(self, X, reset=True)
         targets = checked_targets(y, len(rows))
