@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscp
-from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
+from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate, calibration
 from dpscp.calibration import calibration_rule, find_thresholds
 from dpscp.guarantees import Stability, universal_alpha
-from dpscp.privacy import Budget, IntegerSource, dpsgd_event, gaussian_event, gdp_mu, non_private_event
-from dpscp.quantile import rank_sensitivity, search
+from dpscp.privacy import Budget, IntegerSource, LatticeNoise, dpsgd_event, gaussian_event, gdp_mu, non_private_event
+from dpscp.quantile import rank_sensitivity
 
 SCORES = np.random.default_rng(0).uniform(size=5000)
 SPENT = gaussian_event(2 / gdp_mu(1.0, 1e-5))  # a quarter of mu^2 at epsilon 1
@@ -284,12 +284,19 @@ def test_certificate_holds_public_numbers_only():
     assert one.ledger.to_json() == two.ledger.to_json()
 
 
-def test_noise_of_the_plan_is_the_noise_of_the_search(monkeypatch):
-    """The event in the ledger is the one whose noise was drawn."""
-    seen = []
-    honest = search.lattice_noise
-    monkeypatch.setattr(search, "lattice_noise", lambda *a: seen.append(honest(*a)) or seen[-1])
+@pytest.mark.parametrize("epsilon", [0.7, 0.9, 1.1, 1.3])
+def test_noise_that_is_accounted_for_is_the_noise_that_is_drawn(monkeypatch, epsilon):
+    """One object from the accountant to the sampler and the ledger: built a second time its last digit differed."""
+    planned, drawn = [], []
+    honest_plan, honest_draw = calibration.shared_lattice_noise, LatticeNoise.sample
+    monkeypatch.setattr(calibration, "shared_lattice_noise", lambda *a: planned.append(honest_plan(*a)) or planned[-1])
+    monkeypatch.setattr(LatticeNoise, "sample", lambda self, *a: drawn.append(self) or honest_draw(self, *a))
+    c = quiet(steps=9, epsilon=epsilon)
+    assert [planned[-1][0]] == drawn
+    assert c.ledger.entries[-1].event == drawn[0].event(9)
+    assert drawn[0].sensitivity / drawn[0].scale == float(rank_sensitivity("centred", c.quantile.alpha))
+
+
+def test_calibration_is_public():
     c = quiet(steps=9)
-    assert c.ledger.entries[-1].event == seen[0].event(9)
-    assert seen[0].sensitivity / seen[0].scale == float(rank_sensitivity("centred", c.quantile.alpha))
     assert dpscp.Calibration is type(c)

@@ -680,10 +680,10 @@ class TestRandomness:
 
     def test_the_parts_of_a_run_draw_apart(self):
         """The draws that assign records must not be those that train: a record's part would follow its noise."""
-        from dpscp.conformal.base import child_seeds
+        from dpscp.privacy.seeds import child_seeds
 
-        assert len(set(child_seeds(0))) == 3
-        assert child_seeds(None) == (None, None, None)
+        assert len(set(child_seeds(0, 3))) == 3
+        assert child_seeds(None, 3) == (None, None, None)
 
 
 class TestBudget:

@@ -110,7 +110,7 @@ def dotted(node):
 
 
 RANDOM_FILES = {
-    "privacy/noise.py": {"np.random.default_rng", "np.random.PCG64", "randomgen"},
+    "privacy/seeds.py": {"np.random.default_rng", "np.random.PCG64", "randomgen"},
     "training/networks.py": {"np.random.PCG64"},  # the starting point, a function of a public seed
     "cli/demo.py": {"np.random.default_rng"},  # made-up records
 }

@@ -26,8 +26,8 @@ from dpscp.guarantees import (
     universal_floor,
     value_buffer,
 )
-from dpscp.privacy import Budget, Ledger, as_event, compose, parallel, shared_count_noise
-from dpscp.privacy.noise import seed_of
+from dpscp.privacy import Budget, LatticeNoise, Ledger, as_event, compose, parallel, shared_lattice_noise
+from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, default_steps, private_quantile, rank_sensitivity
 
 __all__ = ["Calibration", "Rule", "Thresholds", "calibrate", "calibration_rule", "find_thresholds"]
@@ -168,15 +168,16 @@ def find_thresholds(
         # nothing is asked of the scores and nothing more is spent
         certificates = tuple(_certificate(rule, i, spent, None, extra_assumptions) for i in range(n_levels))
         return Thresholds(np.full((n_groups, n_levels), np.inf), spent, certificates, ())
-    sensitivities = [float(rank_sensitivity(rule.rank, a)) for a in rule.inner]
+    sensitivities = [rank_sensitivity(rule.rank, a) for a in rule.inner]
     before = None if held_out else spent
     if steps is None:
-        unit = shared_count_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)[0]
-        steps = default_steps(rule.n_nominal, unit_noise=unit)
-    noises = shared_count_noise(budget.epsilon, budget.delta, steps, sensitivities, before, accountant)
-    seeds = _seeds(seed_of(random_state), n_groups * n_levels)
+        unit = shared_lattice_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)[0]
+        steps = default_steps(rule.n_nominal, unit_noise=unit.count_noise)
+    noises = shared_lattice_noise(budget.epsilon, budget.delta, steps, sensitivities, before, accountant)
+    n_searches, seed = n_groups * n_levels, seed_of(random_state)
+    seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
 
-    def search(scores: Any, level: float, noise: float) -> PrivateQuantile:
+    def search(scores: Any, level: float, noise: LatticeNoise) -> PrivateQuantile:
         return private_quantile(
             scores,
             alpha=level,
@@ -207,14 +208,6 @@ def find_thresholds(
     budget.require(ledger, accountant)
     certificates = tuple(_certificate(rule, i, spent, found[0][i], extra_assumptions) for i in range(n_levels))
     return Thresholds(values, ledger, certificates, tuple(q for row in found for q in row))
-
-
-def _seeds(random_state: int | None, count: int) -> Any:
-    """A seed for each search: the given one where there is a single search, else children of it."""
-    if random_state is None or count == 1:
-        return iter([random_state] * count)
-    children = np.random.SeedSequence(random_state).generate_state(count)
-    return iter(int(child) for child in children)
 
 
 def _ledger(

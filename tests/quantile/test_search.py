@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import dpscp
 from dpscp import private_quantile
-from dpscp.privacy import IntegerSource
+from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.quantile import (
     default_steps,
@@ -364,3 +364,12 @@ class TestNoisyMidpoint:
         midpoint = noisy_midpoint_quantile(SCORES, alpha=0.1, score_range=(0, 1), count_noise=4.0, steps=12)
         endpoint = private_quantile(SCORES, alpha=0.1, score_range=(0, 1), count_noise=4.0, steps=12, rank="ceil")
         assert midpoint.event == endpoint.event
+
+
+def test_a_noise_made_for_another_statistic_is_refused():
+    noise = lattice_noise(5.0, Fraction(1, 2))
+    scores = np.linspace(0, 1, 101)
+    exact = private_quantile(scores, alpha=0.1, score_range=(0, 1), count_noise=noise, steps=8, random_state=1)
+    assert exact.event == noise.event(8)
+    with pytest.raises(ValueError, match=r"count_noise was made for a statistic of sensitivity 1/2, this one has 9/10"):
+        private_quantile(scores, alpha=0.1, score_range=(0, 1), count_noise=noise, rank="linear", random_state=1)

@@ -11,8 +11,8 @@ from sklearn.utils import check_random_state
 from dpscp._checks import check_choice, check_count, check_probability, check_range
 from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
-from dpscp.privacy import Budget, Ledger, compose, count_noise, parallel, secure_generator
-from dpscp.privacy.noise import seed_of
+from dpscp.privacy import Budget, Ledger, compose, parallel, secure_generator, shared_lattice_noise
+from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, noisy_midpoint_quantile
 from dpscp.scores import lac_of_labels
 from dpscp.sets import label_set, residual_interval
@@ -191,15 +191,13 @@ class DPSplit(_Threshold):
         nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
         # a mechanism that knows its task fails before training, not after
         self._range(getattr(self.estimator, "task", None))
-        noise = count_noise(
-            budget.epsilon, budget.delta, steps * len(self._alphas), sensitivity=1.0, accountant=self.accountant
-        )
+        noise = shared_lattice_noise(
+            budget.epsilon, budget.delta, steps, [1.0] * len(self._alphas), accountant=self.accountant
+        )[0]
         mechanism = self.estimator.calibrated(budget.epsilon, budget.delta, accountant=self.accountant)
 
         seed = seed_of(self.random_state)
-        seeds: list[int | None] = [None] * (2 + len(self._alphas))
-        if seed is not None:
-            seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(len(seeds))]
+        seeds = child_seeds(seed, 2 + len(self._alphas))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told above, once
             trains = self._training_half(len(rows), secure_generator(seeds[0]))

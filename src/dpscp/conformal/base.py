@@ -17,14 +17,14 @@ from dpscp.calibration import calibration_rule, find_thresholds
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Budget, Ledger, secure_generator
-from dpscp.privacy.noise import seed_of
+from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.records import check_levels, checked_rows, group_index
 from dpscp.strategy import Request, Strategy, choose_strategy, load_model, require_loadable
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.scaling import ScaledTargetModel
 
-__all__ = ["PrivateConformal", "child_seeds", "plain"]
+__all__ = ["PrivateConformal", "plain"]
 
 
 class PrivateConformal(BaseEstimator):  # type: ignore[misc]
@@ -44,7 +44,7 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
             reservation = store.reserve(self._planned_ledger(request, strategy), note=f"{type(self).__name__}.fit")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told once, above
-            training_seed, split_seed, search_seed = child_seeds(seed)
+            training_seed, split_seed, search_seed = child_seeds(seed, 3)
             in_training: Any = slice(None)
             in_calibration: Any = slice(None)
             if strategy.calibration_fraction is not None:
@@ -273,11 +273,3 @@ def plain(value: Any) -> Any:
         items = [plain(v) for v in value]
         return NOT_PLAIN if any(i is NOT_PLAIN for i in items) else items
     return value if value is None or isinstance(value, str | int | float | bool) else NOT_PLAIN
-
-
-def child_seeds(seed: int | None) -> tuple[int | None, int | None, int | None]:
-    """Seeds for training, assignment and search, independent of each other."""
-    if seed is None:
-        return None, None, None
-    training, split, search = np.random.SeedSequence(seed).generate_state(3).tolist()
-    return training, split, search

@@ -1,7 +1,14 @@
 """The privacy room: events, the ledger, accounting, trade-off functions, calibration and noise."""
 
 from dpscp.privacy.accounting import OPACUS_ORDERS, delta_of, epsilon_of, is_private, tradeoff_of
-from dpscp.privacy.calibrate import as_event, count_noise, noise_multiplier, shared_count_noise, smallest_noise
+from dpscp.privacy.calibrate import (
+    as_event,
+    count_noise,
+    noise_multiplier,
+    shared_count_noise,
+    shared_lattice_noise,
+    smallest_noise,
+)
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     DiscreteGaussianDpEvent,
@@ -20,8 +27,8 @@ from dpscp.privacy.noise import (
     LatticeNoise,
     lattice_noise,
     sample_discrete_gaussian,
-    secure_generator,
 )
+from dpscp.privacy.seeds import secure_generator
 from dpscp.privacy.tradeoff import (
     CanonicalNoise,
     Tradeoff,
@@ -76,6 +83,7 @@ __all__ = [
     "sample_discrete_gaussian",
     "secure_generator",
     "shared_count_noise",
+    "shared_lattice_noise",
     "smallest_noise",
     "tradeoff_from_profile",
     "tradeoff_of",

@@ -5,18 +5,26 @@ The returned value was itself put through the accountant and found within the bu
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
-from dpscp._checks import check_choice, check_count, check_fraction, check_positive, check_probability
+from dpscp._checks import check_count, check_fraction, check_positive, check_probability
 from dpscp.exceptions import BudgetError
-from dpscp.privacy.accounting import ACCOUNTANTS, epsilon_of, is_private
+from dpscp.privacy.accounting import epsilon_of, is_private
 from dpscp.privacy.events import compose, dpsgd_event, gaussian_event, require_event
 from dpscp.privacy.ledger import Ledger
-from dpscp.privacy.noise import lattice_noise, sensitivity_fraction
+from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
 from dpscp.privacy.tradeoff import gdp_mu
 
-__all__ = ["as_event", "count_noise", "noise_multiplier", "shared_count_noise", "smallest_noise"]
+__all__ = [
+    "as_event",
+    "count_noise",
+    "noise_multiplier",
+    "shared_count_noise",
+    "shared_lattice_noise",
+    "smallest_noise",
+]
 
 _PRECISION = 2e-4
 _LARGEST_NOISE, _SMALLEST_NOISE = 1e9, 1e-3
@@ -124,12 +132,48 @@ def shared_count_noise(
 
     Every search of ``steps`` counts costs the same, and all of them with training stay in the budget.
     """
+    if accountant != "gdp":
+        lattices = shared_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)
+        return tuple(lattice.count_noise for lattice in lattices)
+    releases = check_count("steps", steps) * len(sensitivities)
+    ratio = _smallest_ratio(
+        lambda ratio: gaussian_event(ratio, releases), epsilon, delta, releases, training, accountant
+    )
+    return tuple(ratio * float(sensitivity_fraction(s)) for s in sensitivities)
+
+
+def shared_lattice_noise(
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sensitivities: Sequence[float | Fraction],
+    training: DpEvent | Ledger | None = None,
+    accountant: str = "pld",
+) -> tuple[LatticeNoise, ...]:
+    """The noise of ``shared_count_noise`` as the objects that were accounted for, to be drawn from as they are."""
+    fractions = [sensitivity_fraction(s) for s in sensitivities]
+    releases = check_count("steps", steps) * len(fractions)
+
+    def lattices(ratio: float) -> tuple[LatticeNoise, ...]:
+        return tuple(lattice_noise(ratio * float(s), s) for s in fractions)
+
+    def searches(ratio: float) -> DpEvent:
+        return compose(*(lattice.event(steps) for lattice in lattices(ratio)))
+
+    return lattices(_smallest_ratio(searches, epsilon, delta, releases, training, accountant))
+
+
+def _smallest_ratio(
+    searches: Callable[[float], DpEvent],
+    epsilon: float,
+    delta: float,
+    releases: int,
+    training: DpEvent | Ledger | None,
+    accountant: str,
+) -> float:
+    """The smallest noise in units of the sensitivity at which training and ``searches`` fit the budget."""
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
-    check_count("steps", steps)
-    for sensitivity in sensitivities:
-        check_positive("sensitivity", sensitivity)
-    check_choice("accountant", accountant, ACCOUNTANTS)
     spent = as_event(training)
     if not is_private(spent):
         raise BudgetError("training is not private: no calibration noise can repair that")
@@ -139,16 +183,7 @@ def shared_count_noise(
             f"training alone spends epsilon = {already:.4g} at delta = {delta:g}, the whole budget is "
             f"epsilon = {epsilon:g}: nothing is left for calibration; raise epsilon or train with more noise"
         )
-
-    fractions = [sensitivity_fraction(s) for s in sensitivities]
-
-    def whole(ratio: float) -> DpEvent:
-        if accountant == "gdp":
-            return compose(spent, gaussian_event(ratio, steps * len(fractions)))
-        return compose(spent, *(lattice_noise(ratio * float(s), s).event(steps) for s in fractions))
-
-    guess = math.sqrt(steps * len(fractions)) / gdp_mu(epsilon, delta)
-    ratio = smallest_noise(whole, epsilon, delta, accountant=accountant, guess=guess)
-    if accountant == "gdp":
-        return tuple(ratio * float(s) for s in fractions)
-    return tuple(lattice_noise(ratio * float(s), s).count_noise for s in fractions)
+    guess = math.sqrt(releases) / gdp_mu(epsilon, delta)
+    return smallest_noise(
+        lambda ratio: compose(spent, searches(ratio)), epsilon, delta, accountant=accountant, guess=guess
+    )

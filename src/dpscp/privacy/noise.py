@@ -2,16 +2,11 @@
 
 * ``sample_discrete_gaussian``: exact integer noise after Canonne, Kamath and Steinke (2020). Every decision is a
   comparison of integers drawn from operating-system entropy; no floating-point number takes part.
-* ``LatticeNoise``: what integer noise a statistic of rational sensitivity needs for a wanted standard deviation.
-* ``secure_generator``: a NumPy ``Generator`` on a cryptographic stream, for bulk Gaussian noise in training.
-
-A seed gives the same draws to anybody who knows it. It is accepted for tests and experiments, and it warns.
+* ``LatticeNoise``: the integer noise of a statistic of rational sensitivity. The object that an accountant was asked
+  about is the one that is drawn from: it is handed on, never built a second time.
 """
 
 import math
-import os
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -20,16 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_count, check_positive
-from dpscp.exceptions import SeededWarning
 from dpscp.privacy.events import DpEvent, discrete_gaussian_event
+from dpscp.privacy.seeds import secure_bytes
 
 __all__ = [
     "IntegerSource",
     "LatticeNoise",
     "lattice_noise",
     "sample_discrete_gaussian",
-    "secure_generator",
-    "seed_of",
     "sensitivity_fraction",
 ]
 
@@ -43,9 +36,7 @@ class IntegerSource:
     """Uniform integers from operating-system entropy, or from a seed (not private)."""
 
     def __init__(self, random_state: int | None = None) -> None:
-        seed = seed_of(random_state)
-        # a stream of its own: training is seeded with random_state itself, and its noise must not come back here
-        self._bytes: Callable[[int], bytes] = os.urandom if seed is None else np.random.default_rng([seed, 2]).bytes
+        self._bytes = secure_bytes(random_state)
 
     def below(self, bound: int, size: int) -> NDArray[Any]:
         """``size`` independent integers, uniform on 0 .. bound - 1, by rejection: exactly uniform."""
@@ -166,6 +157,19 @@ class LatticeNoise:
     sigma: int
     sensitivity: int
 
+    @classmethod
+    def of(cls, count_noise: "float | LatticeNoise", sensitivity: Fraction) -> "LatticeNoise":
+        """A noise that was accounted for as it is; or, for a standard deviation, the noise that has it."""
+        if not isinstance(count_noise, LatticeNoise):
+            return lattice_noise(count_noise, sensitivity)
+        if count_noise.scale * sensitivity != count_noise.sensitivity:
+            made_for = Fraction(count_noise.sensitivity, count_noise.scale)
+            raise ValueError(
+                f"count_noise was made for a statistic of sensitivity {made_for}, this one has {sensitivity}; "
+                "make it with lattice_noise(count_noise, sensitivity) for this one"
+            )
+        return count_noise
+
     @property
     def count_noise(self) -> float:
         """Standard deviation of the noise in units of the statistic."""
@@ -188,8 +192,7 @@ def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> Latt
     (0.5, 40.0)
     """
     count_noise = check_positive("count_noise", count_noise)
-    check_positive("sensitivity", sensitivity)
-    exact = sensitivity if isinstance(sensitivity, Fraction) else sensitivity_fraction(sensitivity)
+    exact = sensitivity_fraction(sensitivity)
     base = exact.denominator
     refine = max(1, math.ceil(Fraction(_LATTICE_SCALE) / (Fraction(count_noise) * base)))
     scale = base * refine
@@ -197,34 +200,9 @@ def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> Latt
     return LatticeNoise(scale, sigma, exact.numerator * refine)
 
 
-def sensitivity_fraction(sensitivity: float) -> Fraction:
-    """The sensitivity as the rational number that integer noise needs, rounded up to a multiple of 1e-6."""
+def sensitivity_fraction(sensitivity: float | Fraction) -> Fraction:
+    """The sensitivity as the rational number that integer noise needs, a float rounded up to a multiple of 1e-6."""
+    check_positive("sensitivity", sensitivity)
+    if isinstance(sensitivity, Fraction):
+        return sensitivity
     return Fraction(max(1, math.ceil(Fraction(sensitivity).limit_denominator(10**9) * 10**6)), 10**6)
-
-
-def seed_of(random_state: object) -> int | None:
-    """None for system entropy; a checked integer seed, with a warning that the run is not private."""
-    if random_state is None:
-        return None
-    seed = check_count("random_state", random_state, minimum=0)
-    warnings.warn(
-        f"random_state={seed}: the noise can be recomputed from the seed, so this run is NOT private; "
-        "use random_state=None to release anything",
-        SeededWarning,
-        stacklevel=3,
-    )
-    return seed
-
-
-def secure_generator(random_state: int | None = None) -> np.random.Generator:
-    """A NumPy generator on AES-128 in counter mode, keyed from the operating system; or a seeded one (warns).
-
-    AES-CTR is a cryptographic stream: its output cannot be told from uniform bits without the key. The Gaussian
-    draws made from it are still floating-point numbers, see docs/decisions.md for what that leaves open.
-    """
-    seed = seed_of(random_state)
-    if seed is not None:
-        return np.random.Generator(np.random.PCG64(seed))
-    from randomgen import AESCounter  # only training needs it
-
-    return np.random.Generator(AESCounter(key=int.from_bytes(os.urandom(16), "little")))

@@ -101,7 +101,7 @@ def private_quantile(
     alpha: float,
     score_range: tuple[float, float],
     mu: float | None = None,
-    count_noise: float | None = None,
+    count_noise: float | LatticeNoise | None = None,
     steps: int | None = None,
     correction: str = "marginal",
     rank: str = "centred",
@@ -120,7 +120,8 @@ def private_quantile(
     threshold is at least the wanted order statistic. ``"none"`` promises nothing.
 
     Privacy: ``event`` for adding or removing one score; give ``mu`` (the noise is then sensitivity * sqrt(steps) / mu)
-    or ``count_noise``, the standard deviation of the noise on each count.
+    or ``count_noise``, the standard deviation of the noise on each count, or the ``LatticeNoise`` itself as it was
+    accounted for.
 
     Parameters
     ----------
@@ -242,27 +243,26 @@ class _NoisePlan:
     """The noise a caller asked for: a GDP level to be shared by all counts, or a fixed noise for each."""
 
     mu: float | None
-    count_noise: float | None
+    count_noise: LatticeNoise | None
     sensitivity: Fraction
 
     @classmethod
-    def of(cls, mu: float | None, count_noise: float | None, sensitivity: Fraction) -> "_NoisePlan":
+    def of(cls, mu: float | None, count_noise: float | LatticeNoise | None, sensitivity: Fraction) -> "_NoisePlan":
         if (mu is None) == (count_noise is None):
             raise ValueError("give exactly one of mu (the GDP level of the whole search) and count_noise")
         if mu is not None:
             return cls(check_positive("mu", mu), None, sensitivity)
-        return cls(None, check_positive("count_noise", count_noise), sensitivity)
+        return cls(None, LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity)
 
     def noise(self, steps: int) -> LatticeNoise:
-        wanted = self.count_noise
-        if self.mu is not None:
-            wanted = float(self.sensitivity) * math.sqrt(steps) / self.mu
-        return lattice_noise(wanted or 0.0, self.sensitivity)
+        if self.count_noise is not None:
+            return self.count_noise
+        return lattice_noise(float(self.sensitivity) * math.sqrt(steps) / (self.mu or 0.0), self.sensitivity)
 
     def default_steps(self, n_records: int) -> int:
-        if self.mu is not None:
-            return default_steps(n_records, unit_noise=float(self.sensitivity) / self.mu)
-        return default_steps(n_records, unit_noise=self.count_noise or 0.0, shared_budget=False)
+        if self.count_noise is not None:
+            return default_steps(n_records, unit_noise=self.count_noise.count_noise, shared_budget=False)
+        return default_steps(n_records, unit_noise=float(self.sensitivity) / (self.mu or 0.0))
 
 
 def _end_of_range_message(result: PrivateQuantile) -> str:
@@ -280,7 +280,7 @@ def noisy_midpoint_quantile(
     *,
     alpha: float,
     score_range: tuple[float, float],
-    count_noise: float,
+    count_noise: float | LatticeNoise,
     steps: int = 20,
     precision: float | None = None,
     random_state: int | None = None,
@@ -296,7 +296,7 @@ def noisy_midpoint_quantile(
     level = round_level(alpha)
     steps = check_count("steps", steps)
     jump = check_positive("precision", precision) if precision is not None else (high - low) / 2.0**steps
-    noise = lattice_noise(check_positive("count_noise", count_noise), Fraction(1))
+    noise = LatticeNoise.of(count_noise, Fraction(1))
     counter = as_counter(scores, (low, high), steps)
     if isinstance(counter, StreamCounts):
         raise TypeError("noisy_midpoint_quantile needs scores that can be read again; pass an array")

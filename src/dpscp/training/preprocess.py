@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_mu, secure_generator, smallest_noise
+from dpscp.privacy.seeds import PREPROCESSING, stream_seed
 from dpscp.training.mechanism import Mechanism, Model, Trained
 from dpscp.training.networks import DenseModel, check_rows
 from dpscp.training.release import gaussian_release
@@ -394,7 +395,7 @@ class Preprocessed:
         n = len(raw) if n_records is None else check_count("n_records", n_records)
         check_count("n_records", n)
         rows: NDArray[Any] = raw
-        rng = secure_generator(None if random_state is None else _step_seed(random_state))
+        rng = secure_generator(stream_seed(random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
             transforms.append(step.fit(rows, n_records=n, rng=rng))
@@ -408,12 +409,6 @@ class Preprocessed:
             inner.public_facts,
             inner.trajectory,
         )
-
-
-def _step_seed(random_state: int) -> int:
-    # a stream of its own: the mechanism is seeded with random_state itself
-    seed = check_count("random_state", random_state, minimum=0)
-    return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
 
 
 def with_noise(part: Any, noise_multiplier: float) -> Any:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_count, check_positive, check_probability, check_range
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
+from dpscp.privacy.seeds import TARGET_SCALE, stream_seed
 from dpscp.training.mechanism import Mechanism, Model, Trained
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
@@ -93,8 +94,7 @@ class PrivateTarget:
         event = self.event  # fails before any record is used while some noise is not set
         v = self._unit(y)
         n = check_count("n_records", len(v) if n_records is None else n_records)
-        # a stream of its own: the mechanism is seeded with random_state itself
-        seed = None if random_state is None else int(np.random.SeedSequence([random_state, 2]).generate_state(1)[0])
+        seed = stream_seed(random_state, TARGET_SCALE)
         mean, square = gaussian_release(self.moments(y), noise, secure_generator(seed)) / n
         mean = float(np.clip(mean, -1.0, 1.0))
         # below this the variance would be mostly noise
