@@ -18,7 +18,8 @@ def main() -> None:
     row = plan.row("split")
     n = round(10_000 * row.calibration_fraction)
     rank = row.inner_level * (n + 1) + row.rank_offset
-    terms = {"n_records": n, "inner_level": row.inner_level, "count_noise": row.count_noise, "rank_target": rank}
+    terms = {"n_records": 10_000, "calibration_records": n, "inner_level": row.inner_level}
+    terms |= {"count_noise": row.count_noise, "rank_target": rank}
     certificate = dp.Certificate("split", 0.9, 0.9, (), terms, "")
     figures = {
         "tradeoff": tradeoff_figure(ledger),

@@ -202,7 +202,7 @@ class TestCertificate:
             "proven for finite samples",
             "Result B",
             "exchangeable records",
-            "0.93",
+            "inner level 93.00%",
             "1000",
         ):
             assert words in text
@@ -213,7 +213,7 @@ class TestCertificate:
         certificate = self.make(guarantee="asymptotic", coverage=0.83, advice="Hold out a part.")
         assert not certificate.is_certified
         text = str(certificate)
-        assert "No finite-sample proof of the target 90.0%" in text
+        assert "No finite-sample proof of the target 90%" in text
         assert "83.0%" in text
         assert text.endswith("Hold out a part.")
 

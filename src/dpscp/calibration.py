@@ -7,7 +7,7 @@ people with their own scores. Both see scores, a ledger of what was spent before
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,18 +45,43 @@ INVARIANT = "training does not depend on the order of the records, and everythin
 HELD_OUT = "the scored records were not used in training"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
 
+# What gives the search room, beside more records. A larger budget is named only where it cannot cost room: under
+# 'universal' training takes its share of it, and every bit of that raises the inner level.
+_REUSE = "a larger alpha or a larger budget"
+_MORE_ROOM = dict.fromkeys(("stability", "corrected", "finite", "asymptotic"), _REUSE) | {
+    "universal": "a larger alpha, or less of the budget for training (a smaller train_share)",
+    "split": "a larger alpha, a larger budget or a larger held-out part",
+}
+# What helps where no number of records does.
+_NO_LEVEL = dict.fromkeys(GUARANTEES, "A larger alpha would help.") | {
+    "universal": "Training spends too much for this guarantee, however many records there are: give it less of the "
+    "budget (more noise, a smaller train_share), raise alpha, or use guarantee='split', which does not pay for reuse.",
+    "stability": "The stability bound of training leaves no level at this alpha: use guarantee='universal' or "
+    "'split', which need no such bound.",
+}
+_TOO_WIDE = (
+    "The buffer for the shift that one record can cause is wider than the range of the scores: more records make it "
+    "smaller; guarantee='universal' and 'split' need none."
+)
+_LITTLE_PROVEN = "Less of the budget for training would prove more; guarantee='split' proves the target itself."
+
 
 @dataclass(frozen=True)
 class Rule:
-    """How a guarantee calibrates, in public numbers: an inner level for each target, and what surrounds the search."""
+    """How a guarantee calibrates, in public numbers: an inner level for each target, and what surrounds the search.
+
+    ``n_records`` counts the whole table, ``n_nominal`` and ``n_min`` the ``part`` of it whose scores are searched.
+    """
 
     guarantee: str
     alphas: tuple[float, ...]
     inner: tuple[float, ...]
     rank: str
     correction: str
+    n_records: int
     n_nominal: int
     n_min: float
+    part: float = 1.0
     shift: float = 0.0
     rank_buffer: float = 0.0
     failure_probability: float | None = None
@@ -121,7 +146,9 @@ def calibration_rule(
         # sizes of parts and groups are random: the linear statistic follows them by itself
         rank="linear" if grouped or guarantee == "split" else "ceil" if paper else "centred",
         correction={"finite": "union", "asymptotic": "none"}.get(guarantee, "marginal"),
+        n_records=n_records,
         n_nominal=n_nominal,
+        part=part,
         # a group may hold any number of records
         n_min=0.0 if grouped else n_min,
         shift=shift,
@@ -228,7 +255,7 @@ def _ledger(
         for q, note in zip(searches, notes, strict=True):
             ledger = ledger.add("calibration", q.event, note)
     ledger = ledger.declare(
-        n_records=ledger.public_facts.get("n_records", rule.n_nominal),
+        n_records=ledger.public_facts.get("n_records", rule.n_records),
         score_range=list(searches[0].score_range),
         search_steps=searches[0].steps,
         inner_levels=[1 - q.alpha for q in searches],
@@ -239,48 +266,59 @@ def _ledger(
 def _certificate(
     rule: Rule, index: int, spent: Ledger, q: PrivateQuantile | None, extra_assumptions: tuple[str, ...]
 ) -> Certificate:
-    alpha, n = rule.alphas[index], rule.n_nominal
-    terms: dict[str, Any] = {"n_records": n, "inner_level": 1 - (q.alpha if q else 0.0)}
+    alpha = rule.alphas[index]
+    terms: dict[str, Any] = {"n_records": rule.n_records}
+    if rule.part < 1:
+        terms["calibration_records"] = rule.n_nominal
+    terms["inner_level"] = 1 - (q.alpha if q else 0.0)
     assumptions = [EXCHANGEABLE, HELD_OUT if rule.guarantee == "split" else INVARIANT]
     if not rule.grouped:
         assumptions.insert(1, NOMINAL_N)
     else:
         assumptions.append(FIXED_GROUPS)
-    advice = "Train with more noise, raise alpha, or hold out a part: training spends too much for this guarantee."
-    coverage = 1 - alpha
+    coverage, advice = 1 - alpha, _NO_LEVEL[rule.guarantee]
     if q is not None:
-        # the smallest number of records (or of a group's) with a rank target below it
-        smallest = math.ceil((1 - q.alpha + q.offset) / q.alpha)
-        expected = rule.grouped or q.rank_target <= n
-        if rule.shift >= q.score_range[1] - q.score_range[0]:  # every score lies within the buffer alone
-            expected = False
-        terms |= {
-            "count_noise": q.count_noise,
-            "steps": q.steps,
-            "rank_target": q.rank_target,
-            "noise_offset": q.offset,
-            "smallest_group" if rule.grouped else "smallest_n": smallest,
-            "finite_threshold_expected": expected,
-        }
-        advice = ""
-        if not expected:
-            advice = "More records, a larger budget, a larger alpha or a wider score range would give smaller sets."
-        if rule.grouped:
-            advice = f"A group of fewer than {smallest} records is expected to get full sets."
-            del terms["rank_target"], terms["n_records"]
+        sizes = _smallest_sizes(rule, q)
+        too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
+        expected = (rule.grouped or q.rank_target <= rule.n_nominal) and not too_wide
+        terms |= {"count_noise": q.count_noise, "steps": q.steps, "noise_offset": q.offset}
+        terms |= {} if rule.grouped else {"rank_target": q.rank_target}
+        terms |= {**sizes, "finite_threshold_expected": expected}
         if rule.shift:
             terms["value_buffer"] = rule.shift
         if rule.guarantee not in CERTIFIED:
             miss = 1.0  # without the marginal correction nothing holds for groups of unknown size
             if not rule.grouped:
-                miss = marginal_miss_bound(n, q.rank_target, q.count_noise, q.steps)
+                miss = marginal_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
             elif rule.correction == "marginal":
                 miss = q.alpha
             terms["ideal_miss_bound"] = miss
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
+        advice = ""
+        if too_wide:
+            advice = _TOO_WIDE
+        elif rule.grouped:
+            advice = f"A group of fewer than {sizes['smallest_group']} records is expected to get full sets."
+        elif not expected:
+            # with more records the search may take more steps: the number is where smaller sets begin at the earliest
+            more = f"More records (at least {sizes['smallest_n']} at this noise)"
+            advice = f"{more}, {_MORE_ROOM[rule.guarantee]} would give smaller sets."
     else:
         terms["finite_threshold_expected"] = False
-    return Certificate(rule.guarantee, 1 - alpha, coverage, (*assumptions, *extra_assumptions), terms, advice)
+    found = Certificate(rule.guarantee, 1 - alpha, coverage, (*assumptions, *extra_assumptions), terms, advice)
+    return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
+
+
+def _smallest_sizes(rule: Rule, q: PrivateQuantile) -> dict[str, int]:
+    """The fewest records with a rank target among them, at this noise: of the table (or a group), and of the part."""
+    smallest = math.ceil((1 - q.alpha + q.offset) / q.alpha)
+    name = "smallest_group" if rule.grouped else "smallest_n"
+    if rule.part == 1:
+        return {name: smallest}
+    whole = math.ceil((smallest - 0.5) / rule.part)
+    while round(rule.part * whole) < smallest:
+        whole += 1
+    return {name: whole, f"{name}_calibration": smallest}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 from scipy import stats
 
 from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, real_number
+from dpscp._printed import asked, at_least, at_most
 from dpscp.privacy import Tradeoff
 from dpscp.quantile import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
 from dpscp.quantile.correction import expected_clipped_rank
@@ -282,6 +283,9 @@ _PROOF = {
     "asymptotic": "the paper's DP-SCP-A: no buffer",
 }
 CERTIFIED = ("universal", "stability", "split")
+# What a proven level is an average of; said wherever one is shown to a person.
+ON_AVERAGE = "on average over data sets like this one, over the noise and over new records"
+ONE_RELEASE = "a single release may cover somewhat less"
 # Below this a coverage level is no promise anybody can use.
 _USELESS_LEVEL = 0.5
 
@@ -346,17 +350,17 @@ class Certificate:
         )
 
     def __str__(self) -> str:
-        shown = {k.replace("_", " "): v for k, v in self.terms.items() if not isinstance(v, bool)}
-        numbers = "; ".join(f"{name} {_plain(value)}" for name, value in shown.items())
+        shown = {name: value for name, value in self.terms.items() if not isinstance(value, bool)}
+        numbers = "; ".join(f"{name.replace('_', ' ')} {term_text(name, value)}" for name, value in shown.items())
         if self.is_certified:
             head = (
-                f"Prediction sets hold the truth for at least {self.coverage:.1%} of new records on average, "
-                f"proven for finite samples (target {self.target:.1%})."
+                f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records, {ON_AVERAGE} "
+                f"({ONE_RELEASE}); proven for finite samples (target {asked(self.target)})."
             )
         else:
             head = (
-                f"No finite-sample proof of the target {self.target:.1%}: coverage is expected near the target, and at "
-                f"least {self.coverage:.1%} is proven by the privacy of training alone."
+                f"No finite-sample proof of the target {asked(self.target)}: coverage is expected near the target, and "
+                f"at least {at_least(self.coverage)}, {ON_AVERAGE}, is proven by the privacy of training alone."
             )
         if self.is_vacuous:
             head += " VACUOUS: with these numbers the promise is kept only by sets too large to be of use."
@@ -371,5 +375,10 @@ class Certificate:
         return " ".join(parts)
 
 
-def _plain(value: Any) -> str:
+def term_text(name: str, value: Any) -> str:
+    """A number of a certificate for a person: levels are rounded down, bounds on misses up."""
+    if name.endswith("_level"):
+        return at_least(value, 2)
+    if name.endswith("_bound"):
+        return at_most(value, 2)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

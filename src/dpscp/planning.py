@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
+from dpscp._printed import asked, at_least, observed
 from dpscp.calibration import Rule, calibration_rule
 from dpscp.guarantees import CERTIFIED, Stability
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu
@@ -29,6 +30,9 @@ PLANNED = ("universal", "stability", "split", "corrected", "finite", "asymptotic
 # Searched for "what epsilon" and "what n": outside these a promise is either free or out of reach.
 _EPSILONS = tuple(0.01 * 1.1**k for k in range(80))
 _SIZES = tuple(round(20 * 1.25**k) for k in range(90))
+# What a plan of full sets tries, to say what would help.
+_TRIED_EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0)
+_TRIED_ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 # The exact integer noise of a fit exceeds the Gaussian formula by less than this.
 _MARGIN = 1.0005
 
@@ -113,13 +117,13 @@ class Plan:
         return found
 
     def __str__(self) -> str:
-        asked = [f"{1 - self.alpha:g} coverage", f"delta {self.delta:g}"]
-        asked += [f"n {self.n:,}"] if self.n is not None else []
-        asked += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
-        if self.solved_for:
-            head = f"Smallest {self.solved_for} for an overshoot of at most {self.goal:.2%}; " + ", ".join(asked)
+        given = [f"{asked(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
+        given += [f"n {self.n:,}"] if self.n is not None else []
+        given += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
+        if self.solved_for and self.goal is not None:
+            head = f"Smallest {self.solved_for} for an overshoot of at most {asked(self.goal)}; " + ", ".join(given)
         else:
-            head = "What the budget buys: " + ", ".join(asked)
+            head = "What the budget buys: " + ", ".join(given)
         titles = [
             "guarantee",
             "proven",
@@ -140,11 +144,11 @@ class Plan:
                 row.guarantee + star,
                 "yes" if row.certified else "no",
                 f"{row.train_epsilon:.3g}",
-                f"{row.best_train_share:.0%}" if row.best_train_share else "-",
-                f"{row.calibration_fraction:.0%}" if row.calibration_fraction else "-",
-                f"{row.inner_level:.4f}" if row.inner_level < 1 else "none",
+                observed(row.best_train_share, 0) if row.best_train_share else "-",
+                observed(row.calibration_fraction, 0) if row.calibration_fraction else "-",
+                at_least(row.inner_level, 2) if row.inner_level < 1 else "none",
                 f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
-                f"{row.overshoot:+.2%}" if row.overshoot is not None and row.useful else "full sets",
+                f"+{observed(max(0.0, row.overshoot), 2)}" if row.overshoot is not None and row.useful else "full sets",
                 f"{row.smallest_n:,}" if row.smallest_n is not None else "-",
             ]
             if self.solved_for:
@@ -170,7 +174,7 @@ class Plan:
         row = self.row(self.automatic or "universal")
         if self.solved_for or row.useful:
             return ""
-        return "It is kept by full sets only: more records, a larger epsilon or a larger alpha would help."
+        return f"It is kept by full sets only; {_what_helps(row, self._public)}" if self._public else ""
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,8 @@ class _Public:
     calibration_fraction: float | str
 
     def with_(self, name: str, value: float) -> "_Public":
-        return replace(self, n=round(value)) if name == "n" else replace(self, epsilon=float(value))
+        changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
+        return replace(self, **changed)
 
     def request(self, guarantee: str) -> Request:
         assert self.n is not None
@@ -375,6 +380,16 @@ def _smallest_useful(guarantee: str, public: _Public) -> int | None:
     """The smallest n at this budget with a finite threshold expected; None if there is none."""
     found = _first(lambda n: _row(guarantee, public.with_("n", n), bare=True).useful, _SIZES[::3], whole=True)
     return None if found is None else int(found)
+
+
+def _what_helps(row: PlanRow, public: _Public) -> str:
+    """What would give this guarantee smaller sets. Each way that is named was tried: a larger budget may not help."""
+    ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} records"]
+    for name, now, values in (("epsilon", public.epsilon, _TRIED_EPSILONS), ("alpha", public.alpha, _TRIED_ALPHAS)):
+        larger = [public.with_(name, value) for value in values if value > (now or 0.0)]
+        found = next((tried for tried in larger if _row(row.guarantee, tried, bare=True).useful), None)
+        ways += [] if found is None else [f"{name} {getattr(found, name):g}"]
+    return f"smaller ones would come with {', or with '.join(ways)}." if ways else "another guarantee is needed."
 
 
 def _needed(guarantee: str, public: _Public, vary: str, goal: float) -> float | None:

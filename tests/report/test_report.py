@@ -86,7 +86,7 @@ def expected_numbers(model, evaluation) -> dict[str, float]:
 
 
 def shown_number(text: str) -> tuple[float, float]:
-    """A printed number and half a unit of its last digit."""
+    """A printed number and a unit of its last digit: what is promised is rounded to the safe side, not the nearest."""
     if text in ("yes", "no"):
         return float(text == "yes"), 0.0
     plain = text.replace(",", "")
@@ -98,7 +98,7 @@ def shown_number(text: str) -> tuple[float, float]:
     unit = 10.0 ** (int(exponent or 0) - decimals) * scale
     if "." not in mantissa and abs(value) >= 1000:  # four significant digits
         unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
-    return value, 0.5001 * unit
+    return value, 1.0001 * unit
 
 
 def fit(kind, **options):

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import dpscp
+from dpscp._printed import asked, at_least, observed, spent_epsilon
 from dpscp.cli import questions, work
 from dpscp.cli.tables import CommandError, check_output, column_names, read_table, write_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
+from dpscp.guarantees import ON_AVERAGE, ONE_RELEASE
 from dpscp.planning import plan
 from dpscp.report.page import write_atomically, write_report
 from dpscp.schema import Schema, read_schema, template
@@ -156,19 +158,20 @@ def _fit(given: argparse.Namespace) -> int:
 
 def _promise_lines(told: dict[str, Any]) -> list[str]:
     lines = [
-        f"privacy:  epsilon {told['epsilon']:.3f} at delta {told['delta']:g} (budget {told['budget_epsilon']:g})"
+        f"privacy:  epsilon {spent_epsilon(told['epsilon'])} at delta {told['delta']:g} "
+        f"(budget {told['budget_epsilon']:g})"
         + ("" if told["is_private"] else "; NOT private, the noise came from a seed")
     ]
     for place, certificate in enumerate(told["certificates"]):
-        text = f"coverage: at least {certificate['coverage']:.1%} proven (asked for {certificate['target']:.1%}, "
-        text += f"guarantee {told['guarantee']})"
+        text = f"coverage: at least {at_least(certificate['coverage'])} proven (asked for "
+        text += f"{asked(certificate['target'])}, guarantee {told['guarantee']})"
         if "evaluation" in told:
             level = told["evaluation"]["levels"][place]
             what = "labels in a set" if told["task"] == "classification" else "wide on average"
-            text += f"; {level['coverage']:.1%} of {told['evaluation']['n']:,} held-out records, "
+            text += f"; {observed(level['coverage'])} of {told['evaluation']['n']:,} held-out records, "
             text += f"{level['mean_size']:.3g} {what}"
         lines.append(text)
-    return lines
+    return [*lines, f"          {ON_AVERAGE}; {ONE_RELEASE}"]
 
 
 def _report_line(path: Path | None) -> list[str]:

@@ -19,14 +19,17 @@ _BINS = 20
 
 # What each number of a certificate means, in plain words.
 TERMS: Mapping[str, str] = {
-    "n_records": "the public, nominal number of records behind the threshold",
+    "n_records": "the public, nominal number of records of the whole table",
+    "calibration_records": "how many of them are held out for the threshold, nominally",
     "inner_level": "the level the search really aims at, so that the promised one holds",
     "count_noise": "standard deviation of the noise on every count of the search",
     "steps": "noisy counts that the search asks for",
     "rank_target": "the noisy count a threshold must reach to be accepted",
     "noise_offset": "ranks added so that noise costs no coverage on average (Result A)",
-    "smallest_n": "with fewer records the promise could be kept by full sets only",
-    "smallest_group": "a group with fewer records is expected to get full sets",
+    "smallest_n": "a table with fewer records is expected to get full sets at this noise",
+    "smallest_n_calibration": "the held-out records of such a table",
+    "smallest_group": "a group with fewer records in the table is expected to get full sets",
+    "smallest_group_calibration": "the held-out records of such a group",
     "value_buffer": "added to the threshold for the shift one record can cause (Result C)",
     "ideal_miss_bound": "bound on the miss rate if the scores were those of unseen records",
     "finite_threshold_expected": "whether these numbers leave room for sets smaller than full",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpscp._printed import observed
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
 from dpscp.report.contents import ATTACKS, LevelEvaluation, budget_tracks
@@ -125,7 +126,7 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     terms = certificate.terms
     if "rank_target" not in terms:
         raise ValueError("this certificate has no single rank target: it is grouped, or only full sets keep it")
-    whole = terms["n_records"] + 1
+    whole = terms.get("calibration_records", terms["n_records"]) + 1
     aim, spread = terms["rank_target"] / whole, terms["count_noise"] / whole
     figure, (axis,) = _figure()
     left = min(certificate.target, aim - 3.5 * spread)
@@ -174,7 +175,7 @@ def size_figure(level: LevelEvaluation, kind: str) -> "Figure":
         axis.bar(level.sizes, level.shares, width=0.92 * width, align="edge", color=PALETTE["one"])
         axis.set_xlim(0, level.widest)
         _labels(axis, "width of the interval", "share of records")
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.yaxis.set_major_formatter(lambda value, _: observed(value, 0))
     axis.grid(axis="y", color=PALETTE["line"], linewidth=0.6)
     return figure
 
@@ -195,7 +196,7 @@ def plan_figure(plan: "Plan") -> "Figure":
             axis.axvline(here, color=PALETTE["muted"], linewidth=0.8)
         axis.set_xscale("log")
         axis.set_ylim(-0.002, plan.alpha * 1.02)
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axis.yaxis.set_major_formatter(lambda value, _: observed(value, 0))
         axis.grid(color=PALETTE["line"], linewidth=0.6)
         at = f"n = {plan.n:,}" if name == "epsilon" else f"epsilon = {plan.epsilon:g}"
         _labels(axis, f"{name} ({at})", "expected overshoot")

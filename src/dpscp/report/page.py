@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from os import PathLike
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp.guarantees import _PROOF
+from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
+from dpscp.guarantees import _PROOF, ON_AVERAGE, ONE_RELEASE, term_text
 from dpscp.report.contents import ATTACKS, TERMS, Evaluation, budget_tracks
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 
@@ -44,7 +45,8 @@ def html_report(estimator: Any, *, evaluation: Evaluation | None = None, title: 
     )
     environment.filters["plain"] = plain
     environment.filters["words"] = lambda name: str(name).replace("_", " ")
-    environment.globals["number"] = _number
+    environment.globals |= {"number": _number, "term": _term, "asked": asked, "observed": observed}
+    environment.globals |= {"at_least": at_least, "at_most": at_most, "spent_epsilon": spent_epsilon}
     content = _content(estimator, evaluation)
     return environment.get_template("template.html").render(**content, title=title or "Private prediction sets")
 
@@ -86,12 +88,21 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def _number(name: str, value: Any, pattern: str = "") -> Any:
-    """A number as an element that carries its full value, so that a program can check the page."""
+def _number(name: str, value: Any, text: str | Callable[[Any], str] = plain) -> Any:
+    """A number as an element that carries its full value, so that a program can check the page.
+
+    ``text`` is a format, or a function that turns the value into words.
+    """
     from markupsafe import Markup
 
-    text = format(value, pattern) if pattern and math.isfinite(value) else plain(value)
-    return Markup('<data data-name="{}" value="{}">{}</data>').format(name, repr(value), text)
+    write = text if callable(text) else (lambda v: format(v, text)) if math.isfinite(value) else plain
+    return Markup('<data data-name="{}" value="{}">{}</data>').format(name, repr(value), write(value))
+
+
+def _term(place: int, name: str, value: Any) -> Any:
+    """A number of a certificate: levels and bounds are promises and rounded as such."""
+    promised = name.endswith(("_level", "_bound"))
+    return _number(f"certificate.{place}.terms.{name}", value, (lambda v: term_text(name, v)) if promised else plain)
 
 
 def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
@@ -101,7 +112,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
     for place, certificate in enumerate(estimator.certificates_):
         picture = None
         if "rank_target" in certificate.terms:
-            label = f"Where the search aims for {certificate.target:.0%}: inner level, buffer and noise of one count"
+            label = f"Where the search aims for {asked(certificate.target)}: inner level, buffer and noise of one count"
             picture = inline_svg(calibration_figure(certificate), f"calibration{place}", label)
         certificates.append({"certificate": certificate, "proof": _PROOF[certificate.guarantee], "picture": picture})
     sizes = []
@@ -124,6 +135,8 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off curve of the whole release"),
         "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
         "certificates": certificates,
+        "on_average": ON_AVERAGE,
+        "one_release": ONE_RELEASE,
         "terms": TERMS,
         "thresholds": _thresholds(estimator),
         "evaluation": evaluation,

@@ -1,0 +1,55 @@
+"""Numbers as text: a promise is rounded to the side on which it stays true, an observation to the nearest digit."""
+
+import math
+
+__all__ = ["asked", "at_least", "at_most", "observed", "spent_epsilon"]
+
+# Levels are multiples of 1e-6; 1 - alpha in floats may lie this far beside the decimal that is meant.
+_FLOAT_HAIR = 1e-12
+
+
+def at_least(level: float, digits: int = 1) -> str:
+    """A proven lower bound in percent, rounded down.
+
+    >>> at_least(0.9996), at_least(0.9), at_least(1 - 0.3)
+    ('99.9%', '90.0%', '70.0%')
+    """
+    unit = 10 ** (digits + 2)
+    return f"{math.floor((level + _FLOAT_HAIR) * unit) / unit:.{digits}%}"
+
+
+def at_most(level: float, digits: int = 1) -> str:
+    """A proven upper bound in percent, rounded up.
+
+    >>> at_most(0.0604), at_most(0.05)
+    ('6.1%', '5.0%')
+    """
+    unit = 10 ** (digits + 2)
+    return f"{math.ceil((level - _FLOAT_HAIR) * unit) / unit:.{digits}%}"
+
+
+def asked(level: float) -> str:
+    """A level that somebody chose, with the digits it was chosen with.
+
+    >>> asked(0.9), asked(0.9995)
+    ('90%', '99.95%')
+    """
+    return f"{100 * level:.6g}%"
+
+
+def observed(rate: float, digits: int = 1) -> str:
+    """A share that was counted or is expected, to the nearest digit; no promise.
+
+    >>> observed(0.9046)
+    '90.5%'
+    """
+    return f"{rate:.{digits}%}"
+
+
+def spent_epsilon(epsilon: float) -> str:
+    """What a release spent at most, rounded up.
+
+    >>> spent_epsilon(0.9993), spent_epsilon(0.12341)
+    ('1.000', '0.124')
+    """
+    return f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}" if math.isfinite(epsilon) else str(epsilon)
