@@ -154,7 +154,10 @@ def test_regression(run, folder):
 def test_demo_writes_everything(run, folder):
     code, out, _ = run("demo --folder demo --epsilon 0.5")
     assert code == 0
-    assert len(out.strip().splitlines()) == 3
+    lines = out.strip().splitlines()
+    assert [line.split(":")[0].strip() for line in lines[:2] + lines[3:]] == ["privacy", "coverage", "report"]
+    assert "a single release may cover somewhat less" in lines[2]
+    assert len(lines) == 4
     made = {p.name for p in (folder / "demo").iterdir()}
     assert made == {"records.csv", "heldout.csv", "schema.toml", "model.dpscp", "report.html"}
     assert run("predict demo/model.dpscp demo/heldout.csv -o demo/predicted.csv")[0] == 0
