@@ -342,10 +342,19 @@ class OwnMechanism:
         model = FunctionModel(
             lambda rows: np.tile(shares, (len(rows), 1)), "classification", X.shape[1], tuple(range(self.columns))
         )
-        return Trained(model, self.event, None)
+        return Trained(model, self.event, None, {"mechanism": "noisy shares", "unit": ("one", "label")})
 
 
 class TestMechanisms:
+    def test_public_facts_of_an_own_mechanism_reach_the_ledger(self):
+        X, y = np.zeros((600, 2)), np.arange(600) % 2
+        fitted = PrivateConformalClassifier(
+            OwnMechanism(2), epsilon=4.0, classes=[0, 1], guarantee="universal", random_state=0
+        ).fit(X, y)
+        assert fitted.ledger_.public_facts["mechanism"] == "noisy shares"
+        assert list(fitted.ledger_.public_facts["unit"]) == ["one", "label"]
+        assert fitted.ledger_.entries[0].note == "noisy shares"
+
     @pytest.mark.parametrize(
         "mechanism",
         [

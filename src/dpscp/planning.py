@@ -18,6 +18,7 @@ from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu
 from dpscp.quantile import default_steps, marginal_offset, rank_sensitivity, union_noise_buffer
 from dpscp.quantile.search import round_level
 from dpscp.strategy import Request, _automatic_guarantee, choose_strategy
+from dpscp.training.mechanism import shift_bound
 from dpscp.training.recipe import calibration_fraction as recipe_fraction
 from dpscp.training.recipe import train_share as recipe_share
 
@@ -364,16 +365,10 @@ def _search(rule: Rule, public: _Public, mu_left: float) -> dict[str, Any]:
 
 def _stability(public: _Public) -> Stability | None:
     """The bound of the recipe's stable training; its mechanism is linear and full batch, so this is quick."""
-    mechanism: Any = choose_strategy(public.request("stability")).mechanism
-    scale = 1.0
-    if public.y_bounds is not None:
-        scale = (public.y_bounds[1] - public.y_bounds[0]) / 2
-    while hasattr(mechanism, "mechanism"):
-        mechanism = mechanism.mechanism
-    bound: Stability | None = mechanism.stability(public.n_features, public.n, mechanism.classes)
-    if bound is None or bound.score_lipschitz is None:
-        return bound
-    return replace(bound, score_lipschitz=bound.score_lipschitz * scale)
+    assert public.n is not None
+    mechanism = choose_strategy(public.request("stability")).mechanism
+    assert mechanism is not None
+    return shift_bound(mechanism, public.n_features, public.n, public.classes)
 
 
 def _smallest_useful(guarantee: str, public: _Public) -> int | None:

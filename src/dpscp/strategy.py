@@ -6,7 +6,7 @@ row and the class list.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from dpscp._checks import check_choice, check_positive, check_probability
 from dpscp.privacy import Budget, Ledger, gdp_epsilon, gdp_mu
 from dpscp.training import (
-    DPSGD,
     DenseModel,
     Mechanism,
     Model,
@@ -26,6 +25,7 @@ from dpscp.training import (
     Trained,
     corrected_outputs,
 )
+from dpscp.training.mechanism import Needs, configured, paid_event
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
 from dpscp.training.scaling import ScaledTarget, ScaledTargetModel
@@ -116,8 +116,7 @@ class Strategy:
         """The ledger with what training spent."""
         if self.model is not None:
             return ledger.then(self.model.ledger)
-        name = type(_innermost(self.mechanism)).__name__
-        return ledger.add("training", trained.event, name)
+        return ledger.add("training", trained.event, str(trained.public_facts.get("mechanism", "")))
 
 
 def choose_strategy(request: Request) -> Strategy:
@@ -163,25 +162,24 @@ def _mechanism(
     request: Request, guarantee: str, share: float | None, fraction: float | None
 ) -> tuple[Mechanism, dict[str, Any]]:
     """The training mechanism with its noise set, and the public numbers behind it."""
-    mechanism: Any
+    mechanism: Mechanism
+    facts: dict[str, Any] = {}
     if request.estimator is None:
         plan = _recipe(request, guarantee, share, fraction)
         mechanism, facts = plan.mechanism, plan.public_facts()
         if guarantee == "stability" and request.y_bounds is not None:
             mechanism = ScaledTarget(mechanism, request.y_bounds)
     else:
-        mechanism, facts = _own_mechanism(request), {}
-    wanted: dict[str, Any] = {"keep_trajectory": guarantee == "corrected"}
-    if request.classes is not None:
-        # labels travel as their index, so that a class without a record keeps its place
-        wanted["classes"] = tuple(range(len(request.classes)))
-    mechanism = configured(mechanism, **wanted)
-    if not _noise_is_set(mechanism):
+        mechanism = _own_mechanism(request)
+    # labels travel as their index, so that a class without a record keeps its place
+    labels = None if request.classes is None else tuple(range(len(request.classes)))
+    mechanism = configured(mechanism, Needs(labels, trajectory=guarantee == "corrected"))
+    if mechanism.event is None:
         epsilon = request.budget.epsilon * (1.0 if share is None else share)
         mechanism = mechanism.calibrated(epsilon, request.budget.delta, accountant=request.accountant)
     # a mechanism that came with its noise may be over the budget: better known before it has seen a record
-    request.budget.require(Ledger().add("training", mechanism.event), request.accountant)
-    return mechanism, {**facts, **_facts_of(mechanism)}
+    request.budget.require(Ledger().add("training", paid_event(mechanism)), request.accountant)
+    return mechanism, facts
 
 
 def _own_mechanism(request: Request) -> Mechanism:
@@ -192,8 +190,7 @@ def _own_mechanism(request: Request) -> Mechanism:
 
         loss = "cross_entropy" if request.task == "classification" else "squared"
         mechanism = OpacusTraining(mechanism, loss=loss)
-    # asked of the type: the event of a mechanism whose noise is not set raises
-    if not all(hasattr(type(mechanism), name) for name in ("event", "calibrated", "train")):
+    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
         raise TypeError(
             "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a torch.nn.Module or a "
             f"PrivateModel, got {type(mechanism).__name__}"
@@ -202,16 +199,7 @@ def _own_mechanism(request: Request) -> Mechanism:
         return Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)
     if request.feature_bound is not None:
         return Preprocessed((NormClip(request.feature_bound),), mechanism)
-    own: Mechanism = mechanism
-    return own
-
-
-def _noise_is_set(mechanism: Any) -> bool:
-    try:
-        mechanism.event  # noqa: B018 (asking is the test)
-    except ValueError:
-        return False
-    return True
+    return mechanism
 
 
 def _recipe(request: Request, guarantee: str, share: float | None, fraction: float | None) -> Recipe:
@@ -240,22 +228,6 @@ def _recipe(request: Request, guarantee: str, share: float | None, fraction: flo
     )
 
 
-def _facts_of(mechanism: Mechanism) -> dict[str, Any]:
-    """The mechanism's own public constants that a reader of the ledger wants to see."""
-    inner = _innermost(mechanism)
-    if not isinstance(inner, DPSGD):
-        return {"mechanism": type(inner).__name__}
-    return {
-        "mechanism": "DPSGD",
-        "hidden": list(inner.hidden),
-        "training_steps": inner.steps,
-        "sampling_rate": inner.sampling_rate,
-        "learning_rate": inner.learning_rate,
-        "clip_norm": inner.clip_norm,
-        "noise_multiplier": inner.noise_multiplier,
-    }
-
-
 def _automatic_guarantee(request: Request) -> str:
     """Universal (all records, wider level) where mu * sqrt(n) is small, else split (whole budget for each part).
 
@@ -265,23 +237,6 @@ def _automatic_guarantee(request: Request) -> str:
     """
     mu = gdp_mu(request.budget.epsilon, request.budget.delta)
     return "universal" if mu * math.sqrt(request.n_records) <= _CROSSING else "split"
-
-
-def _innermost(mechanism: Any) -> Any:
-    while hasattr(mechanism, "mechanism"):
-        mechanism = mechanism.mechanism
-    return mechanism
-
-
-def configured(mechanism: Any, **wanted: Any) -> Any:
-    """The same frozen mechanism with these fields set where it has them, behind any preprocessing as well."""
-    if not is_dataclass(mechanism) or isinstance(mechanism, type):
-        return mechanism
-    names = {f.name for f in fields(mechanism)}
-    changed = {k: v for k, v in wanted.items() if k in names}
-    if "mechanism" in names:
-        changed["mechanism"] = configured(getattr(mechanism, "mechanism"), **wanted)  # noqa: B009 (any dataclass)
-    return replace(mechanism, **changed) if changed else mechanism
 
 
 def corrected_model_outputs(

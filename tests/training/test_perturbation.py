@@ -265,8 +265,7 @@ def test_calibrated_keeps_the_budget_and_training_learns(mechanism):
     assert trained.public_facts["seeded"] is True
     assert trained.public_facts["n_records"] == 4000
     assert sum(a.size for a in trained.model.arrays().values()) < 20
-    with pytest.raises(ValueError, match="noise_multiplier is not set"):
-        _ = mechanism.event
+    assert mechanism.event is None
     with pytest.raises(ValueError, match="noise_multiplier is not set"):
         mechanism.train(X, y)
 
@@ -380,8 +379,9 @@ def test_bad_input_is_named_without_data():
         OutputPerturbation(feature_bound=0.0)
     with pytest.raises(ValueError, match="y_bounds"):
         ObjectivePerturbation(loss="huber")
+    assert ObjectivePerturbation(noise_multiplier=2.0).event is None
     with pytest.raises(ValueError, match="classes must be declared"):
-        _ = ObjectivePerturbation(noise_multiplier=2.0).event
+        ObjectivePerturbation(noise_multiplier=2.0).train(X, y)
     with pytest.raises(ValueError, match="loss must be one of"):
         OutputPerturbation(loss="hinge")
     with pytest.raises(BudgetError):

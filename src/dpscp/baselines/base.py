@@ -22,7 +22,7 @@ from dpscp.quantile import round_level
 from dpscp.quantile.search import conformal_rank
 from dpscp.records import check_levels, checked_labels, checked_rows, checked_targets
 from dpscp.scores import absolute_residual, lac
-from dpscp.training import Trained
+from dpscp.training import Mechanism, Trained
 
 __all__ = [
     "Baseline",
@@ -213,12 +213,9 @@ def slices(n_rows: int, width: int) -> Iterator[slice]:
 
 
 def kind_of(estimator: Any) -> str:
-    """Whether this is a "mechanism", a "classifier" or a "regressor"; anything else is refused.
-
-    A mechanism is known by its type: ``event`` raises until the noise is set, and an instance check would call it.
-    """
+    """Whether this is a "mechanism", a "classifier" or a "regressor"; anything else is refused."""
     if not isinstance(estimator, type):
-        if all(hasattr(type(estimator), name) for name in ("calibrated", "event", "train")):
+        if isinstance(estimator, Mechanism):
             return "mechanism"
         if hasattr(estimator, "__sklearn_tags__"):
             if is_classifier(estimator):

@@ -20,6 +20,7 @@ from dpscp.privacy import Budget, Ledger, secure_generator
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.records import check_levels, checked_rows, group_index
 from dpscp.strategy import Request, Strategy, choose_strategy, load_model, require_loadable
+from dpscp.training.mechanism import Trained, paid_event
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.scaling import ScaledTargetModel
@@ -52,7 +53,7 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
                 in_training, in_calibration = ~drawn, drawn
             trained = strategy.train(rows[in_training], self._training_targets(targets[in_training]), training_seed)
             self._check_outputs(trained.model, request)
-            spent = Ledger((), {**request.public_facts(), **strategy.facts}, seeded=seed is not None)
+            spent = Ledger((), _declared_facts(trained, request, strategy), seeded=seed is not None)
             spent = strategy.enter(spent, trained)
             scored = [g[in_calibration] for g in (rows, targets, groups)]
             scores, extra = self._scores(trained, scored[0], scored[1], strategy)
@@ -100,7 +101,7 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
     def _planned_ledger(self, request: Request, strategy: Strategy) -> Ledger:
         """What this fit is going to spend: the same steps from the same public numbers, on one made-up score."""
         if strategy.mechanism is not None:
-            spent = Ledger().add("training", strategy.mechanism.event)
+            spent = Ledger().add("training", paid_event(strategy.mechanism))
         else:
             spent = Ledger().then(request.estimator.ledger)
         # Result C searches like 'corrected', which needs no trained model to be planned
@@ -258,6 +259,15 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
             grouped=self.groups is not None,
             **own,
         )
+
+
+def _declared_facts(trained: Trained, request: Request, strategy: Strategy) -> dict[str, Any]:
+    """Everything that was declared public, by training, by the caller and by the plan; JSON values."""
+    facts = {name: plain(value) for name, value in trained.public_facts.items() if name != "seeded"}
+    facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in facts.items()}
+    own = request.public_facts()
+    taken = [*facts.pop("taken_from_data", []), *own.pop("taken_from_data", [])]
+    return facts | own | dict(strategy.facts) | ({"taken_from_data": list(dict.fromkeys(taken))} if taken else {})
 
 
 NOT_PLAIN = object()

@@ -33,7 +33,7 @@ from dpscp.training._progress import progress
 from dpscp.training.descent import GRID, Descent, GridNoise, Records, UpdateRule, everyone, poisson_batches, run
 from dpscp.training.draws import batch_limits
 from dpscp.training.labels import check_classes, encode_labels, encode_targets, found_labels
-from dpscp.training.mechanism import Trained, Trajectory
+from dpscp.training.mechanism import Needs, Trained, Trajectory, paid_event, set_noise
 from dpscp.training.networks import CLIP_SLACK, DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.stability import Stability, stability_dpsgd_fixed_normaliser
 
@@ -163,17 +163,20 @@ class DPSGD:
         return "classification" if self.loss in ("cross_entropy", "logistic") else "regression"
 
     @property
-    def event(self) -> DpEvent:
-        """What one run costs, from public constants only."""
-        return self._event_at(self._noise())
-
-    def _event_at(self, noise: float) -> DpEvent:
+    def event(self) -> DpEvent | None:
+        """What one run costs, from public constants only; None while the noise is not set."""
+        if self.noise_multiplier is None:
+            return None
+        noise = float(self.noise_multiplier)
         return dpsgd_event(noise, self.sampling_rate, self.steps) if noise else non_private_event()
 
-    def _noise(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError("noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first")
-        return float(self.noise_multiplier)
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def configured(self, needs: Needs) -> Self:
+        """A copy that trains for these classes and keeps its iterates if they are needed."""
+        return replace(self, classes=needs.classes, keep_trajectory=needs.trajectory)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
         """A copy whose noise multiplier is the smallest that keeps one run within (epsilon, delta).
@@ -228,7 +231,7 @@ class DPSGD:
             facts["seeded"] = True
         return Trained(
             model=setup.model(descent.released()),
-            event=self.event,
+            event=paid_event(self),
             stability=self.stability(setup.network.widths[0], setup.n_records, setup.classes),
             public_facts=facts,
             trajectory=None if kept is None else setup.trajectory(kept),
@@ -236,7 +239,7 @@ class DPSGD:
 
     def prepare(self, X: ArrayLike, y: ArrayLike, *, n_records: int | None = None) -> "Setup":
         """Check the records against the public constants and fix everything one run needs except its randomness."""
-        noise = self._noise()
+        noise = set_noise(self.noise_multiplier)
         rows = check_rows(X)
         from_data = []
         if n_records is None:
@@ -262,6 +265,13 @@ class DPSGD:
         network = self.network(rows.shape[1], None if classes is None else len(classes))
         features = feature_rows(rows, feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype=self.dtype)
         facts: dict[str, object] = {
+            "mechanism": type(self).__name__,
+            "hidden": list(self.hidden),
+            "training_steps": self.steps,
+            "sampling_rate": self.sampling_rate,
+            "learning_rate": self.learning_rate,
+            "clip_norm": self.clip_norm,
+            "noise_multiplier": noise,
             "n_records": n_records,
             "n_features": rows.shape[1],
             "normaliser": self.sampling_rate * n_records,
@@ -301,7 +311,9 @@ class DPSGD:
             return None
         influence = min(self.clip_norm, steepest)
         size = self.network(n_features, None if classes is None else len(classes)).n_parameters
-        rounding = math.sqrt(size) * GRID * self._noise() * self.clip_norm * (1 + CLIP_SLACK[self.dtype])
+        rounding = (
+            math.sqrt(size) * GRID * set_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK[self.dtype])
+        )
         rate, rates, drift = self.sampling_rate, self.learning_rates, 0.0
         normaliser = rate * n_records
         if rate == 1:

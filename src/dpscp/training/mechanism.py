@@ -2,6 +2,11 @@
 
 A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants
 alone and is known before any record is touched; the records and the randomness are arguments of `train`.
+
+`Mechanism` is all that a mechanism of one's own must have. The other protocols are abilities that some have:
+`Configurable` (takes what a release needs of it), `Tunable` (one noise multiplier, so that its noise can be
+solved behind private preprocessing), `Bounded` (a shift bound before training). Mechanisms that wrap others
+have the abilities of what they wrap and forward the question.
 """
 
 from collections.abc import Mapping
@@ -15,7 +20,21 @@ if TYPE_CHECKING:
 
     from dpscp.training.stability import Stability
 
-__all__ = ["Mechanism", "Model", "Trained", "Trajectory"]
+__all__ = [
+    "Bounded",
+    "Configurable",
+    "HasEvent",
+    "Mechanism",
+    "Model",
+    "Needs",
+    "Trained",
+    "Trajectory",
+    "Tunable",
+    "configured",
+    "paid_event",
+    "set_noise",
+    "shift_bound",
+]
 
 
 @runtime_checkable
@@ -88,15 +107,23 @@ class Trained:
     trajectory: Trajectory | None = None
 
 
+class HasEvent(Protocol):
+    """Something private: a mechanism, or one of its steps."""
+
+    @property
+    def event(self) -> "DpEvent | None":
+        """What one run costs; None while the noise is not set."""
+
+
 @runtime_checkable
 class Mechanism(Protocol):
     """A private training algorithm with its public constants."""
 
     @property
-    def event(self) -> "DpEvent":
-        """What one run costs, from public constants only; ValueError while the noise is not set."""
+    def event(self) -> "DpEvent | None":
+        """What one run costs, from public constants only; None while the noise is not set."""
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> "Mechanism":
         """A new mechanism whose noise is solved from the budget and never ends above it.
 
         Raises BudgetError when no finite noise meets the budget.
@@ -106,3 +133,75 @@ class Mechanism(Protocol):
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Train on the records; `n_records=None` declares len(X) public, `random_state=None` is system entropy."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a release needs of the mechanism that trains its model.
+
+    `classes`: the labels as training sees them (indices), None for regression. `trajectory`: whether the
+    self-influence correction will ask for the iterates.
+    """
+
+    classes: tuple[Any, ...] | None = None
+    trajectory: bool = False
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """A mechanism that can be told what the release needs."""
+
+    def configured(self, needs: Needs) -> Mechanism:
+        """The same mechanism for these needs."""
+
+
+@runtime_checkable
+class Tunable(Mechanism, Protocol):
+    """A mechanism whose cost falls as one noise multiplier grows."""
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Noise standard deviation over sensitivity; None while it is not set."""
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> "Tunable":
+        """As for every mechanism."""
+
+    def with_noise(self, noise_multiplier: float) -> "Tunable":
+        """The same mechanism with this noise."""
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A mechanism that knows before training how far one record can move the released parameters."""
+
+    def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> "Stability | None":
+        """The shift bound under shared noise; None where none is proven."""
+
+
+def configured(mechanism: Mechanism, needs: Needs) -> Mechanism:
+    """The mechanism for these needs; one that takes no needs stays as it is."""
+    return mechanism.configured(needs) if isinstance(mechanism, Configurable) else mechanism
+
+
+def shift_bound(
+    mechanism: Mechanism, n_features: int, n_records: int, classes: tuple[Any, ...] | None
+) -> "Stability | None":
+    """The mechanism's shift bound; None where it knows none."""
+    return mechanism.stability(n_features, n_records, classes) if isinstance(mechanism, Bounded) else None
+
+
+def set_noise(noise_multiplier: float | None) -> float:
+    """The noise multiplier, or ValueError while it is not set: nothing is released without noise by accident."""
+    if noise_multiplier is None:
+        raise ValueError("noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first")
+    return float(noise_multiplier)
+
+
+def paid_event(part: "HasEvent") -> "DpEvent":
+    """The event of a mechanism or step whose noise is set; ValueError for one that has no noise yet."""
+    event = part.event
+    if event is None:
+        raise ValueError(
+            f"{type(part).__name__}: noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first"
+        )
+    return event

@@ -27,7 +27,7 @@ from dpscp._checks import check_choice, check_count, check_fraction, check_nonne
 from dpscp.privacy import Ledger, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training.descent import poisson_batches
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
-from dpscp.training.mechanism import Trained
+from dpscp.training.mechanism import Needs, Trained, paid_event, set_noise
 from dpscp.training.private_model import softmax
 from dpscp.training.release import gaussian_release, warn_large_delta
 
@@ -130,10 +130,20 @@ class OpacusTraining:
         return "classification" if self.loss == "cross_entropy" or self.classes is not None else "regression"
 
     @property
-    def event(self) -> DpEvent:
-        """What one run costs, from public constants only."""
-        noise = self._noise()
+    def event(self) -> DpEvent | None:
+        """What one run costs, from public constants only; None while the noise is not set."""
+        if self.noise_multiplier is None:
+            return None
+        noise = float(self.noise_multiplier)
         return dpsgd_event(noise, self.sampling_rate, self.steps) if noise else non_private_event()
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def configured(self, needs: Needs) -> Self:
+        """A copy for these classes."""
+        return replace(self, classes=needs.classes)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
         """A copy with the smallest noise multiplier that keeps one run within (epsilon, delta)."""
@@ -144,7 +154,7 @@ class OpacusTraining:
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Train a copy of the module privately; the cost is ``event``, whatever the records are."""
-        event, torch = self.event, _torch()
+        event, torch = paid_event(self), _torch()
         rows = _inputs(X)
         n = check_count("n_records", len(rows) if n_records is None else n_records)
         warn_large_delta(self.budget, n)
@@ -163,6 +173,12 @@ class OpacusTraining:
         rng = secure_generator(random_state)
         trained = self._descend(torch.from_numpy(rows), target, device, self.sampling_rate * n, rng)
         facts: dict[str, object] = {
+            "mechanism": type(self).__name__,
+            "training_steps": self.steps,
+            "sampling_rate": self.sampling_rate,
+            "learning_rate": self.learning_rate,
+            "clip_norm": self.clip_norm,
+            "noise_multiplier": set_noise(self.noise_multiplier),
             "n_records": n,
             "input_shape": rows.shape[1:],
             "normaliser": self.sampling_rate * n,
@@ -173,11 +189,6 @@ class OpacusTraining:
         if random_state is not None:
             facts["seeded"] = True
         return Trained(TorchModel(trained, rows.shape[1:], classes, self.device), event, None, facts)
-
-    def _noise(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError("noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first")
-        return float(self.noise_multiplier)
 
     def _descend(
         self, rows: Any, target: Any, device: Any, normaliser: float, rng: np.random.Generator
@@ -192,7 +203,7 @@ class OpacusTraining:
             optimizer = torch.optim.Adam(trainable, lr=self.learning_rate)
         else:
             optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
-        noise = self._noise() * self.clip_norm
+        noise = set_noise(self.noise_multiplier) * self.clip_norm
         for batch in self._batches(len(rows), rng):
             sums = [torch.zeros_like(p) for p in trainable]
             for start in range(0, len(batch), self.physical_batch):

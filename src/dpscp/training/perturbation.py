@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_choice, check_count, check_positive, check_range
 from dpscp.privacy import gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.labels import check_classes, encode_labels, found_labels
-from dpscp.training.mechanism import Trained
+from dpscp.training.mechanism import Needs, Trained, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 from dpscp.training.release import gaussian_release, grid_slack, warn_large_delta
@@ -74,9 +74,17 @@ class OutputPerturbation:
         _check_fields(self)
 
     @property
-    def event(self) -> DpEvent:
-        """One Gaussian release."""
-        return gaussian_event(_noise_of(self))
+    def event(self) -> DpEvent | None:
+        """One Gaussian release; None while the noise is not set."""
+        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def configured(self, needs: Needs) -> Self:
+        """A copy for these classes."""
+        return replace(self, classes=needs.classes)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
         """A copy with the smallest noise that keeps one run within (epsilon, delta)."""
@@ -93,18 +101,18 @@ class OutputPerturbation:
             return self.regularisation * n_records
         unit = _risk(self, 2, 1.0)
         reach = _parameter_norm(self)
-        excess = 2 * n_records * unit.smoothness * (_noise_of(self) * unit.gradient_bound / reach) ** 2
+        excess = 2 * n_records * unit.smoothness * (set_noise(self.noise_multiplier) * unit.gradient_bound / reach) ** 2
         return float(excess ** (1 / 3))
 
     def train(
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Minimise, add noise, release; the cost is ``event``, whatever the records are."""
-        _noise_of(self)
+        event = paid_event(self)
         data = _prepare(self, X, y, n_records)
         risk = _risk(self, data.n_outputs, self.strength(data.n_records))
         tolerance = SOLVER_SHARE * risk.gradient_bound
-        noise = _noise_of(self) * (risk.gradient_bound + 2 * tolerance) / risk.strength
+        noise = set_noise(self.noise_multiplier) * (risk.gradient_bound + 2 * tolerance) / risk.strength
         minimiser = risk.minimise(data.rows, data.target, tolerance=tolerance)
         theta = gaussian_release(minimiser, noise, secure_generator(random_state))
         bound = stability_output_perturbation(
@@ -114,7 +122,7 @@ class OutputPerturbation:
             tolerance=tolerance / data.n_records,
             score_lipschitz=risk.score_lipschitz,
         )
-        return _released(self, data, theta, self.event, bound, noise, random_state)
+        return _released(self, data, theta, event, bound, noise, random_state)
 
 
 @dataclass(frozen=True)
@@ -150,9 +158,14 @@ class ObjectivePerturbation:
         _check_fields(self)
 
     @property
-    def event(self) -> DpEvent:
-        """One Gaussian release that covers the minimiser and the trace of output noise."""
-        noise = _noise_of(self)
+    def event(self) -> DpEvent | None:
+        """One Gaussian release that covers the minimiser and the trace of output noise.
+
+        None while the noise is not set, or the classes that it depends on are not declared.
+        """
+        noise = self.noise_multiplier
+        if noise is None or (self.loss == "cross_entropy" and self.classes is None):
+            return None
         return gaussian_event(1 / _with_trace(dominating_mu(self._privacy_loss(1 / noise)), noise))
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
@@ -162,11 +175,19 @@ class ObjectivePerturbation:
         mu = largest_mu(target * math.sqrt(1 - TRACE_NOISE**-2), self._privacy_loss)
         return replace(self, noise_multiplier=1 / mu, budget=(float(epsilon), float(delta)))
 
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def configured(self, needs: Needs) -> Self:
+        """A copy for these classes."""
+        return replace(self, classes=needs.classes)
+
     def strength(self, n_features: int) -> float:
         """The penalty on the sum of losses: ``penalty``, or the public rule."""
         if self.penalty is not None:
             return float(self.penalty)
-        noise = _noise_of(self)
+        noise = set_noise(self.noise_multiplier)
         unit = _risk(self, self._outputs, 1.0)
         size = self._outputs * (n_features + self.fit_intercept)
         fitting = noise * unit.gradient_bound * math.sqrt(size) / _parameter_norm(self)
@@ -176,14 +197,15 @@ class ObjectivePerturbation:
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Draw the linear term, minimise, add the trace of noise, release; the cost is ``event``."""
-        event = self.event
+        self._require_classes()
+        event = paid_event(self)
         data = _prepare(self, X, y, n_records)
         risk = _risk(self, data.n_outputs, self.strength(data.rows.shape[1] - self.fit_intercept))
         rng = secure_generator(random_state)
         size = data.n_outputs * data.rows.shape[1]
-        linear = rng.normal(0.0, _noise_of(self) * risk.gradient_bound, size)
+        linear = rng.normal(0.0, set_noise(self.noise_multiplier) * risk.gradient_bound, size)
         tolerance = SOLVER_SHARE * risk.gradient_bound
-        trace = TRACE_NOISE * _noise_of(self) * 2 * tolerance / risk.strength
+        trace = TRACE_NOISE * set_noise(self.noise_multiplier) * 2 * tolerance / risk.strength
         theta = risk.minimise(data.rows, data.target, tolerance=tolerance, linear=linear)
         bound = stability_objective_perturbation(
             gradient_bound=risk.gradient_bound,
@@ -196,11 +218,12 @@ class ObjectivePerturbation:
 
     @property
     def _outputs(self) -> int:
-        if self.loss != "cross_entropy":
-            return 1
-        if self.classes is None:
+        return 1 if self.loss != "cross_entropy" else len(self._require_classes())
+
+    def _require_classes(self) -> tuple[Any, ...]:
+        if self.loss == "cross_entropy" and self.classes is None:
             raise ValueError("classes must be declared: the privacy of this mechanism depends on how many there are")
-        return len(self.classes)
+        return self.classes or ()
 
     def _largest_expansion(self, mu: float) -> float:
         # more classes push in more directions: keep the sum of their quadratic terms small
@@ -256,12 +279,6 @@ def _check_fields(mechanism: _Perturbation) -> None:
         object.__setattr__(mechanism, "classes", check_classes(mechanism.classes, mechanism.loss))
 
 
-def _noise_of(mechanism: _Perturbation) -> float:
-    if mechanism.noise_multiplier is None:
-        raise ValueError("noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first")
-    return float(mechanism.noise_multiplier)
-
-
 def _half_range(mechanism: _Perturbation) -> float:
     low, high = mechanism.y_bounds or (-1.0, 1.0)
     return (high - low) / 2 if mechanism.fit_intercept else max(abs(low), abs(high))
@@ -305,6 +322,8 @@ def _prepare(mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: in
         raise ValueError("X and y must hold the same number of records")
     rows = feature_rows(raw, feature_bound=mechanism.feature_bound, intercept=mechanism.fit_intercept, dtype="float64")
     facts: dict[str, object] = {
+        "mechanism": type(mechanism).__name__,
+        "noise_multiplier": set_noise(mechanism.noise_multiplier),
         "n_records": n,
         "n_features": raw.shape[1],
         "feature_bound": mechanism.feature_bound,

@@ -12,7 +12,7 @@ Theory: section 1.5; Result B
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -21,11 +21,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
 from dpscp.exceptions import BudgetError
-from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_mu, secure_generator, smallest_noise
+from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
+from dpscp.privacy.calibrate import start_below
 from dpscp.privacy.seeds import PREPROCESSING, stream_seed
-from dpscp.training.mechanism import Mechanism, Model, Trained
+from dpscp.training.mechanism import (
+    HasEvent,
+    Mechanism,
+    Model,
+    Needs,
+    Trained,
+    Tunable,
+    configured,
+    paid_event,
+    set_noise,
+    shift_bound,
+)
 from dpscp.training.networks import DenseModel, check_rows
 from dpscp.training.release import gaussian_release
+from dpscp.training.stability import Stability
 from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 from dpscp.training.whitening import WhiteningTransform
 
@@ -53,8 +66,11 @@ class Step(Protocol):
     data_independent: ClassVar[bool]
 
     @property
-    def event(self) -> DpEvent:
-        """What fitting costs, from public constants only."""
+    def event(self) -> DpEvent | None:
+        """What fitting costs, from public constants only; None while the noise is not set."""
+
+    def with_noise(self, noise_multiplier: float) -> "Step":
+        """The same step with this noise; a step without a cost stays as it is."""
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> Transform:
         """The fitted transform."""
@@ -83,6 +99,10 @@ class PublicBounds:
         """Nothing: only public constants are used."""
         return NoOpDpEvent()
 
+    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
+        """Itself: there is nothing to hide."""
+        return self
+
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
         """The transform; of the data only its width is used."""
         low, high = _spread(self.low, self.high, check_rows(X).shape[1])
@@ -102,6 +122,10 @@ class UnitNorm:
     def event(self) -> DpEvent:
         """Nothing: each row is its own business."""
         return NoOpDpEvent()
+
+    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
+        """Itself: there is nothing to hide."""
+        return self
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
         """The transform; of the data only its width is used."""
@@ -126,6 +150,10 @@ class NormClip:
     def event(self) -> DpEvent:
         """Nothing: each row is its own business."""
         return NoOpDpEvent()
+
+    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
+        """Itself: there is nothing to hide."""
+        return self
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
         """The transform; of the data only its width is used."""
@@ -154,13 +182,17 @@ class PrivateCentring:
         _check_noise(self.noise_multiplier)
 
     @property
-    def event(self) -> DpEvent:
-        """One Gaussian release."""
-        return gaussian_event(_noise_of(self))
+    def event(self) -> DpEvent | None:
+        """One Gaussian release; None while the noise is not set."""
+        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise."""
+        return replace(self, noise_multiplier=noise_multiplier)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:
         """The transform with the private mean in it."""
-        noise = _noise_of(self) * self.bound
+        noise = set_noise(self.noise_multiplier) * self.bound
         total = scaled_rows(check_rows(X), self.bound, unit=False).sum(axis=0)
         mean = gaussian_release(total, noise, rng) / check_count("n_records", n_records)
         mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
@@ -194,9 +226,13 @@ class PrivateStandardize:
         check_positive("limit", self.limit)
 
     @property
-    def event(self) -> DpEvent:
-        """One Gaussian release of both sums."""
-        return gaussian_event(_noise_of(self))
+    def event(self) -> DpEvent | None:
+        """One Gaussian release of both sums; None while the noise is not set."""
+        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise."""
+        return replace(self, noise_multiplier=noise_multiplier)
 
     def moments(self, X: ArrayLike) -> Array:
         """The exact sums, shape (2, features), that ``fit`` adds noise to; never released as they are."""
@@ -212,7 +248,7 @@ class PrivateStandardize:
         """The transform with the private mean and scale in it."""
         n, exact = check_count("n_records", n_records), self.moments(X)
         width = exact.shape[1]
-        noise = _noise_of(self) * self.sensitivity(width)
+        noise = set_noise(self.noise_multiplier) * self.sensitivity(width)
         mean, square = gaussian_release(exact, noise, rng) / n
         mean = np.clip(mean, -1.0, 1.0)
         # below this the variance would be mostly noise
@@ -256,13 +292,6 @@ def _spread(low: Any, high: Any, width: int) -> tuple[Array, Array]:
 def _check_noise(noise_multiplier: float | None) -> None:
     if noise_multiplier is not None:
         check_positive("noise_multiplier", noise_multiplier)
-
-
-def _noise_of(step: PrivateCentring | PrivateStandardize) -> float:
-    if step.noise_multiplier is None:
-        name = type(step).__name__
-        raise ValueError(f"{name} has no noise yet: set noise_multiplier, or use Preprocessed(...).calibrated(...)")
-    return float(step.noise_multiplier)
 
 
 # ---- steps in front of a mechanism
@@ -356,41 +385,65 @@ class Preprocessed:
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))
         for step in self.steps:
-            # not isinstance: Python 3.11 would evaluate `event`, which fails while the noise is not set
-            if not (hasattr(type(step), "fit") and hasattr(type(step), "event")):
+            if not isinstance(step, Step):
                 raise TypeError(f"steps must be preprocessing steps, got {type(step).__name__}")
         check_probability("share", self.share)
 
     @property
-    def event(self) -> DpEvent:
-        """The composition of all steps and the mechanism."""
-        return compose(*(s.event for s in self.steps if not s.data_independent), self.mechanism.event)
+    def event(self) -> DpEvent | None:
+        """The composition of all steps and the mechanism; None while some noise is not set."""
+        parts: tuple[HasEvent, ...] = (*self._private_steps, self.mechanism)
+        known = [part.event for part in parts if part.event is not None]
+        return compose(*known) if len(known) == len(parts) else None
+
+    @property
+    def _private_steps(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if not step.data_independent)
+
+    def configured(self, needs: Needs) -> Self:
+        """A copy whose mechanism is told."""
+        return replace(self, mechanism=configured(self.mechanism, needs))
+
+    def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
+        """The mechanism's bound if every step is data independent (such steps keep the width), else None."""
+        return None if self._private_steps else shift_bound(self.mechanism, n_features, n_records, classes)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
         """A new mechanism whose whole event is (epsilon, delta)-DP; steps whose noise is set keep it."""
         check_positive("epsilon", epsilon)
         check_probability("delta", delta)
-        open_steps = [s for s in self.steps if getattr(s, "noise_multiplier", 1.0) is None]
-        if not any(not s.data_independent for s in self.steps):
+        if not self._private_steps:
             return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
-        each = math.sqrt(max(1, len(open_steps)) / self.share) / gdp_mu(epsilon, delta)
-        steps = tuple(with_noise(s, each) if s in open_steps else s for s in self.steps)
-        fixed = compose(*(s.event for s in steps if not s.data_independent))
+        if not isinstance(self.mechanism, Tunable):
+            raise TypeError(
+                f"{type(self.mechanism).__name__} has no noise_multiplier to calibrate behind private steps: set its "
+                "noise yourself"
+            )
+        tunable, mu = self.mechanism, gdp_mu(epsilon, delta)
+        still_open = sum(step.event is None for step in self.steps)
+        each = math.sqrt(max(1, still_open) / self.share) / mu
+        steps = tuple(step.with_noise(each) if step.event is None else step for step in self.steps)
+        fixed = compose(*(paid_event(step) for step in steps if not step.data_independent))
         if epsilon_of(fixed, delta, accountant) >= epsilon:
             raise BudgetError(
                 f"the preprocessing steps alone spend the budget of epsilon = {epsilon:g} at delta = {delta:g}; "
                 "raise epsilon or give them more noise"
             )
+        left = gdp_epsilon(delta, mu * math.sqrt(1 - self.share))
         noise = smallest_noise(
-            lambda z: compose(fixed, with_noise(self.mechanism, z).event), epsilon, delta, accountant=accountant
+            lambda z: compose(fixed, paid_event(tunable.with_noise(z))),
+            epsilon,
+            delta,
+            accountant=accountant,
+            guess=start_below(set_noise(tunable.calibrated(left, delta, accountant=accountant).noise_multiplier)),
         )
-        return replace(self, steps=steps, mechanism=with_noise(self.mechanism, noise))
+        return replace(self, steps=steps, mechanism=tunable.with_noise(noise))
 
     def train(
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Fit the steps one after the other, then train on the transformed rows."""
-        event = self.event  # fails before any data is touched while some noise is not set
+        event = paid_event(self)  # fails before any data is touched while some noise is not set
         raw = check_rows(X)
         n = len(raw) if n_records is None else check_count("n_records", n_records)
         check_count("n_records", n)
@@ -409,12 +462,3 @@ class Preprocessed:
             inner.public_facts,
             inner.trajectory,
         )
-
-
-def with_noise(part: Any, noise_multiplier: float) -> Any:
-    """The same frozen step or mechanism with this noise multiplier."""
-    if not is_dataclass(part) or "noise_multiplier" not in {f.name for f in fields(part)}:
-        raise TypeError(
-            f"{type(part).__name__} has no noise_multiplier to calibrate behind private steps: set its noise yourself"
-        )
-    return replace(part, noise_multiplier=noise_multiplier)  # type: ignore[type-var]

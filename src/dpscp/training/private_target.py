@@ -17,7 +17,7 @@ from dpscp._checks import check_count, check_positive, check_probability, check_
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.seeds import TARGET_SCALE, stream_seed
-from dpscp.training.mechanism import Mechanism, Model, Trained
+from dpscp.training.mechanism import Mechanism, Model, Needs, Trained, configured, paid_event, set_noise
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.release import gaussian_release
@@ -59,9 +59,16 @@ class PrivateTarget:
             check_positive("noise_multiplier", self.noise_multiplier)
 
     @property
-    def event(self) -> DpEvent:
-        """The release of mean and scale, composed with the mechanism."""
-        return compose(gaussian_event(self._noise()), self.mechanism.event)
+    def event(self) -> DpEvent | None:
+        """The release of mean and scale, composed with the mechanism; None while some noise is not set."""
+        inner = self.mechanism.event
+        if self.noise_multiplier is None or inner is None:
+            return None
+        return compose(gaussian_event(self.noise_multiplier), inner)
+
+    def configured(self, needs: Needs) -> Self:
+        """A copy whose mechanism is told."""
+        return replace(self, mechanism=configured(self.mechanism, needs))
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
         """A new mechanism whose whole event is (epsilon, delta)-DP.
@@ -75,7 +82,7 @@ class PrivateTarget:
         rest = gdp_epsilon(delta, mu * math.sqrt(1 - self.share))
         for _ in range(12):
             whole = replace(target, mechanism=self.mechanism.calibrated(rest, delta, accountant=accountant))
-            spent = epsilon_of(whole.event, delta, accountant)
+            spent = epsilon_of(paid_event(whole), delta, accountant)
             if spent <= epsilon:
                 return whole
             rest *= 0.999 * epsilon / spent
@@ -90,8 +97,8 @@ class PrivateTarget:
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
-        noise = self._noise() * SENSITIVITY
-        event = self.event  # fails before any record is used while some noise is not set
+        event = paid_event(self)  # fails before any record is used while some noise is not set
+        noise = set_noise(self.noise_multiplier) * SENSITIVITY
         v = self._unit(y)
         n = check_count("n_records", len(v) if n_records is None else n_records)
         seed = stream_seed(random_state, TARGET_SCALE)
@@ -109,11 +116,6 @@ class PrivateTarget:
     def _unit(self, y: ArrayLike) -> NDArray[np.float64]:
         low, high = self.y_bounds
         return np.asarray((bounded_targets(y, self.y_bounds) - (low + high) / 2) * (2 / (high - low)))
-
-    def _noise(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError("PrivateTarget has no noise yet: set noise_multiplier, or call calibrated(epsilon, delta)")
-        return float(self.noise_multiplier)
 
 
 def _rescaled(model: Model, scale: float, shift: float) -> Model:

@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_range
 from dpscp.training.labels import real_targets
-from dpscp.training.mechanism import Mechanism, Model, Trained
+from dpscp.training.mechanism import Mechanism, Model, Needs, Trained, configured, shift_bound
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
+from dpscp.training.stability import Stability
 
 __all__ = ["ScaledTarget", "ScaledTargetModel"]
 
@@ -79,9 +80,23 @@ class ScaledTarget:
         check_range("y_bounds", self.y_bounds)
 
     @property
-    def event(self) -> DpEvent:
+    def event(self) -> DpEvent | None:
         """What the inner mechanism costs."""
         return self.mechanism.event
+
+    def configured(self, needs: Needs) -> Self:
+        """A copy whose inner mechanism is told."""
+        return replace(self, mechanism=configured(self.mechanism, needs))
+
+    def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
+        """The inner bound; the score's Lipschitz constant is in the target's own units."""
+        return self._in_target_units(shift_bound(self.mechanism, n_features, n_records, classes))
+
+    def _in_target_units(self, bound: Stability | None) -> Stability | None:
+        if bound is None or bound.score_lipschitz is None:
+            return bound
+        half_width = (self.y_bounds[1] - self.y_bounds[0]) / 2
+        return replace(bound, score_lipschitz=bound.score_lipschitz * half_width)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
         """A new mechanism within the budget."""
@@ -92,10 +107,7 @@ class ScaledTarget:
     ) -> Trained:
         """Train the inner mechanism on the rescaled targets."""
         trained = self.mechanism.train(X, self.scaled(y), random_state=random_state, n_records=n_records)
-        stability = trained.stability
-        if stability is not None and stability.score_lipschitz is not None:
-            half_width = (self.y_bounds[1] - self.y_bounds[0]) / 2
-            stability = replace(stability, score_lipschitz=stability.score_lipschitz * half_width)
+        stability = self._in_target_units(trained.stability)
         return replace(trained, model=ScaledTargetModel(trained.model, self.y_bounds), stability=stability)
 
     def scaled(self, y: ArrayLike) -> NDArray[np.float64]:

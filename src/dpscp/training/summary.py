@@ -7,7 +7,7 @@ post-processing.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -16,7 +16,7 @@ from scipy import optimize
 
 from dpscp._checks import check_count, check_positive, check_probability, check_range
 from dpscp.privacy import gaussian_event, noise_multiplier, secure_generator
-from dpscp.training.mechanism import Trained
+from dpscp.training.mechanism import Trained, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.release import gaussian_release, grid_slack, warn_large_delta
 from dpscp.training.stability import Stability, stability_summary
@@ -62,9 +62,13 @@ class SufficientStatistics:
                 check_positive(name, getattr(self, name))
 
     @property
-    def event(self) -> DpEvent:
-        """One Gaussian release."""
-        return gaussian_event(self._noise())
+    def event(self) -> DpEvent | None:
+        """One Gaussian release; None while the noise is not set."""
+        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise."""
+        return replace(self, noise_multiplier=noise_multiplier)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
         """A copy with the smallest noise that keeps one run within (epsilon, delta)."""
@@ -85,12 +89,12 @@ class SufficientStatistics:
     @property
     def gram_noise(self) -> float:
         """Standard deviation of the noise on a diagonal entry of the Gram matrix (off-diagonal: / sqrt(2))."""
-        return self._noise() * self.row_bound**2 / math.sqrt(self.gram_share)
+        return set_noise(self.noise_multiplier) * self.row_bound**2 / math.sqrt(self.gram_share)
 
     @property
     def cross_noise(self) -> float:
         """Standard deviation of the noise on a cross moment."""
-        return self._noise() * self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)
+        return set_noise(self.noise_multiplier) * self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)
 
     def smallest_eigenvalue(self, n_features: int) -> float:
         """The public floor that the ridge lifts the noisy Gram matrix to."""
@@ -113,7 +117,7 @@ class SufficientStatistics:
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Release the noisy moments once and solve; the cost is ``event``, whatever the records are."""
-        event = self.event
+        event = paid_event(self)
         raw = check_rows(X)
         n = check_count("n_records", len(raw) if n_records is None else n_records)
         warn_large_delta(self.budget, n)
@@ -130,6 +134,8 @@ class SufficientStatistics:
         if self.fit_intercept:
             theta[-1] += self._centre
         facts: dict[str, object] = {
+            "mechanism": type(self).__name__,
+            "noise_multiplier": set_noise(self.noise_multiplier),
             "n_records": n,
             "n_features": raw.shape[1],
             "feature_bound": self.feature_bound,
@@ -141,7 +147,7 @@ class SufficientStatistics:
         model = DenseModel(network, Loss("squared"), theta, None, self.feature_bound)
         return Trained(model, event, self.stability(raw.shape[1], n), facts)
 
-    def stability(self, n_features: int, n_records: int) -> Stability:
+    def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability:  # noqa: ARG002
         """Shift bound under shared noise, surely.
 
         The solution minimises theta' M theta / 2 - b' theta over a ball of radius R, strongly convex with
@@ -167,11 +173,6 @@ class SufficientStatistics:
     @property
     def _centre(self) -> float:
         return sum(self.y_bounds) / 2 if self.fit_intercept else 0.0
-
-    def _noise(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError("noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first")
-        return float(self.noise_multiplier)
 
     def _reach(self, n_features: int, n_records: int) -> float:
         if self.radius is not None:

@@ -7,7 +7,7 @@ back to norm one) makes the same noise cost less.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count, check_positive
 from dpscp.privacy import gaussian_event
+from dpscp.training.mechanism import set_noise
 from dpscp.training.networks import check_rows
 from dpscp.training.release import gaussian_release
 from dpscp.training.transforms import scaled_rows
@@ -87,9 +88,13 @@ class PrivateWhitening:
             check_positive("noise_multiplier", self.noise_multiplier)
 
     @property
-    def event(self) -> DpEvent:
-        """One Gaussian release."""
-        return gaussian_event(self._noise())
+    def event(self) -> DpEvent | None:
+        """One Gaussian release; None while the noise is not set."""
+        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise."""
+        return replace(self, noise_multiplier=noise_multiplier)
 
     def moments(self, X: ArrayLike) -> Array:
         """The exact sum of outer products, in orthonormal coordinates: ``fit`` adds noise to it; never released."""
@@ -100,7 +105,7 @@ class PrivateWhitening:
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
         """The transform with the private second moment in it."""
-        n, noise, rows = check_count("n_records", n_records), self._noise(), check_rows(X)
+        n, noise, rows = check_count("n_records", n_records), set_noise(self.noise_multiplier), check_rows(X)
         width = rows.shape[1]
         released = gaussian_release(self.moments(rows), noise, rng) / n
         i, j = np.triu_indices(width)
@@ -111,10 +116,3 @@ class PrivateWhitening:
         level = self.ridge * noise * math.sqrt(2.0 * width) / n
         factors = (np.maximum(values, 0.0) + level) ** -0.5
         return WhiteningTransform(np.asarray((vectors * (factors / factors.max())) @ vectors.T))
-
-    def _noise(self) -> float:
-        if self.noise_multiplier is None:
-            raise ValueError(
-                "PrivateWhitening has no noise yet: set noise_multiplier, or use Preprocessed(...).calibrated(...)"
-            )
-        return float(self.noise_multiplier)
