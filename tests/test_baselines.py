@@ -454,6 +454,21 @@ def test_dp_split_scores_only_the_half_that_training_did_not_see(monkeypatch):
     assert_array_equal(np.sort(seen["scores"]), np.sort(everyone[~trains]))
 
 
+@pytest.mark.parametrize("split", ["exact", "independent"])
+def test_dp_split_knows_the_nominal_size_of_its_calibration_half_only(monkeypatch, split):
+    X, y = classification(n=301)
+    found = []
+    original = dpscp.baselines.threshold.noisy_midpoint_quantile
+
+    def search(scores, **options):
+        found.append(original(scores, **options))
+        return found[-1]
+
+    monkeypatch.setattr(dpscp.baselines.threshold, "noisy_midpoint_quantile", search)
+    DPSplit(head(), split=split, n_records=300, random_state=0).fit(X, y)
+    assert [q.n_records for q in found] == [150]
+
+
 def reachable(value, seen=None):
     """Every array, list and mapping that hangs on a fitted object."""
     seen = {} if seen is None else seen

@@ -258,6 +258,53 @@ def test_files_that_are_no_tables(run, folder, name, content, said):
     refused(run(f"fit {name} --schema people.toml"), said)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"{CANARY},engineer,Paris\nBob,nurse,Rome\nEve,nurse,Oslo\n",  # texts only: nothing tells a record apart
+        f"{CANARY},engineer,Paris\n",  # a single line
+        f"{CANARY},unknown,Paris\nBob,34,Rome\nEve,51,Oslo\n",  # a missing number in the first record
+        f"{CANARY},n/a,?\nBob,34,7\nEve,51,8\n",
+        f"{CANARY},12 kg\nBob,34\nEve,51\n",
+        f"{CANARY},2020-01-31\nBob,34\nEve,51\n",
+        f"{CANARY},$12\nBob,34\nEve,51\n",
+        f'{CANARY},nurse,"4,5"\nBob,nurse,5\nEve,nurse,6\n',
+        f"{CANARY},north,west\nBob,north,5\nEve,south,6\n",  # a cell that comes again below
+        f"{CANARY};34;Paris\nBob;51;Rome\n",  # another separator: one cell
+        f"{CANARY};3,5;Paris\nBob;5,1;Rome\n",
+        f"{CANARY},engineer,Paris\nBob,nurse\n1,2,3,4\n",
+        f"{CANARY},34,Paris\nBob,51,Rome\n",
+    ],
+)
+def test_schema_never_takes_a_record_for_column_names(run, folder, content):
+    (folder / "headless.csv").write_text(content)
+    for line in ("schema headless.csv -o h.toml", "schema headless.csv --target income -o h.toml"):
+        refused(run(line), "first line of")
+        assert not (folder / "h.toml").exists()
+    # a fit lists the columns that are not declared: not the cells of a record
+    refused(run("fit headless.csv --schema people.toml"), "first line of")
+    refused(run("fit headless.csv"), "first line of")
+    assert "Paris" not in run("fit headless.csv")[2]
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ("name,age,city\nBob,34,Rome\nEve,,Oslo\n", ""),
+        ("name,job,city\nBob,nurse,Rome\n", "--target job"),  # the user knows a name of the line
+        ("name,job,city\nBob,nurse,Rome\n", "--header"),  # the user says it
+        ("name,2nd_visit,job\nBob,name,job\n", "--header"),
+        ("name;age\nBob;34\n", "--separator ';'"),
+    ],
+)
+def test_schema_takes_a_header_for_column_names(run, folder, content, options):
+    (folder / "headed.csv").write_text(content)
+    assert run(f"schema headed.csv -o headed.toml --force {options}")[0] == 0
+    draft = parse_schema((folder / "headed.toml").read_text())
+    written = {column.name for column in draft.columns} | ({draft.target} - {""})
+    assert written == set(re.split("[,;]", content.split("\n")[0]))
+
+
 def test_files_that_are_not_there_or_no_models(run, folder):
     refused(run("fit none.csv --schema people.toml"), "no file 'none.csv'")
     refused(run("fit people.csv --schema none.toml"), "no schema file")

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_count, check_range, real_number
 
-__all__ = ["Column", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
+__all__ = ["ABSENT", "Column", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 TYPES = ("numeric", "categorical", "ignore")
 _COLUMN_KEYS = ("type", "bounds", "missing", "categories", "unknown")
@@ -42,7 +42,7 @@ _SCHEMA_KEYS = ("format", "version", "task", "target", "classes", "bounds", "n_r
 _FORMAT, _VERSION = "dpscp-schema", 1
 _LARGEST_FILE = 16 * 2**20
 # What tables write for a missing number. In a categorical column only an empty cell is missing: "NA" may be a category.
-_ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
+ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
 
 
 class SchemaError(ValueError):
@@ -409,7 +409,7 @@ def _numbers(values: Any, name: str) -> NDArray[np.float64]:
     numbers = pd.to_numeric(values, errors="coerce")
     absent = values.isna()
     if not pd.api.types.is_numeric_dtype(values):
-        absent |= values.astype(str).str.strip().str.lower().isin(_ABSENT)
+        absent |= values.astype(str).str.strip().str.lower().isin(ABSENT)
     if (numbers.isna() & ~absent).any():
         raise SchemaError(
             f"column {name!r} is declared numeric and holds something that is not a number; fix the table, or declare "

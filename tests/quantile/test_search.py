@@ -333,6 +333,7 @@ class TestRefusals:
             ({"count_noise": 0.0}, "count_noise"),
             ({"steps": 0}, "steps"),
             ({"precision": 0.0}, "precision"),
+            ({"n_records": 0}, "n_records"),
             ({"alpha": 0.0}, "alpha"),
             ({"score_range": (1, 0)}, "score_range"),
             ({"scores": np.array([np.nan])}, "finite"),
@@ -359,6 +360,16 @@ class TestNoisyMidpoint:
         setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 4.0, "steps": 12, "random_state": 3}
         one = noisy_midpoint_quantile(SCORES, **setting)
         assert noisy_midpoint_quantile(lambda: np.array_split(SCORES, 3), **setting) == one
+
+    def test_the_result_carries_public_numbers_only(self):
+        setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 4.0, "steps": 12, "random_state": 3}
+        true = noisy_midpoint_quantile(SCORES, **setting)
+        assert true.n_records == len(SCORES)  # None: the number found is declared public
+        for scores in (SCORES, SCORES[:-7]):
+            q = noisy_midpoint_quantile(scores, n_records=500, **setting)
+            assert (q.n_records, q.rank_target) == (500, math.ceil(0.9 * 501))
+        # the search itself follows the true number, through noisy counts
+        assert noisy_midpoint_quantile(SCORES, n_records=500, **setting).threshold == true.threshold
 
     def test_costs_what_the_ceil_search_costs(self):
         midpoint = noisy_midpoint_quantile(SCORES, alpha=0.1, score_range=(0, 1), count_noise=4.0, steps=12)

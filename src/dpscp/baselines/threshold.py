@@ -212,6 +212,7 @@ class DPSplit(_Threshold):
                     score_range=score_range,
                     count_noise=noise,
                     steps=steps,
+                    n_records=nominal - nominal // 2,
                     random_state=quantile_seed,
                 )
                 for alpha, quantile_seed in zip(self._alphas, seeds[2:], strict=True)

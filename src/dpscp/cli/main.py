@@ -14,7 +14,7 @@ from typing import Any
 import dpscp
 from dpscp._printed import asked, at_least, observed, spent_epsilon
 from dpscp.cli import questions, work
-from dpscp.cli.tables import CommandError, check_output, column_names, read_table, write_table
+from dpscp.cli.tables import CommandError, check_output, public_names, read_table, write_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import ON_AVERAGE, ONE_RELEASE
 from dpscp.planning import plan
@@ -78,7 +78,9 @@ def _schema(given: argparse.Namespace) -> int:
     check_output(output, given.table)
     if output.exists() and not given.force:
         raise CommandError(f"{str(output)!r} exists; give another name with -o, or --force to replace it")
-    schema = template(column_names(given.table, given.separator), target=given.target or "")
+    known = [given.target] if given.target else []
+    names = public_names(given.table, given.separator, known=known, confirmed=given.header)
+    schema = template(names, target=given.target or "")
     write_atomically(output, schema.to_toml().encode())
     _tell(
         given,
@@ -91,8 +93,11 @@ def _schema(given: argparse.Namespace) -> int:
 
 def _declared(given: argparse.Namespace) -> Schema:
     """The complete schema of a fit: from the file, asked for on a terminal, or refused."""
-    names = column_names(given.table, given.separator)
-    schema = read_schema(given.schema) if given.schema else template(names)
+    schema = read_schema(given.schema) if given.schema else None
+    known = [] if schema is None else [c.name for c in schema.columns if c.type != "ignore" and c.name != schema.target]
+    known += [name for name in (given.target, schema and schema.target) if name][:1]
+    names = public_names(given.table, given.separator, known=known, confirmed=given.header)
+    schema = schema or template(names)
     if given.target:
         if given.target not in names:
             raise CommandError(f"the table has no column {given.target!r}, given as --target")
@@ -301,6 +306,9 @@ def build_parser() -> argparse.ArgumentParser:
     def separated(made: argparse.ArgumentParser) -> None:
         made.add_argument("--separator", help="of CSV files (default: a comma; a tab for .tsv)")
 
+    def headed(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--header", action="store_true", help="say that the first line of a CSV file holds names")
+
     def budgeted(made: argparse.ArgumentParser, epsilon: float | None) -> None:
         made.add_argument("--epsilon", type=float, default=epsilon, help=f"privacy budget (default {epsilon})")
         made.add_argument("--delta", type=float, default=1e-5, help="privacy budget (default 1e-05)")
@@ -323,10 +331,11 @@ def build_parser() -> argparse.ArgumentParser:
         "dpscp schema people.csv --target income",
         "dpscp schema people.parquet -o people.toml",
     )
-    made.add_argument("table", type=Path, help="CSV or Parquet file; only its column names are read")
+    made.add_argument("table", type=Path, help="CSV or Parquet file; only its column names are used")
     made.add_argument("--target", help="the column to predict")
     made.add_argument("-o", "--output", type=Path, help="default: the table's name with .schema.toml")
     made.add_argument("--force", action="store_true", help="replace an existing file")
+    headed(made)
     separated(made)
 
     made = command(
@@ -354,6 +363,7 @@ def build_parser() -> argparse.ArgumentParser:
     made.add_argument("--budget", type=Path, help="budget store that this fit spends from (see 'dpscp budget')")
     made.add_argument("--dataset", help="repeats the name of the records that the budget store was created for")
     made.add_argument("--seed", type=int, help="repeatable and therefore NOT private; for tests")
+    headed(made)
     separated(made)
 
     made = command(

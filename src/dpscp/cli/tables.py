@@ -5,15 +5,22 @@ import gzip
 import io
 import os
 import tempfile
+from collections.abc import Collection, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from dpscp.report.page import write_atomically
+from dpscp.schema import ABSENT
 
-__all__ = ["CommandError", "check_output", "column_names", "read_table", "write_table"]
+__all__ = ["CommandError", "check_output", "column_names", "public_names", "read_table", "write_table"]
 
 _CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
 _LONGEST_HEADER = 2**20
+# As many records are compared with the first line before it is believed to be a header.
+_COMPARED_RECORDS = 1000
+# What a record may hold in place of a number; as the name of a column none of these is believed.
+_NO_VALUE = {*ABSENT, "-", "unknown", "missing", "nil", "not known", "not available", "refused", "true", "false"}
 
 
 class CommandError(Exception):
@@ -47,7 +54,7 @@ def _pandas() -> Any:
 
 
 def column_names(path: Path, separator: str | None = None) -> list[str]:
-    """The column names of a table; no record is read."""
+    """The first line of a table, or what a Parquet file says; ``public_names`` before any of it is written or shown."""
     _require_file(path)
     if _kind(path) == "parquet":
         _pandas()
@@ -67,15 +74,65 @@ def column_names(path: Path, separator: str | None = None) -> list[str]:
     return names
 
 
-def _csv_header(path: Path, separator: str) -> list[str]:
+def public_names(
+    path: Path, separator: str | None = None, *, known: Collection[str] = (), confirmed: bool = False
+) -> list[str]:
+    """The column names of a table, for a schema or a message; refused where they could be a record.
+
+    A Parquet file says what its columns are called. The first line of a CSV file is believed to hold names if the user
+    says so (``confirmed``), if most of the names that are ``known`` from elsewhere are in it, or if the records below
+    tell it apart: each cell looks like a name, none is repeated below, and a column of numbers stands under a word.
+    What these records hold decides about believing and goes nowhere else.
+    """
+    names = column_names(path, separator)
+    told = confirmed or 2 * sum(name in names for name in known) > len(known)
+    if told or _kind(path) == "parquet" or _stands_out(names, _first_records(path, _separator(path, separator))):
+        return names
+    raise CommandError(
+        f"the first line of {str(path)!r} may be a record, which must not get into a schema or a message. If it holds "
+        "column names, say --header or name the target with --target; if it does not, add a line with the names; "
+        "if the cells are not separated by commas, give --separator"
+    )
+
+
+def _stands_out(names: Sequence[str], records: Sequence[Sequence[str]]) -> bool:
+    """Whether the first line differs from the records below it as names differ from values."""
+    if any(_looks_like_a_value(name) for name in names):
+        return False
+    columns = list(zip(*(record for record in records if len(record) == len(names)), strict=True))
+    if any(name.strip() in {cell.strip() for cell in column} for name, column in zip(names, columns, strict=False)):
+        return False
+    filled = ([cell for cell in column if cell.strip().lower() not in _NO_VALUE] for column in columns)
+    return any(cells and all(map(_is_number, cells)) for cells in filled)
+
+
+def _looks_like_a_value(name: str) -> bool:
+    """A number with a unit, a date, a mark for "missing": what a record holds rather than a header."""
+    text = name.strip().lower()
+    return text in _NO_VALUE or text[:1].isdigit() or not any(letter.isalpha() for letter in text)
+
+
+def _first_records(path: Path, separator: str) -> list[list[str]]:
+    """The cells of some records below the first line; none where they cannot be read."""
+    try:
+        with _opened(path) as file:
+            return list(islice(csv.reader(file, delimiter=separator), 1, 1 + _COMPARED_RECORDS))
+    except (OSError, UnicodeDecodeError, csv.Error, EOFError):
+        return []
+
+
+def _opened(path: Path) -> Any:
     opened: Any = gzip.open if path.name.endswith(".gz") else open
+    return opened(path, "rt", encoding="utf-8-sig", newline="")
+
+
+def _csv_header(path: Path, separator: str) -> list[str]:
     names: list[str] = []
     try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with _opened(path) as file:
             names = next(csv.reader(io.StringIO(file.readline(_LONGEST_HEADER)), delimiter=separator), [])
     except (OSError, UnicodeDecodeError, csv.Error, EOFError):
         names = []
-    # a file without a header would put its first record into the schema
     if not names or any(not name.strip() or _is_number(name) for name in names):
         raise CommandError(f"the first line of {str(path)!r} does not look like column names; add a line with them")
     return names

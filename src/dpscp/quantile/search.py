@@ -283,23 +283,29 @@ def noisy_midpoint_quantile(
     count_noise: float | LatticeNoise,
     steps: int = 20,
     precision: float | None = None,
+    n_records: int | None = None,
     random_state: int | None = None,
 ) -> PrivateQuantile:
     """The midpoint rule of earlier work, kept as a baseline: it can under-cover, by design of the rule.
 
     Both ends move on noisy evidence, the left one by ``precision`` (default: the range over 2^steps) beyond the
-    midpoint, and the midpoint is returned. Privacy is the same as for ``private_quantile(rank="ceil")``.
+    midpoint, and the midpoint is returned. Privacy is the same as for ``private_quantile(rank="ceil")``: the true
+    number of scores enters the noisy counts only, and the result carries ``n_records``, the public nominal number, and
+    the rank that follows from it; None declares the number found as public.
 
     Paper: Algorithm 4 [alg:noisy-midpoint]
     """
     low, high = check_range("score_range", score_range)
     level = round_level(alpha)
     steps = check_count("steps", steps)
+    if n_records is not None:
+        check_count("n_records", n_records)
     jump = check_positive("precision", precision) if precision is not None else (high - low) / 2.0**steps
     noise = LatticeNoise.of(count_noise, Fraction(1))
     counter = as_counter(scores, (low, high), steps)
     if isinstance(counter, StreamCounts):
         raise TypeError("noisy_midpoint_quantile needs scores that can be read again; pass an array")
+    nominal = n_records or counter.size
     rank = conformal_rank(level, counter.size)
     left, right = low, high
     for drawn in noise.sample(steps, IntegerSource(random_state)):
@@ -312,13 +318,13 @@ def noisy_midpoint_quantile(
             right = middle
     return PrivateQuantile(
         threshold=float(midpoint(left, right)),
-        rank_target=float(rank),
+        rank_target=float(conformal_rank(level, nominal)),
         count_noise=noise.count_noise,
         steps=steps,
         event=noise.event(steps),
         alpha=float(level),
         score_range=(low, high),
-        n_records=counter.size,
+        n_records=nominal,
         correction="none",
         rank="ceil",
         offset=0.0,
