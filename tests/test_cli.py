@@ -1,5 +1,6 @@
 """The command line, as a person and as a script use it."""
 
+import hashlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.cli import main, questions
+from dpscp.cli.evaluation import Labelled, refuse_training_records
 from dpscp.schema import Schema, SchemaError, parse_schema, template
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -107,7 +110,8 @@ def test_schema_fit_predict_report(run, folder):
     code, out, _ = run("fit people.csv --schema people.toml --epsilon 2 --evaluate new.csv --report r.html -o m.dpscp")
     assert code == 0
     assert re.search(r"privacy: +epsilon [12]\.\d+ at delta 1e-05 \(budget 2\)", out)
-    assert "held-out records" in out
+    assert "500 held-out records" in out
+    assert "NOT private: numbers on labelled records" in out
     model = dp.load(folder / "m.dpscp")
     assert model.ledger_.is_private
     assert Schema.from_dict(model.ledger_.public_facts["schema"]) == parse_schema(SCHEMA)
@@ -121,6 +125,88 @@ def test_schema_fit_predict_report(run, folder):
     assert found["set_size"].tolist() == sets.sum(axis=1).tolist()
     assert [json.loads(s) for s in found["set"]] == [model.classes_[row].tolist() for row in sets]
     no_debris(folder)
+
+
+def _copies_of_the_training_file(folder: Path) -> dict[str, str]:
+    table = pd.read_csv(folder / "people.csv")
+    table.to_parquet(folder / "copy.parquet")
+    table.sample(frac=1, random_state=0)[["score", "region", "bought", "age", "id"]].to_csv(
+        folder / "shuffled.csv", index=False
+    )
+    table.head(300).to_csv(folder / "part.csv", index=False)
+    pd.concat([table, people(100, 9)]).to_csv(folder / "more.csv", index=False)
+    (folder / "bytes.csv").write_bytes((folder / "people.csv").read_bytes())
+    if not (folder / "link.csv").exists():
+        (folder / "link.csv").symlink_to(folder / "people.csv")
+    return {
+        "people.csv": "the table that",
+        "link.csv": "the table that",
+        "bytes.csv": "holds records",
+        "copy.parquet": "holds records",
+        "shuffled.csv": "holds records",
+        "part.csv": "holds records",
+        "more.csv": "holds records",
+    }
+
+
+def test_evaluation_on_the_training_file_is_refused(run, folder, monkeypatch):
+    for name, said in _copies_of_the_training_file(folder).items():
+        refused(run(f"report model.dpscp -o t.html --evaluate {name}"), said, "was fitted on", "did not see")
+        assert not (folder / "t.html").exists()
+    monkeypatch.setattr(
+        "dpscp.cli.work.fitted", lambda *_, **__: pytest.fail("spent before the evaluation was refused")
+    )
+    for name, said in _copies_of_the_training_file(folder).items():
+        refused(run(f"fit people.csv --schema people.toml -o t.dpscp --evaluate {name}"), said, "was fitted on")
+
+
+def test_what_cannot_be_told_apart_is_never_called_held_out(run, folder):
+    """Without its note, or when the table was written since, nobody knows whose records these are."""
+    (folder / "alone").mkdir()
+    (folder / "alone" / "m.dpscp").write_bytes((folder / "model.dpscp").read_bytes())
+    code, out, _ = run("report alone/m.dpscp -o alone/r.html --evaluate people.csv")
+    assert code == 0
+    assert "held-out" not in out + (folder / "alone" / "r.html").read_text()
+    assert "could not be told from" in out
+    assert "could not be told from the records of the fit" in (folder / "alone" / "r.html").read_text()
+
+    people(800, 5).to_csv(folder / "alone" / "t.csv", index=False)
+    line = "fit alone/t.csv --schema people.toml --epsilon 2 --seed 1 -o alone/n.dpscp"
+    assert run(line)[0] == 0
+    told = json.loads(run("report alone/n.dpscp -o alone/r.html --evaluate new.csv --json")[1])
+    assert told["evaluation"]["held_out"] is True
+    assert told["evaluation"]["is_private"] is False
+    people(800, 6).to_csv(folder / "alone" / "t.csv", index=False)
+    os.utime(folder / "alone" / "t.csv", ns=(1, 1))
+    told = json.loads(run("report alone/n.dpscp -o alone/r.html --evaluate new.csv --json")[1])
+    assert told["evaluation"]["held_out"] is False
+    (folder / "alone" / "n.dpscp.origin.json").write_text("[]")
+    told = json.loads(run("report alone/n.dpscp -o alone/r.html --evaluate alone/t.csv --json")[1])
+    assert told["evaluation"]["held_out"] is False
+
+
+def test_neither_model_nor_note_holds_a_function_of_the_records(run, folder):
+    """Two tables of one name and one time of writing: the notes differ in the checksum of the model only."""
+    notes = []
+    for seed in (7, 8):
+        people(300, seed).to_csv(folder / "same.csv", index=False)
+        os.utime(folder / "same.csv", ns=(1, 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert run("fit same.csv --schema people.toml --epsilon 2 -o same.dpscp")[0] == 0
+        note = json.loads((folder / "same.dpscp.origin.json").read_text())
+        model = (folder / "same.dpscp").read_bytes()
+        assert note.pop("model_sha256") == hashlib.sha256(model).hexdigest()
+        assert hashlib.sha256((folder / "same.csv").read_bytes()).hexdigest().encode() not in model
+        notes.append(note)
+    assert notes[0] == notes[1]
+
+
+def test_records_of_a_coarse_table_are_neither_refused_nor_called_held_out():
+    """Two coins and a label: every new record is among the old ones, and that proves nothing."""
+    rng = np.random.default_rng(0)
+    old, new = (Labelled(rng.integers(0, 2, (n, 2)).astype(float), rng.integers(0, 2, n)) for n in (900, 200))
+    assert not refuse_training_records(new, old, Path("new.csv")).held_out
 
 
 def test_several_levels_parquet_and_json(run, folder):
@@ -155,11 +241,20 @@ def test_demo_writes_everything(run, folder):
     code, out, _ = run("demo --folder demo --epsilon 0.5")
     assert code == 0
     lines = out.strip().splitlines()
-    assert [line.split(":")[0].strip() for line in lines[:2] + lines[3:]] == ["privacy", "coverage", "report"]
+    heads = [line.split(":")[0].strip() for line in lines[:2] + lines[3:]]
+    assert heads == ["privacy", "coverage", "checked", "report"]
+    assert "5,000 held-out records" in lines[1]
     assert "a single release may cover somewhat less" in lines[2]
-    assert len(lines) == 4
+    assert "NOT private" in lines[3]
     made = {p.name for p in (folder / "demo").iterdir()}
-    assert made == {"records.csv", "heldout.csv", "schema.toml", "model.dpscp", "report.html"}
+    assert made - {"model.dpscp.origin.json"} == {
+        "records.csv",
+        "heldout.csv",
+        "schema.toml",
+        "model.dpscp",
+        "report.html",
+    }
+    refused(run("report demo/model.dpscp -o again.html --evaluate demo/records.csv"), "was fitted on")
     assert run("predict demo/model.dpscp demo/heldout.csv -o demo/predicted.csv")[0] == 0
 
 

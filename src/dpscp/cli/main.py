@@ -14,6 +14,13 @@ from typing import Any
 import dpscp
 from dpscp._printed import asked, at_least, observed, spent_epsilon
 from dpscp.cli import questions, work
+from dpscp.cli.evaluation import (
+    Labelled,
+    labelled_records,
+    refuse_training_records,
+    refuse_training_table,
+    write_note,
+)
 from dpscp.cli.tables import CommandError, check_output, public_names, read_table, write_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import ON_AVERAGE, ONE_RELEASE
@@ -139,7 +146,16 @@ def _fit(given: argparse.Namespace) -> int:
         store.require_spendable(seeded=given.seed is not None)
     elif given.dataset is not None:
         raise CommandError("--dataset repeats the name of a budget store's data set: give the store with --budget")
+    if given.evaluate is not None:
+        refuse_training_table(given.evaluate, given.table)
     frame = read_table(given.table, given.separator)
+    checked = None
+    if given.evaluate is not None:  # whatever is wrong with it is found before anything is spent
+        checked = refuse_training_records(
+            labelled_records(schema, given.evaluate, given.separator),
+            Labelled(schema.matrix(frame), schema.targets(frame)),
+            given.evaluate,
+        )
     levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]
     estimator = work.fitted(
         schema,
@@ -152,7 +168,8 @@ def _fit(given: argparse.Namespace) -> int:
         random_state=given.seed,
     )
     estimator.save(given.output)
-    evaluation = None if given.evaluate is None else work.evaluation_of(estimator, given.evaluate, given.separator)
+    write_note(given.output, given.table, given.separator)
+    evaluation = None if checked is None else work.evaluation_of(estimator, checked)
     if given.report is not None:
         write_report(given.report, estimator, evaluation=evaluation, title=f"Private prediction of {schema.target}")
     data = {"model": str(given.output), "report": given.report and str(given.report)}
@@ -173,10 +190,23 @@ def _promise_lines(told: dict[str, Any]) -> list[str]:
         if "evaluation" in told:
             level = told["evaluation"]["levels"][place]
             what = "labels in a set" if told["task"] == "classification" else "wide on average"
-            text += f"; {observed(level['coverage'])} of {told['evaluation']['n']:,} held-out records, "
+            kind = "held-out" if told["evaluation"]["held_out"] else "labelled"
+            text += f"; {observed(level['coverage'])} of {told['evaluation']['n']:,} {kind} records, "
             text += f"{level['mean_size']:.3g} {what}"
         lines.append(text)
-    return [*lines, f"          {ON_AVERAGE}; {ONE_RELEASE}"]
+    lines.append(f"          {ON_AVERAGE}; {ONE_RELEASE}")
+    if "evaluation" in told:
+        lines.append(_evaluation_line(told["evaluation"]["held_out"]))
+    return lines
+
+
+def _evaluation_line(held_out: bool) -> str:
+    text = "NOT private: numbers on labelled records are computed in the clear; publish them only if the records may be"
+    if not held_out:
+        text += (
+            ". These could not be told from the records of the fit: if it used them, they say nothing about new ones"
+        )
+    return f"checked:  {text}"
 
 
 def _report_line(path: Path | None) -> list[str]:
@@ -200,7 +230,10 @@ def _predict(given: argparse.Namespace) -> int:
 def _report(given: argparse.Namespace) -> int:
     check_output(given.output, given.model)
     estimator = work.load_model(given.model)
-    evaluation = None if given.evaluate is None else work.evaluation_of(estimator, given.evaluate, given.separator)
+    evaluation = None
+    if given.evaluate is not None:
+        others = work.other_records(estimator, given.model, given.evaluate, given.separator)
+        evaluation = work.evaluation_of(estimator, others)
     write_report(given.output, estimator, evaluation=evaluation, title=given.title)
     told = work.summary(estimator, evaluation)
     _tell(given, {"report": str(given.output), **told}, *_promise_lines(told), *_report_line(given.output))

@@ -1,17 +1,25 @@
 """What the commands do with records: fit, predict, report. Everything before ``fit`` touches public numbers only."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpscp.cli.tables import CommandError, read_table
+from dpscp.cli.evaluation import (
+    Labelled,
+    labelled_records,
+    note_of,
+    refuse_training_records,
+    refuse_training_table,
+)
+from dpscp.cli.tables import CommandError
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.report.contents import Evaluation, evaluate
-from dpscp.schema import Schema, SchemaError
+from dpscp.schema import Schema
 
-__all__ = ["added_columns", "evaluation_of", "fitted", "load_model", "schema_of", "summary"]
+__all__ = ["added_columns", "evaluation_of", "fitted", "load_model", "other_records", "schema_of", "summary"]
 
 Estimator = PrivateConformalClassifier | PrivateConformalRegressor
 
@@ -70,18 +78,25 @@ def added_columns(estimator: Estimator, frame: Any) -> dict[str, Any]:
     return found
 
 
-def evaluation_of(estimator: Estimator, path: Path, separator: str | None) -> Evaluation:
-    """The estimator's sets on a labelled file outside the promise."""
-    schema, frame = schema_of(estimator), read_table(path, separator)
-    try:
-        X, y = schema.matrix(frame), schema.targets(frame)
-    except SchemaError as error:
-        raise CommandError(f"{str(path)!r} cannot be used for the evaluation: {error}") from None
-    return evaluate(estimator, X, y)
+def evaluation_of(estimator: Estimator, records: Labelled) -> Evaluation:
+    """The estimator's sets on labelled records outside the promise."""
+    return replace(evaluate(estimator, records.X, records.y), held_out=records.held_out)
+
+
+def other_records(estimator: Estimator, model: Path, path: Path, separator: str | None) -> Labelled:
+    """The labelled records of a file, refused if the note beside the model leads to the same ones."""
+    schema, note = schema_of(estimator), note_of(model)
+    if note is None:
+        return labelled_records(schema, path, separator)
+    refuse_training_table(path, note.table)
+    evaluated = labelled_records(schema, path, separator)
+    if not note.is_current:
+        return evaluated
+    return refuse_training_records(evaluated, labelled_records(schema, note.table, note.separator), path)
 
 
 def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[str, Any]:
-    """The promises of a fitted model as plain JSON values; with an evaluation, what held-out records show."""
+    """The promises of a fitted model as plain JSON values; with an evaluation, what labelled records show."""
     delta = float(estimator.delta)
     found: dict[str, Any] = {
         "task": "classification" if isinstance(estimator, PrivateConformalClassifier) else "regression",
@@ -97,6 +112,8 @@ def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[
     if evaluation is not None:
         found["evaluation"] = {
             "n": evaluation.n,
+            "is_private": False,
+            "held_out": evaluation.held_out,
             "levels": [
                 {"target": v.target, "coverage": v.coverage, "interval": v.interval, "mean_size": v.mean_size}
                 for v in evaluation.levels

@@ -1,4 +1,4 @@
-"""The numbers of a report, without any drawing: what was spent, what was promised, how held-out records fare."""
+"""The numbers of a report, without any drawing: what was spent, what was promised, how labelled records fare."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,11 +93,15 @@ class LevelEvaluation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results on labelled records outside the promise; these numbers are not private."""
+    """Results on labelled records outside the promise; these numbers are not private.
+
+    ``held_out`` says that a comparison told the records from those of the fit; nothing else may be called held out.
+    """
 
     n: int
     kind: str
     levels: tuple[LevelEvaluation, ...]
+    held_out: bool = False
 
 
 def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
