@@ -7,12 +7,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-all lint format bench reproduce docs clean
+.PHONY: help demo test test-all fuzz lint format bench reproduce docs clean
 
 help:
 	@echo "make demo        set up, fit on real records, write a report you can open"
 	@echo "make test        set up, run the tests (minutes)"
 	@echo "make test-all    the slow statistical checks as well (under an hour)"
+	@echo "make fuzz        every reader of foreign files, RUNS=1000000 executions each"
 	@echo "make lint        ruff and mypy"
 	@echo "make bench       speed against peers measured in the same run"
 	@echo "make reproduce   all experiments into results/ (an hour or more); ARGS='--quick --data DIR' are passed on"
@@ -39,6 +40,10 @@ test: $(VENV)/dev.stamp
 
 test-all: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
+
+RUNS ?= 1000000
+fuzz: $(VENV)/dev.stamp
+	$(BIN)/python tests/fuzz/run.py all --runs $(RUNS)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -374,6 +374,20 @@ def test_every_single_damaged_byte_is_noticed_or_harmless(store, path):
         assert read == lines
 
 
+def test_a_damaged_count_does_not_hide_what_was_spent(store, path):
+    """One byte says how many lines a page holds: set to 1, the total looked unspent."""
+    store.reserve(gaussian_event(8.0)).commit(gaussian_event(8.0))
+    content = path.read_bytes()
+    size = int.from_bytes(content[16:18], "big")
+    leaves = [at for at in range(size, len(content), size) if content[at] == 13 and content[at + 3 : at + 5] == b"\0\3"]
+    assert leaves
+    for at in leaves:
+        for count in (0, 1, 2):
+            path.write_bytes(content[: at + 4] + bytes([count]) + content[at + 5 :])
+            with pytest.raises(ValueError, match="treat everything since that backup as spent"):
+                store.remaining()
+
+
 def test_read_only_file(store, path, monkeypatch):
     honest = sqlite3.connect
     monkeypatch.setattr(

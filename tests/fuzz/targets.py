@@ -11,11 +11,14 @@ import os
 import sqlite3
 import tempfile
 import zipfile
+from dataclasses import astuple, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 import dpscp as dp
+from dpscp import budget
 from dpscp.budget import BudgetStore
 from dpscp.privacy import Ledger, compose, dpsgd_event, gaussian_event, parallel
 from dpscp.schema import SchemaError, parse_schema
@@ -59,18 +62,56 @@ def model_file(data: bytes) -> None:
 
 
 def store_file(data: bytes) -> None:
-    """``BudgetStore``: a documented error, or a store that adds up, for a valid file with some bytes overwritten."""
-    path = os.path.join(FOLDER, f"store-{os.getpid()}")
-    content = bytearray(_store())
-    for i in range(0, len(data) - 3, 4):
-        place = int.from_bytes(data[i : i + 3], "little") % len(content)
-        content[place] = data[i + 3]
-    with open(path, "wb") as file:
-        file.write(content)
+    """The budget store's reader, in memory: SQLite's file with bytes overwritten, or lines altered and sealed again.
+
+    An overwritten file is refused with an error that ``BudgetStore`` explains, or gives the very same lines. Altered
+    lines are a ``ValueError``, or a total, a name and a ledger.
+    """
+    kind, rest = data[:1], data[1:]
     try:
-        BudgetStore(path).spent()
+        with _store_object()._errors():
+            if kind < b"\x80":
+                assert _lines_in(_overwritten(_store(), rest)) == _store_lines()
+            else:
+                lines = budget.lines_of_rows(_sealed_rows(rest))
+                budget._budget_of(lines)
+                budget._dataset_of(lines)
+                budget._ledger_of(lines)
     except (ValueError, OSError):
         return
+
+
+def _overwritten(content: bytes, places: bytes) -> bytes:
+    altered = bytearray(content)
+    for i in range(0, len(places) - 3, 4):
+        altered[int.from_bytes(places[i : i + 3], "little") % len(altered)] = places[i + 3]
+    return bytes(altered)
+
+
+def _lines_in(content: bytes) -> tuple[budget.Line, ...]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.deserialize(content)
+        return budget._checked_lines(connection)
+    finally:
+        connection.close()
+
+
+def _sealed_rows(rest: bytes) -> list[tuple[Any, ...]]:
+    """The rows of a valid store with a piece of one column overwritten, and digests that fit."""
+    lines = list(_store_lines())
+    row, column = (rest[0] % len(lines), rest[1] % 5) if len(rest) > 1 else (0, 4)
+    name = ("kind", "reservation", "written", "note", "content")[column]
+    old = getattr(lines[row], name)
+    place = int.from_bytes(rest[2:4], "little") % (len(old) + 1)
+    dropped = rest[4] if len(rest) > 4 else 0
+    text = old[:place] + rest[5:].decode("utf-8", "surrogateescape") + old[place + dropped :]
+    lines[row] = replace(lines[row], **{name: text})
+    previous = budget._FIRST_DIGEST
+    for i, line in enumerate(lines):
+        lines[i] = replace(line, digest=line.expected_digest(previous))
+        previous = lines[i].digest
+    return [astuple(line) for line in lines]
 
 
 TARGETS = {"ledger": ledger_json, "schema": schema_text, "model": model_file, "store": store_file}
@@ -129,14 +170,23 @@ def _model() -> tuple[str, dict[str, bytes]]:
 
 
 @cache
-def _store() -> bytes:
-    path = os.path.join(FOLDER, "valid-store")
-    store = BudgetStore.create(path, epsilon=1.0, delta=1e-6, dataset="x")
+def _store_object() -> BudgetStore:
+    store = BudgetStore.create(os.path.join(FOLDER, "valid-store"), epsilon=1.0, delta=1e-6, dataset="x")
     store.reserve(gaussian_event(20.0)).commit(gaussian_event(20.0))
-    connection = sqlite3.connect(path)
+    connection = sqlite3.connect(store.path)
     connection.execute("VACUUM")
     connection.close()
-    with open(path, "rb") as file:
+    return store
+
+
+@cache
+def _store_lines() -> tuple[budget.Line, ...]:
+    return _store_object().lines()
+
+
+@cache
+def _store() -> bytes:
+    with open(_store_object().path, "rb") as file:
         return file.read()
 
 
@@ -160,4 +210,14 @@ def seeds(target: str) -> list[bytes]:
         places = [body.index(word) for word in ("widths", "classes", "ledger", "certificates", "group_values")]
         texts = [b"\x80" + place.to_bytes(2, "little") + b"\x05null" for place in places]
         return [b"\x00" + _model_bytes(), *texts, b"\xd0\x00\x40\x00<f8", b"\xd0\x01\x00\x00"]
-    return [b"", b"\x00\x00\x00\x01", bytes(range(64))]
+    content = _store_lines()[0].content
+    heads = [content.index(word) for word in ('"dpscp-budget"', "2", "1.0", "1e-06", '"x"')]
+    altered = [b"\x80\x00\x04" + place.to_bytes(2, "little") + b"\x05null" for place in heads]
+    return [
+        b"",
+        b"\x00\x00\x00\x00\x01",
+        bytes(range(64)),
+        *altered,
+        b"\x80\x01\x04\x00\x00\x05{}",
+        b"\x80\x02\x00\x00\x00\x09",
+    ]
