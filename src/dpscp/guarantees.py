@@ -1,11 +1,11 @@
-"""What is proven about coverage, as numbers: the paper's statements, Results A to E and I, and the certificate.
+"""What is proven about coverage, as numbers: the paper's statements, Results A to E, and the certificate.
 
 Every function takes public numbers only and can be called before any data is touched.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,18 +14,7 @@ from scipy import stats
 from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, real_number
 from dpscp._printed import asked, at_least, at_most
 from dpscp.privacy import Tradeoff
-from dpscp.quantile import (
-    DrawnSize,
-    KnownSize,
-    NoisySize,
-    expected_maximum,
-    marginal_offset,
-    marginal_rank_target,
-    release_level,
-    release_miss_bound,
-    release_offset,
-    union_noise_buffer,
-)
+from dpscp.quantile import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
 from dpscp.quantile.correction import expected_clipped_rank
 from dpscp.training.stability import (
     Stability,
@@ -41,9 +30,6 @@ from dpscp.training.stability import (
 
 __all__ = [
     "Certificate",
-    "DrawnSize",
-    "KnownSize",
-    "NoisySize",
     "Stability",
     "blackbox_floor",
     "coverage_lower_bound",
@@ -57,9 +43,6 @@ __all__ = [
     "minimum_part_size",
     "overall_mu",
     "rank_buffer",
-    "release_level",
-    "release_miss_bound",
-    "release_offset",
     "search_mu",
     "smallest_useful_n",
     "stability_dpsgd_fixed_normaliser",
@@ -343,6 +326,18 @@ class Certificate:
         useless = min(_USELESS_LEVEL, self.target)  # whoever asks for less knows what for
         return self.coverage < useless or not self.terms.get("finite_threshold_expected", True)
 
+    @property
+    def classes_declared(self) -> bool:
+        """False if the list of labels was taken from the records; True for declared ones and for regression."""
+        return bool(self.terms.get("classes_declared", True))
+
+    def with_found_classes(self) -> "Certificate":
+        """The same release if the list of labels was taken from the records: no coverage is proven then.
+
+        A label that no record has is in no set, and nothing in the proofs bounds how often such a label occurs.
+        """
+        return replace(self, coverage=0.0, terms={**self.terms, "classes_declared": False})
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
@@ -369,7 +364,13 @@ class Certificate:
     def __str__(self) -> str:
         shown = {name: value for name, value in self.terms.items() if not isinstance(value, bool)}
         numbers = "; ".join(f"{name.replace('_', ' ')} {term_text(name, value)}" for name, value in shown.items())
-        if self.is_certified:
+        if not self.classes_declared:
+            head = (
+                "Not certified: the list of labels was taken from the records, and a label that none of them has is in "
+                f"no prediction set, so nothing is proven about the target {asked(self.target)}. Declare classes=[...] "
+                "with every label that can occur."
+            )
+        elif self.is_certified:
             head = (
                 f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records, {ON_AVERAGE} "
                 f"({ONE_RELEASE}); proven for finite samples (target {asked(self.target)})."
@@ -379,7 +380,7 @@ class Certificate:
                 f"No finite-sample proof of the target {asked(self.target)}: coverage is expected near the target, and "
                 f"at least {at_least(self.coverage)}, {ON_AVERAGE}, is proven by the privacy of training alone."
             )
-        if self.is_vacuous:
+        if self.is_vacuous and self.classes_declared:
             head += " VACUOUS: with these numbers the promise is kept only by sets too large to be of use."
         parts = [
             head,

@@ -6,21 +6,42 @@ count of the records is replaced.
 
 import numbers
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
+from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
 from dpscp._checks import check_probability
 
-__all__ = ["check_levels", "checked_labels", "checked_rows", "checked_targets", "class_list", "group_index"]
+__all__ = [
+    "check_levels",
+    "check_row_by_row",
+    "checked_labels",
+    "checked_rows",
+    "checked_targets",
+    "class_list",
+    "group_index",
+    "untold_overflow",
+]
 
 # The beginnings of scikit-learn messages that hold nothing from the records.
 _HARMLESS = ("Input X contains", "X has ", "The feature names", "Sparse data", "Feature names")
+# Rows that a function of the caller is asked about one by one.
+_SINGLE_ROWS = 16
+
+
+@contextmanager
+def untold_overflow() -> Iterator[None]:
+    """No floating-point warning and no FloatingPointError: either would tell of the record behind it."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def checked_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
@@ -33,9 +54,12 @@ def checked_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) ->
         raise ValueError("X has duplicate feature names; give every column a name of its own")
     failure = None
     try:
-        rows: NDArray[np.float64] = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
+        with np.errstate(all="ignore"):  # a cast that overflows becomes an infinity and is refused as one
+            rows: NDArray[np.float64] = validate_data(
+                estimator, X, reset=reset, dtype=np.float64, ensure_all_finite=finite
+            )
         return rows
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         failure = _without_records(error)
     raise failure
 
@@ -63,8 +87,9 @@ def checked_targets(y: Any, n: int) -> NDArray[np.float64]:
     """Finite real targets, one for each of the ``n`` rows."""
     values = _one_dimensional(y, n)
     try:
-        targets = values.astype(np.float64)
-    except (ValueError, TypeError):
+        with np.errstate(all="ignore"):
+            targets = values.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
         targets = None
     if targets is None:
         raise ValueError("y must hold real numbers")
@@ -80,7 +105,7 @@ def checked_labels(y: Any, n: int) -> NDArray[Any]:
         raise ValueError("Input y contains NaN or infinity.")
     kind = "mixed"
     if labels.dtype.kind != "O" or _all_text(labels):
-        with warnings.catch_warnings():
+        with np.errstate(all="ignore"), warnings.catch_warnings():
             # it warns about many distinct labels: that would tell something about the records
             warnings.simplefilter("ignore", UserWarning)
             kind = type_of_target(labels)
@@ -141,15 +166,63 @@ def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
     return tuple(round(1 - check_probability("confidence_level", level), 12) for level in levels), single
 
 
-def group_index(groups: Callable[[Any], Any], X: Any, group_values: Sequence[Any], n: int) -> NDArray[np.int64]:
-    """Each record's place in the public ``group_values``; -1 for a group that is not among them."""
+def group_index(
+    groups: Callable[[Any], Any], X: Any, group_values: Sequence[Any], n: int, *, thorough: bool
+) -> NDArray[np.int64]:
+    """Each record's place in the public ``group_values``; -1 for a group that is not among them.
+
+    A function that looks at more than the row itself is refused, see ``check_row_by_row``.
+    """
     distinct = list(group_values)
     if not distinct or any(value in distinct[:place] for place, value in enumerate(distinct)):
         raise ValueError("group_values must list at least one group, and each group once")
-    values = np.asarray(groups(X))
-    if values.shape != (n,):
-        raise ValueError("groups must return one value for each record")
-    index = np.full(n, -1, dtype=np.int64)
-    for place, value in enumerate(distinct):
-        index[values == value] = place
+
+    def places(part: Any, size: int) -> NDArray[np.int64]:
+        values = np.asarray(groups(part))
+        if values.shape != (size,):
+            raise ValueError("groups must return one value for each record")
+        index = np.full(size, -1, dtype=np.int64)
+        for place, value in enumerate(distinct):
+            index[values == value] = place
+        return index
+
+    with untold_overflow():
+        index = places(X, n)
+        check_row_by_row("groups", places, X, index, thorough=thorough)
     return index
+
+
+def check_row_by_row(
+    name: str, function: Callable[[Any, int], NDArray[Any]], table: Any, found: NDArray[Any], *, thorough: bool
+) -> None:
+    """Refuse a function of the caller that answers for a row by looking at the rows around it.
+
+    ``found`` is ``function(table, n)``. It is asked again about single rows and, if ``thorough``, about the two halves
+    and about all rows in another order; answers may differ by rounding only. A row's answer must be its own: else one
+    record would change the groups or scores of all others, and neither privacy nor coverage would hold.
+    """
+    n = len(found)
+    parts = [np.array([place]) for place in np.unique(np.linspace(0, n - 1, _SINGLE_ROWS).astype(np.int64))]
+    if thorough:
+        parts += [
+            np.arange(n // 2),
+            np.arange(n // 2, n),
+            np.concatenate([np.arange(1, n, 2), np.arange(0, n, 2)])[::-1],
+        ]
+    for part in parts if n > 1 else ():
+        same = False
+        try:
+            again = function(_safe_indexing(table, part), len(part))
+            same = again.shape == found[part].shape and np.allclose(again, found[part], rtol=1e-9, atol=1e-9)
+        except Exception:  # what it says may hold records, and that it fails on some rows alone is answer enough
+            same = False
+        if not same:
+            break
+    else:
+        return
+    # outside the handler: the function's own message must not be printed along with this one
+    raise ValueError(
+        f"{name} must give each row its value from that row alone, and the same one each time: asked about some of the "
+        "rows, or about the rows in another order, it answered otherwise; replace means, quantiles and the like of the "
+        "rows by public numbers"
+    )

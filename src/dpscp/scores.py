@@ -4,6 +4,7 @@ Pure functions of the model's outputs; each has its partner in ``sets`` that tur
 A label's score and its membership in a set come from the same expression, so that they agree to the last bit.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = [
     "aps",
     "aps_of_labels",
     "cqr",
+    "infinite_without_probabilities",
     "lac",
     "lac_of_labels",
     "normalized_residual",
@@ -107,6 +109,19 @@ def raps_range(n_classes: int, *, penalty: float = 0.01, free_labels: int = 1) -
     """The public range of ``raps`` for a number of classes."""
     penalty, free_labels = check_nonnegative("penalty", penalty), check_count("free_labels", free_labels, minimum=0)
     return 0.0, 1.0 + penalty * max(check_count("n_classes", n_classes) - free_labels, 0)
+
+
+def infinite_without_probabilities(label_scores: Callable[[Floats], Floats], probabilities: ArrayLike) -> Floats:
+    """``label_scores(probabilities)``; a row that holds no probabilities scores infinity at every label.
+
+    A finite record can make a model overflow. Refusing its row would tell that the record is there, so that it fits as
+    badly as can be instead; an infinite threshold covers it.
+    """
+    p = np.asarray(probabilities)
+    if p.size == 0 or (p.min() >= 0 and p.max() <= 1 + _ROUNDING):  # false for NaN
+        return label_scores(p)
+    usable = np.all((p >= 0) & (p <= 1 + _ROUNDING), axis=1, keepdims=True)
+    return np.where(usable, label_scores(np.where(usable, p, 1 / p.shape[1]).astype(p.dtype)), np.inf)
 
 
 def _ranked_mass(p: Floats, uniforms: ArrayLike | None) -> tuple[Floats, NDArray[np.int64]]:

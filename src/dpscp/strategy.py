@@ -115,7 +115,8 @@ class Strategy:
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
         """The ledger with what training spent."""
         if self.model is not None:
-            return ledger.then(self.model.ledger)
+            # what this fit declares (its n_records, say) stands above what the model's training declared
+            return ledger.then(self.model.ledger).declare(**ledger.public_facts)
         return ledger.add("training", trained.event, str(trained.public_facts.get("mechanism", "")))
 
 

@@ -34,12 +34,12 @@ DTYPES = [np.float16, np.float32, np.float64, np.longdouble, np.int8, np.int32, 
 
 
 def exact(score):
-    """A score as the rational number it is."""
-    return (
-        Fraction(int(score))
-        if np.issubdtype(np.asarray(score).dtype, np.integer)
-        else Fraction(*score.as_integer_ratio())
-    )
+    """A score as the rational number it is; one that is not a number lies above all."""
+    if np.issubdtype(np.asarray(score).dtype, np.integer):
+        return Fraction(int(score))
+    if not np.isfinite(score):
+        return -math.inf if score < 0 else math.inf
+    return Fraction(*score.as_integer_ratio())
 
 
 def naive_threshold(scores, *, alpha, score_range, count_noise, steps, rank, random_state):
@@ -87,6 +87,9 @@ def awkward_scores(rng, dtype, score_range, size):
             moved = rng.uniform(size=size) < 0.25
             rounded[moved] = np.nextafter(rounded[moved], dtype.type(toward))
         rounded[~np.isfinite(rounded)] = 0
+        if rng.uniform() < 0.3:  # what an overflow leaves behind
+            strange = rng.uniform(size=size) < 0.2
+            rounded[strange] = rng.choice([np.nan, np.inf, -np.inf], size=int(strange.sum()))
         return rounded
 
 
@@ -181,8 +184,6 @@ def test_dask_counts_like_an_array(dtype):
     setting = {"alpha": 0.2, "score_range": (0.1, 0.7), "count_noise": 2.0, "steps": 20, "random_state": 4}
     with dask.config.set(scheduler="synchronous"):
         found = private_quantile(da.from_array(scores, chunks=100), **setting)
-        with pytest.raises(ValueError, match="finite"):
-            private_quantile(da.from_array(np.array([0.1, np.nan]), chunks=1), **setting)
         with pytest.raises(ValueError, match="one-dimensional"):
             private_quantile(da.ones((3, 3)), **setting)
         with pytest.raises(TypeError, match="real numbers"):
@@ -295,8 +296,6 @@ class TestBadSources:
     @pytest.mark.parametrize(
         ("bad", "error"),
         [
-            (np.array([0.5, np.nan]), ValueError),
-            (np.array([0.5, -np.inf], dtype=np.float32), ValueError),
             (np.ones((2, 2)), ValueError),
             (np.array([True]), TypeError),
             (np.array(["7"]), TypeError),

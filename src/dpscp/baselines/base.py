@@ -21,7 +21,7 @@ from dpscp.privacy import Ledger, non_private_event
 from dpscp.quantile import round_level
 from dpscp.quantile.search import conformal_rank
 from dpscp.records import check_levels, checked_labels, checked_rows, checked_targets
-from dpscp.scores import absolute_residual, lac
+from dpscp.scores import absolute_residual, infinite_without_probabilities, lac_of_labels
 from dpscp.training import Mechanism, Trained
 
 __all__ = [
@@ -170,8 +170,8 @@ class Baseline(BaseEstimator, ABC):  # type: ignore[misc]
         if predictor.classes is None:
             return absolute_residual(y, predictor.predict(rows))
         place = positions(y, self.classes_)
-        scores = lac(predictor.probabilities(rows, self.classes_), np.maximum(place, 0))
-        return np.where(place < 0, 1.0, scores)
+        scores = infinite_without_probabilities(lac_of_labels, predictor.probabilities(rows, self.classes_))
+        return np.where(place < 0, 1.0, scores[np.arange(len(place)), np.maximum(place, 0)])
 
     def _seed(self) -> int | None:
         """A seed for a mechanism's training, where the caller gave one."""

@@ -14,6 +14,7 @@ from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.privacy import Budget, Ledger, compose, parallel, secure_generator, shared_lattice_noise
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, noisy_midpoint_quantile
+from dpscp.records import untold_overflow
 from dpscp.scores import lac_of_labels
 from dpscp.sets import label_set, residual_interval
 from dpscp.training import Trained
@@ -198,7 +199,7 @@ class DPSplit(_Threshold):
 
         seed = seed_of(self.random_state)
         seeds = child_seeds(seed, 2 + len(self._alphas))
-        with warnings.catch_warnings():
+        with untold_overflow(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told above, once
             trains = self._training_half(len(rows), secure_generator(seeds[0]))
             trained = mechanism.train(rows[trains], y[trains], random_state=seeds[1], n_records=max(nominal // 2, 1))

@@ -18,7 +18,7 @@ from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Budget, Ledger, secure_generator
 from dpscp.privacy.seeds import child_seeds, seed_of
-from dpscp.records import check_levels, checked_rows, group_index
+from dpscp.records import check_levels, checked_rows, group_index, untold_overflow
 from dpscp.strategy import Request, Strategy, choose_strategy, load_model, require_loadable
 from dpscp.training.mechanism import Trained, paid_event
 from dpscp.training.networks import DenseModel
@@ -27,11 +27,22 @@ from dpscp.training.scaling import ScaledTargetModel
 
 __all__ = ["PrivateConformal", "plain"]
 
+GROUP_FUNCTION = (
+    "groups gives a record its group from that record alone (privacy needs it too: groups share no budget because each "
+    "record lies in one of them, whatever the others are)"
+)
+
 
 class PrivateConformal(BaseEstimator):  # type: ignore[misc]
     """What the two estimators share: the order of the steps, group handling, saving."""
 
     _task: ClassVar[str]
+    # what the coverage of this task needs whatever the guarantee
+    _task_assumptions: ClassVar[tuple[str, ...]] = ()
+
+    def _trusted_functions(self) -> tuple[str, ...]:
+        """What is assumed of functions of the caller, for privacy and for coverage."""
+        return (GROUP_FUNCTION,) if callable(self.groups) else ()
 
     def _fit(
         self, X: Any, rows: NDArray[np.float64], targets: NDArray[Any], request: Request, store: BudgetStore | None
@@ -43,7 +54,7 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
         reservation = None
         if store is not None:
             reservation = store.reserve(self._planned_ledger(request, strategy), note=f"{type(self).__name__}.fit")
-        with warnings.catch_warnings():
+        with untold_overflow(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told once, above
             training_seed, split_seed, search_seed = child_seeds(seed, 3)
             in_training: Any = slice(None)
@@ -55,10 +66,14 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
             self._check_outputs(trained.model, request)
             spent = Ledger((), _declared_facts(trained, request, strategy), seeded=seed is not None)
             spent = strategy.enter(spent, trained)
+            trusted = self._trusted_functions()
+            if trusted:
+                spent = spent.declare(assumed=[*spent.public_facts.get("assumed", ()), *trusted])
             scored = [g[in_calibration] for g in (rows, targets, groups)]
             scores, extra = self._scores(trained, scored[0], scored[1], strategy)
             if strategy.guarantee == "stability" and trained.stability is not None:
                 extra = (*extra, *trained.stability.assumptions)
+            extra = (*self._task_assumptions, *trusted, *extra)
             rule = calibration_rule(
                 strategy.guarantee,
                 request.alphas,
@@ -86,8 +101,10 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
         self.group_values_ = group_values
         self.ledger_ = found.ledger
         self.certificates_ = found.certificates
-        self.certificate_ = found.certificates[0]
-        self._tell()
+        if request.classes_found:
+            self.certificates_ = tuple(c.with_found_classes() for c in found.certificates)
+        self.certificate_ = self.certificates_[0]
+        self._tell(request)
         return self
 
     def _check_store(self, store: BudgetStore | None) -> None:
@@ -131,9 +148,10 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
         """The targets as training sees them."""
         return targets
 
-    def _tell(self) -> None:
+    def _tell(self, request: Request) -> None:
         """Warn about promises that only full sets keep; released numbers only."""
-        vacuous = [c for c in self.certificates_ if c.is_vacuous]
+        # that found classes void every promise was told before anything was spent
+        vacuous = [c for c in self.certificates_ if c.is_vacuous and not request.classes_found]
         # at or, with the buffer of Result C, beyond the largest score
         ended = self.threshold_ >= self._score_range(self.model_)[1]
         if vacuous:
@@ -162,7 +180,8 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
         if callable(self.groups):
             if self.group_values is None:
                 raise ValueError("group_values must list the public values that groups can return")
-            return group_index(self.groups, X, self.group_values, len(targets)), tuple(self.group_values)
+            index = group_index(self.groups, X, self.group_values, len(targets), thorough=True)
+            return index, tuple(self.group_values)
         raise ValueError(f"groups must be None or a function of X{self._label_groups_hint}, got {self.groups!r}")
 
     _label_groups_hint: ClassVar[str] = ""
@@ -175,7 +194,7 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "groups must be the function of X that the thresholds were found with; set it after loading"
             )
-        index = group_index(self.groups, X, self.group_values_, n)
+        index = group_index(self.groups, X, self.group_values_, n, thorough=False)
         everything = np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])
         return np.asarray(everything[index])
 

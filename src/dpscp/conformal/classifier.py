@@ -12,9 +12,10 @@ from dpscp._checks import check_choice
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal, plain
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.records import checked_labels, checked_rows, class_list
+from dpscp.records import check_row_by_row, checked_labels, checked_rows, class_list, untold_overflow
 from dpscp.scores import (
     aps_of_labels,
+    infinite_without_probabilities,
     lac_of_labels,
     raps_of_labels,
     raps_range,
@@ -25,6 +26,14 @@ from dpscp.training.mechanism import Model, Trained
 from dpscp.training.private_model import PrivateModel
 
 __all__ = ["PrivateConformalClassifier"]
+
+ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
+OWN_SCORE = (
+    "conformity_score gives a row its scores from that row of probabilities alone (privacy needs it too: else one "
+    "record would change the scores of the others)"
+)
+# A score may leave its range by what sums of float32 probabilities lose.
+_ROUNDING = 1e-5
 
 LABEL_SCORES: Mapping[str, Callable[..., NDArray[Any]]] = {
     "lac": lac_of_labels,
@@ -51,16 +60,19 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         ``"stability"``, ``"split"`` (certified), ``"corrected"``, ``"asymptotic"`` (not proven in finite samples) or
         ``"finite"`` (the paper's buffered variant).
     conformity_score : ``"lac"`` (1 - p_y), ``"aps"``, ``"raps"``, or a function of the probabilities (n, n_classes)
-        that returns a score between 0 and 1 for every label.
+        that returns a score between 0 and 1 for every label, each row's from that row alone (tried on made-up rows
+        before anything is spent, and on parts of the records).
     train_share : training gets (train_share * epsilon, delta) and calibration what the composition leaves; ``"auto"``
         chooses from public numbers. Not used by ``"split"``, where each part gets the whole budget.
     calibration_fraction : share of the records held out by ``guarantee="split"``.
     feature_bound : public bound on the norm of a row; longer rows are scaled onto it. None, with no ``feature_bounds``:
         every row is scaled to norm one.
     feature_bounds : public (low, high) of the features, numbers or one for each; values are clipped and rescaled.
-    classes : the public list of labels. None declares the labels found in y public, with a warning.
+    classes : the public list of all labels that can occur. None declares the labels found in y public, with a warning,
+        and nothing is certified: a label that no record has is in no set.
     groups : ``"label"`` for a threshold and a promise for each class; or a function of X that returns one of the public
-        ``group_values`` for each row; an unknown group gets full sets.
+        ``group_values`` for each row, from that row alone (tried on parts of the rows). An unknown group gets full
+        sets.
     n_records : the public nominal number of records; None declares len(X) public.
     accountant : ``"pld"`` (tight) or ``"rdp"``.
     random_state : None for system entropy; an integer repeats the run and is NOT private.
@@ -83,6 +95,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
     """
 
     _task = "classification"
+    _task_assumptions = (ALL_LABELS,)
     _label_groups_hint = " or 'label'"
 
     def __init__(
@@ -136,14 +149,18 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         self._forget()
         rows = checked_rows(self, X, reset=True)
         public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
+        found = found or self._model_found_classes()
         request = self._request(rows, fit_params, classes=tuple(plain(c) for c in public), classes_found=found)
         if found:
             warnings.warn(
-                "classes was not given: the labels found in y are declared public; pass classes=[...] to keep a rare "
-                "label from telling that its record is there",
+                "classes was not given: the labels found in y are declared public, and no coverage is certified, "
+                "because a label that no record has is in no prediction set; pass classes=[...] with every label that "
+                "can occur, which also keeps a rare label from telling that its record is there",
                 GuaranteeWarning,
                 stacklevel=2,
             )
+        if callable(self.conformity_score):
+            self._try_score(len(public))
         self._fit(X, rows, index, request, budget)
         self.classes_ = public
         return self
@@ -153,6 +170,16 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         if self.classes is None and isinstance(self.estimator, PrivateModel):
             return self.estimator.classes
         return self.classes
+
+    def _model_found_classes(self) -> bool:
+        """Whether the list is that of a model whose training took it from its records."""
+        if self.classes is not None or not isinstance(self.estimator, PrivateModel):
+            return False
+        return "classes" in self.estimator.ledger.public_facts.get("taken_from_data", ())
+
+    def _trusted_functions(self) -> tuple[str, ...]:
+        own = (OWN_SCORE,) if callable(self.conformity_score) else ()
+        return (*super()._trusted_functions(), *own)
 
     def _groups(
         self, X: Any, targets: NDArray[Any], request: Request
@@ -180,27 +207,60 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
     def _score_range(self, model: Model) -> tuple[float, float]:
         return raps_range(len(model.classes or ())) if self.conformity_score == "raps" else (0.0, 1.0)
 
-    def _label_scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
-        if callable(self.conformity_score):
-            scores = np.asarray(self.conformity_score(probabilities))
-            if scores.shape != probabilities.shape:
-                raise ValueError("conformity_score must return one score for every row and label")
-            return scores
-        return LABEL_SCORES[self.conformity_score](probabilities)
+    def _label_scores(self, probabilities: NDArray[Any], *, thorough: bool = False) -> NDArray[Any]:
+        """Every label's score; infinite where the model or the caller's score gives no number."""
+        if not callable(self.conformity_score):
+            if OWN_SCORE in self._assumed():
+                raise ValueError(
+                    "conformity_score must be the function that the thresholds were found with; set it after loading"
+                )
+            return infinite_without_probabilities(LABEL_SCORES[self.conformity_score], probabilities)
+        with untold_overflow():
+            scores = infinite_without_probabilities(self._own_scores, probabilities)
+            check_row_by_row(
+                "conformity_score",
+                lambda part, _: infinite_without_probabilities(self._own_scores, part),
+                probabilities,
+                scores,
+                thorough=thorough,
+            )
+        return scores
+
+    def _assumed(self) -> tuple[str, ...]:
+        """What the fit assumed of functions of the caller; nothing while it is still running."""
+        return tuple(self.ledger_.public_facts.get("assumed", ())) if self.__sklearn_is_fitted__() else ()
+
+    def _own_scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        assert callable(self.conformity_score)
+        scores = np.asarray(self.conformity_score(probabilities))
+        if scores.shape != probabilities.shape or scores.dtype.kind not in "fiub":
+            raise ValueError("conformity_score must return one score for every row and label, a real number")
+        return np.where(np.isnan(scores), np.inf, scores)
+
+    def _try_score(self, n_classes: int) -> None:
+        """Refuse a score of the caller that cannot work, on made-up probabilities: no record is used."""
+        rows = _made_up_probabilities(n_classes)
+        scores = self._label_scores(rows, thorough=True)
+        low, high = scores.min(), scores.max()
+        if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
+            raise ValueError(
+                f"conformity_score must return scores between 0 and 1, got {low:g} to {high:g} for made-up "
+                "probabilities (NaN counts as infinite); rescale it by public constants, or clip it"
+            )
 
     def _scores(
         self, trained: Trained, rows: NDArray[Any], labels: NDArray[Any], strategy: Strategy
     ) -> tuple[NDArray[Any], tuple[str, ...]]:
         probabilities = np.asarray(trained.model.predict_proba(rows))
         own = np.arange(len(rows)), labels
-        scores = self._label_scores(probabilities)[own]
+        scores = self._label_scores(probabilities, thorough=True)[own]
         if strategy.guarantee != "corrected":
             return scores, ()
         outputs, note = corrected_model_outputs(trained, rows, labels)
         if outputs is None:
             return scores, (note,)
         shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        corrected = self._label_scores(shifted / shifted.sum(axis=1, keepdims=True))[own]
+        corrected = self._label_scores(shifted / shifted.sum(axis=1, keepdims=True), thorough=True)[own]
         return np.maximum(scores, corrected), (note,)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
@@ -238,3 +298,17 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes and its model do not fit together")
+        if "classes" in self.ledger_.public_facts.get("taken_from_data", ()):
+            # files of earlier versions certified found classes too
+            self.certificates_ = tuple(c.with_found_classes() for c in self.certificates_)
+            self.certificate_ = self.certificates_[0]
+
+
+def _made_up_probabilities(n_classes: int) -> NDArray[np.float64]:
+    """Rows that a model could give: no opinion, certainty, ties, and fixed waves from flat to sharp."""
+    labels = np.arange(n_classes)
+    certain = np.eye(n_classes)[:: max(1, n_classes // 8)]
+    tie = np.where(labels < 2, 0.5, 0.0)
+    waves = np.array([sharpness * np.cos(sharpness + 2.3 * labels) for sharpness in np.linspace(0.1, 30, 15)])
+    shifted = np.exp(waves - waves.max(axis=1, keepdims=True))
+    return np.vstack([np.full(n_classes, 1 / n_classes), certain, tie, shifted / shifted.sum(axis=1, keepdims=True)])

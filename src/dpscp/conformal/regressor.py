@@ -141,6 +141,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
             )
         inside = np.array(outputs, dtype=np.float64)
         np.clip(inside, low, high, out=inside)
+        if np.isnan(inside).any():  # the model overflowed: the middle of the range is as good a guess as any
+            inside[np.isnan(inside)] = (low + high) / 2
         if inside.shape[1] == 1:
             return (inside[:, 0],) * 3
         lower, upper = inside.min(axis=1), inside.max(axis=1)
@@ -153,10 +155,13 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
     def _score(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
         centre, lower, upper = self._parts(outputs)
         if self.conformity_score == "absolute":
-            return absolute_residual(targets, centre)
-        if self.conformity_score == "cqr":
-            return cqr(targets, lower, upper)
-        return normalized_residual(targets, centre, self._scale(lower, upper))
+            scores = absolute_residual(targets, centre)
+        elif self.conformity_score == "cqr":
+            scores = cqr(targets, lower, upper)
+        else:
+            scores = normalized_residual(targets, centre, self._scale(lower, upper))
+        # a record that makes the model overflow fits as badly as can be; refusing it would tell that it is there
+        return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
 
     def _scores(
         self, trained: Trained, rows: NDArray[Any], targets: NDArray[Any], strategy: Strategy

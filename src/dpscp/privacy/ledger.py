@@ -182,8 +182,10 @@ class Ledger:
             lines.append(f"NOT private because of: {', '.join(self.non_private_stages)}")
         if self.seeded:
             lines.append("NOT private: the noise came from a seed")
-        if self.public_facts:
-            lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in self.public_facts.items()))
+        public = {k: v for k, v in self.public_facts.items() if k != "assumed"}
+        if public:
+            lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in public.items()))
+        lines += [f"assumed: {assumption}" for assumption in self.public_facts.get("assumed", ())]
         return "\n".join(lines)
 
     def remaining(self, budget: Budget, accountant: str = "pld") -> float:

@@ -10,7 +10,8 @@ each question is slow, so each source answers in its own way:
 anything else with ``size`` and ``counts_at(thresholds)``: another process, a database, a federation.
 
 All counts are exact, ties and float32 included: intervals are closed on the right, midpoints come from the search's
-own (left + right) / 2, and a threshold is rounded *down* to the scores' precision before it is compared.
+own (left + right) / 2, and a threshold is rounded *down* to the scores' precision before it is compared. A score that
+is not a number lies above every threshold: refusing it would tell that one record made the score overflow.
 """
 
 import math
@@ -116,17 +117,15 @@ def round_down(threshold: float, dtype: np.dtype[Any]) -> Any:
     return rounded
 
 
-def _finite_ends(array: NDArray[Any]) -> tuple[Any, Any]:
-    """The smallest and the largest score, exactly; NaN and infinities are refused.
-
-    Minimum and maximum show both and need no mask as long as the scores.
-    """
+def _ends(array: NDArray[Any]) -> tuple[Any, Any]:
+    """The smallest and the largest score, exactly; one that is not a number counts as infinite."""
     smallest, largest = math.inf, -math.inf
     for i in range(0, array.size, _BLOCK):
         block = array[i : i + _BLOCK]
         low, high = block.min().item(), block.max().item()
-        if not (np.isfinite(low) and np.isfinite(high)):
-            raise ValueError("scores must be finite: NaN or infinite values found; fix the score function")
+        if math.isnan(high):
+            low, high = np.fmin.reduce(block).item(), math.inf
+            low = math.inf if math.isnan(low) else low
         smallest, largest = min(smallest, low), max(largest, high)
     return smallest, largest
 
@@ -147,7 +146,7 @@ class ArrayCounts:
         # scores left out of the working copy because they lie below every later question
         self._base = 0
         # the ends of the scores that can still be met, and the counts below and from them on
-        self._smallest, self._largest = _finite_ends(self._scores)
+        self._smallest, self._largest = _ends(self._scores)
         self._outside = 0, self.size
         self._known: dict[float, int] = {}
         self._passes = 0
@@ -172,7 +171,7 @@ class ArrayCounts:
     def _narrow(self, left: float, right: float) -> None:
         """Copy the bracket out if few scores are left in it; else, after some passes, look where its scores end."""
         below, up_to = self._known.get(left, 0), self._known.get(right, self.size)
-        low, high = left if left in self._known else -np.inf, right if right in self._known else np.inf
+        low, high = left if left in self._known else None, right if right in self._known else None
         if (up_to - below) * _EXTRACT_SHARE <= self._scores.size:
             kept = np.empty(up_to - below, dtype=self._scores.dtype)
             filled = 0
@@ -181,16 +180,21 @@ class ArrayCounts:
                 filled += part.size
             self._scores, self._base, self._passes = kept, below, 0
         elif self._passes >= _PATIENCE:
-            ends = [(part.min().item(), part.max().item()) for part in self._bracket(low, high) if part.size]
+            ends = [_ends(part) for part in self._bracket(low, high)]
             self._smallest, self._largest = min(e[0] for e in ends), max(e[1] for e in ends)
             self._outside, self._passes = (below, up_to), 0
 
-    def _bracket(self, left: float, right: float) -> Iterator[NDArray[Any]]:
-        """The scores of the bracket (left, right], block by block."""
-        low, high = round_down(left, self._scores.dtype), round_down(right, self._scores.dtype)
+    def _bracket(self, left: float | None, right: float | None) -> Iterator[NDArray[Any]]:
+        """The scores of the bracket (left, right], block by block; None leaves that side open."""
+        dtype = self._scores.dtype
         for i in range(0, self._scores.size, _BLOCK):
             block = self._scores[i : i + _BLOCK]
-            yield block[(block > low) & (block <= high)]
+            inside = np.ones(block.size, dtype=bool)
+            if left is not None:
+                inside = ~(block <= round_down(left, dtype))  # not '>': what is no number lies above
+            if right is not None:
+                inside &= block <= round_down(right, dtype)
+            yield block[inside]
 
 
 class LookaheadCounter:
@@ -226,11 +230,7 @@ class ChunkCounts:
     def size(self) -> int:
         """The number of scores, from one reading that also checks them."""
         if self._size is None:
-            total = 0
-            for chunk in self._open():
-                array = check_scores(chunk)
-                _finite_ends(array)
-                total += array.size
+            total = sum(check_scores(chunk).size for chunk in self._open())
             if total == 0:
                 raise ValueError("scores are empty: at least one is needed")
             self._size = total
@@ -253,7 +253,7 @@ def count_at_most(scores: NDArray[Any], thresholds: Edges) -> Counts:
         first = rounded.count(-math.inf)  # no score is so small
         bounds = np.array(rounded[first:], dtype=scores.dtype)
     if bounds.size:
-        above = scores > bounds[0]
+        above = ~(scores <= bounds[0])  # not '>': what is no number lies above
         between = np.sort(scores[above & (scores <= bounds[-1])])
         counts[first:] = scores.size - np.count_nonzero(above) + np.searchsorted(between, bounds, side="right")
     return counts
@@ -276,7 +276,6 @@ class StreamCounts:
         self.size = 0
         for chunk in chunks:
             array = check_scores(chunk)
-            _finite_ends(array)
             histogram += self._bin_counts(array)
             self.size += array.size
         if self.size == 0:
@@ -309,9 +308,9 @@ class DaskCounts:
 
     @property
     def size(self) -> int:
-        """The number of scores, from one round that also checks them."""
+        """The number of scores, from one round."""
         if self._size is None:
-            self._size = int(sum(self._map(_checked_size)))
+            self._size = int(sum(self._map(np.size)))
             if self._size == 0:
                 raise ValueError("scores are empty: at least one is needed")
         return self._size
@@ -324,8 +323,3 @@ class DaskCounts:
         import dask
 
         return list(dask.compute(*(dask.delayed(function)(part, *extra) for part in self._parts)))
-
-
-def _checked_size(part: NDArray[Any]) -> int:
-    _finite_ends(part)
-    return int(part.size)

@@ -126,7 +126,7 @@ def private_quantile(
     Parameters
     ----------
     scores : array, Dask array, iterator of chunks (read once), function returning chunks anew, or a ``CountSource``.
-        Values outside ``score_range`` are clipped without a word: saying how many would leak.
+        Values outside ``score_range`` are clipped without a word: saying how many would leak. NaN counts as its end.
     rank : ``"centred"`` (sensitivity 1/2; exact when n = n_records), ``"linear"`` (follows the true n by itself),
         ``"ceil"`` (the paper's, sensitivity 1).
     n_records : the public nominal number of scores; None declares the number found as public.

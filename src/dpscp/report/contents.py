@@ -32,6 +32,7 @@ TERMS: Mapping[str, str] = {
     "smallest_group_calibration": "the held-out records of such a group",
     "value_buffer": "added to the threshold for the shift one record can cause (Result C)",
     "ideal_miss_bound": "bound on the miss rate if the scores were those of unseen records",
+    "classes_declared": "whether the list of labels was declared; found in the records, it certifies nothing",
     "finite_threshold_expected": "whether these numbers leave room for sets smaller than full",
 }
 

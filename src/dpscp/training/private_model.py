@@ -102,6 +102,8 @@ class PrivateModel:
     def from_trained(cls, trained: Trained, note: str = "") -> Self:
         """The outcome of one of this package's mechanisms."""
         ledger = Ledger().add("train", trained.event, note)
+        if trained.public_facts.get("taken_from_data"):
+            ledger = ledger.declare(taken_from_data=trained.public_facts["taken_from_data"])
         return cls(trained.model, ledger.mark_seeded() if trained.public_facts.get("seeded") else ledger)
 
     @classmethod
