@@ -138,7 +138,8 @@ def test_the_bar_is_silent_when_piped(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_seeds_are_fixed_functions_of_their_parts() -> None:
-    assert seed_of(0, "housing", 3) == seed_of(0, "housing", 3)
+    # the number itself: Python's own hash of a text would change from process to process
+    assert seed_of(0, "housing", 3) == 572096609
     drawn = {seed_of(0, name, trial) for name in ("a", "b") for trial in range(50)}
     assert len(drawn) == 100
     assert all(0 <= s < 2**31 for s in drawn)

@@ -113,9 +113,36 @@ def test_every_public_setting_gives_a_mechanism_within_its_budget(task, n, d, ep
     json.dumps(plan.public_facts())
 
 
-def test_the_rule_uses_its_arguments_only():
-    arguments = {"n_records": 5000, "n_features": 12, "epsilon": 1.0, "delta": 1e-6}
-    assert recipe("regression", **arguments) == recipe("regression", **arguments)
+def test_the_rule_follows_every_one_of_its_arguments():
+    """Each declared number is found again in the mechanism, and the next one to it gives another mechanism."""
+    declared = {"n_records": 5000, "n_features": 12, "epsilon": 1.0, "delta": 1e-6, "features": "bounded"}
+
+    def rule(**changes):
+        bounds = {"feature_bounds": (-1.5, 2.5), "y_bounds": (-3.0, 7.0)}
+        return recipe("regression", **declared | bounds | changes)
+
+    target = rule().mechanism
+    assert isinstance(target, PrivateTarget)
+    assert target.y_bounds == (-3.0, 7.0)
+    assert [(s.low, s.high) for s in steps_of(target)] == [(-1.5, 2.5)]
+    stable = rule(guarantee="stability").mechanism
+    assert [(s.low, s.high) for s in steps_of(stable)] == [(-1.5, 2.5)]
+    assert engine(rule(quantiles=(0.1, 0.8)).mechanism).quantiles == (0.1, 0.8)
+    assert engine(rule(quantiles=(0.1, 0.8)).mechanism).loss == "pinball"
+    clipped = rule(features="clipped", feature_bound=3.5, guarantee="stability").mechanism
+    assert [s.bound for s in steps_of(clipped)] == [3.5]
+    labels = recipe("classification", n_records=5000, n_features=12, epsilon=1.0, delta=1e-6, classes=("b", "a"))
+    assert engine(labels.mechanism).classes == ("b", "a")
+    held_out = rule(held_out_fraction=0.4)
+    assert (held_out.calibration_fraction, held_out.n_training) == (0.4, 3000)
+    assert rule(guarantee="universal").n_training == 5000
+    assert rule(train_epsilon=0.25, guarantee="universal").train_epsilon == 0.25
+    # a smaller delta leaves less of mu: more is held out, and noise is fought with a smaller learning rate
+    fractions = [calibration_fraction(2500, 1.0, delta) for delta in (1e-3, 1e-6)]
+    assert fractions[0] < fractions[1]
+    for name, larger in {"n_records": 50_000, "epsilon": 4.0, "delta": 1e-3}.items():
+        assert engine(rule(**{name: larger}).mechanism).learning_rates.sum() > engine(target).learning_rates.sum()
+    assert engine(rule(n_features=48).mechanism).feature_bound == pytest.approx(2 * engine(target).feature_bound)
 
 
 def test_train_share_is_given_in_squared_gaussian_dp():
