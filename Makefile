@@ -7,13 +7,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-all fuzz lint format bench reproduce docs clean
+.PHONY: help demo test test-all fuzz mutants lint format bench reproduce docs clean
 
 help:
 	@echo "make demo        set up, fit on real records, write a report you can open"
 	@echo "make test        set up, run the tests (minutes)"
 	@echo "make test-all    the slow statistical checks as well (under an hour)"
 	@echo "make fuzz        every reader of foreign files, RUNS=1000000 executions each"
+	@echo "make mutants     plant mistakes one at a time, see that the tests notice (minutes); ARGS='ledger --show'"
 	@echo "make lint        ruff and mypy"
 	@echo "make bench       speed against peers measured in the same run"
 	@echo "make reproduce   all experiments into results/ (an hour or more); ARGS='--quick --data DIR' are passed on"
@@ -44,6 +45,9 @@ test-all: $(VENV)/dev.stamp
 RUNS ?= 1000000
 fuzz: $(VENV)/dev.stamp
 	$(BIN)/python tests/fuzz/run.py all --runs $(RUNS)
+
+mutants: $(VENV)/dev.stamp
+	$(BIN)/python tests/mutants/run.py $(ARGS)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from scipy import stats
 import dpscp as dp
 from dpscp.audit import Audit, PipelineGame, SearchGame, TrainingGame, audited_epsilons, games
 from dpscp.audit.games import audited_mechanism
-from dpscp.privacy import gdp_epsilon
+from dpscp.privacy import gaussian_event, gdp_epsilon
 from dpscp.privacy.noise import LatticeNoise
 from dpscp.quantile import search
 from dpscp.training import dpsgd
@@ -53,6 +53,48 @@ def test_certain_proof_is_limited_by_the_number_of_runs():
     runs = 1000
     found = audited_epsilons(np.full(runs, -math.inf), np.full(runs, math.inf), [0.01])[0]
     assert 4 < found < math.log(runs)
+
+
+def test_the_half_that_chose_a_threshold_proves_nothing():
+    """The first half tells the worlds apart for certain, the second not at all: no bound follows from that."""
+    runs = 1000
+    with_record = np.concatenate([np.ones(runs // 2), np.zeros(runs // 2)])
+    assert (audited_epsilons(np.zeros(runs), with_record) == 0).all()
+
+
+def test_the_bound_is_the_two_clopper_pearson_rates_at_their_share_of_the_confidence():
+    half, hits, alarms, deltas, confidence = 500, 400, 100, (0.01, 0.1, 0.3), 0.9
+    with_record, without = np.zeros(half), np.zeros(half)
+    with_record[:hits], without[:alarms] = 1.0, 1.0
+    found = audited_epsilons(np.tile(without, 2), np.tile(with_record, 2), deltas, confidence)
+    # two rates, two directions, three deltas: any of them may fail
+    share = (1 - confidence) / (2 * 2 * len(deltas))
+
+    def bound(more, less, delta):
+        lowest = stats.binomtest(more, half).proportion_ci(1 - 2 * share, "exact").low
+        highest = stats.binomtest(less, half).proportion_ci(1 - 2 * share, "exact").high
+        return math.log((lowest - delta) / highest)
+
+    expected = [max(bound(hits, alarms, d), bound(half - alarms, half - hits, d)) for d in deltas]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+class Coin:
+    """A game of somebody's own: a unit shift in normal noise."""
+
+    name, knowledge, claim = "coin", "white-box", gaussian_event(1.0)
+
+    def play(self, with_record, runs):
+        return np.random.default_rng(int(with_record)).normal(float(with_record), size=runs)
+
+
+def test_each_delta_has_its_own_claim():
+    result = dp.audit(Coin(), runs=2000, deltas=(0.01, 0.1, 0.3), confidence=0.95)
+    assert result.claimed == pytest.approx([gdp_epsilon(d, 1.0) for d in (0.01, 0.1, 0.3)])
+    assert result.confidence == 0.95
+    assert (np.diff(result.audited) < 0).all()
+    assert 0 < result.audited[0] < result.claimed[0]
+    assert dp.audit(Coin(), runs=2000, null=True).audited == (0.0,) * 5
 
 
 def test_both_directions_are_tried():

@@ -24,6 +24,7 @@ from dpscp.baselines.base import miscoverage_levels, slices
 from dpscp.baselines.full import acceptance_ends
 from dpscp.baselines.smoother import LinearSmoother
 from dpscp.privacy import Ledger, count_noise, epsilon_of
+from dpscp.privacy.events import possible_histories
 from dpscp.training import DPSGD, SufficientStatistics
 
 NON_PRIVATE = (SplitConformal, NaiveFull, JackknifePlus, CVPlus, FullConformal)
@@ -387,6 +388,17 @@ def test_dp_split_spends_the_budget_once_for_each_half(split, epsilon, levels, a
     assert ledger.public_facts["n_records_training"] == 500
     assert ("blank" in ledger.entries[0].note) == (split == "exact")
     assert Ledger.from_json(ledger.to_json()) == ledger
+
+
+def test_dp_split_ledger_holds_every_level():
+    X, y = classification(n=300)
+    model = DPSplit(head(), epsilon=2.0, confidence_level=[0.6, 0.7, 0.8], steps=9, accountant="rdp").fit(X, y)
+    _, calibration = model.ledger_.event.events
+    (history,) = possible_histories(calibration)
+    assert list(history.values()) == [3 * 9]
+    one = count_noise(2.0, 1e-5, 9, accountant="rdp")
+    ((event, _),) = history.items()
+    assert event.sigma / event.sensitivity == pytest.approx(math.sqrt(3) * one, rel=0.02)
 
 
 def test_dp_split_noise_is_the_papers():

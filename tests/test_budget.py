@@ -16,13 +16,14 @@ import pytest
 
 import dpscp as dp
 from dpscp import budget as budget_module
-from dpscp.budget import BudgetStore, _epsilon_by_profiles
+from dpscp.budget import BudgetStore, Reservation, _epsilon_by_profiles
 from dpscp.privacy import (
     compose,
     discrete_gaussian_event,
     dpsgd_event,
     epsilon_of,
     gaussian_event,
+    gdp_mu,
     non_private_event,
     parallel,
 )
@@ -85,6 +86,32 @@ def test_a_commit_that_no_longer_fits_is_refused_and_the_reservation_stays(store
         reserved.commit(gaussian_event(8.0))
 
 
+def test_a_commit_needs_its_reservation(store):
+    """Without one nobody asked whether the share fits before the records were used."""
+    kept = store.reserve(gaussian_event(40.0))
+    before = store.lines()
+    for note in (None, "never reserved"):
+        with pytest.raises(ValueError, match="not in the store"):
+            Reservation(store, "0" * 32).commit(gaussian_event(40.0), note)
+    assert store.lines() == before
+    kept.commit(gaussian_event(40.0))
+
+
+def test_a_commit_counts_what_others_have_spent(store):
+    store.reserve(gaussian_event(5.0))
+    small = store.reserve(gaussian_event(50.0))
+    with pytest.raises(dp.BudgetError, match="release nothing"):
+        small.commit(gaussian_event(6.0))  # alone it would fit
+    assert small.store.fits(gaussian_event(50.0))
+
+
+def test_a_store_is_never_overspent_by_a_hair(store):
+    over, under = (gaussian_event(1 / gdp_mu(epsilon, DELTA)) for epsilon in (1.003, 0.997))
+    with pytest.raises(dp.BudgetError, match="does not fit"):
+        store.reserve(over)
+    store.reserve(under)
+
+
 def test_the_total_is_the_composition(store):
     events = [dpsgd_event(40.0, 0.1, 50), discrete_gaussian_event(4096 * 20, 2048, 10), gaussian_event(20.0)]
     for event in events:
@@ -133,6 +160,18 @@ def test_fit_reserves_exactly_what_it_commits(path):
     assert not hasattr(reg, "model_")
     with pytest.raises(TypeError, match="must be a BudgetStore"):
         reg.fit(X, X[:, 0], budget=dp.Budget(1.0, 1e-5))
+
+
+def test_a_fit_spends_from_the_store_what_its_ledger_says(path):
+    store = BudgetStore.create(path, epsilon=2.0, delta=1e-5, dataset=NAME)
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    model = dp.PrivateConformalClassifier(
+        dp.training.DPSGD(steps=5), epsilon=1.0, delta=1e-5, classes=[0, 1], guarantee="asymptotic"
+    ).fit(X, (X[:, 0] > 0).astype(int), budget=store)
+    assert [e.stage for e in store.ledger().entries] == ["training", "calibration"]
+    assert [e.event for e in store.ledger().entries] == [e.event for e in model.ledger_.entries]
+    assert store.spent() == pytest.approx(model.ledger_.epsilon(1e-5))
+    assert 0.99 <= store.spent() <= 1.0
 
 
 def test_a_fit_that_fails_in_training_has_spent_its_share(path, monkeypatch):

@@ -261,6 +261,16 @@ def test_bad_budget(epsilon, delta):
         Budget(epsilon, delta)
 
 
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_a_budget_is_not_exceeded_by_a_hair(accountant):
+    ledger = Ledger().add("train", gaussian_event(4.0))
+    spent = ledger.epsilon(1e-5, accountant)
+    assert spent == epsilon_of(gaussian_event(4.0), 1e-5, accountant)
+    Budget(spent * 1.001, 1e-5).require(ledger, accountant)
+    with pytest.raises(BudgetError, match="over the budget"):
+        Budget(spent * 0.999, 1e-5).require(ledger, accountant)
+
+
 def test_budget_of_wrong_type():
     with pytest.raises(TypeError, match="epsilon must be a number"):
         Budget("1", 1e-5)

@@ -65,6 +65,33 @@ def test_draws_follow_the_discrete_gaussian(sigma):
     assert statistic > stats.chi2.isf(ALARM, freedom)
 
 
+@pytest.mark.parametrize("sigma", [1, 7, 4096, 2**16])
+def test_each_candidate_is_accepted_with_its_exact_probability(sigma, monkeypatch):
+    """Rejection made exact: log P(candidate) + log P(accepted) is -x^2 / (2 sigma^2) up to a constant, as fractions."""
+    spread = {}
+    candidates = np.array([0, 1, -1, 2, -sigma, sigma + 1, 3 * sigma, -5 * sigma - 2], dtype=object)
+
+    def proposed(t, size, source):
+        spread["laplace"] = t
+        return candidates[:size]
+
+    class Source:
+        def bernoulli_exp(self, numerator, denominator):
+            costs.append([Fraction(int(n), denominator) for n in numerator])
+            return np.ones(len(numerator), dtype=bool)
+
+    costs = []
+    monkeypatch.setattr(noise, "_discrete_laplace", proposed)
+    drawn = sample_discrete_gaussian(sigma, len(candidates), Source())
+    np.testing.assert_array_equal(drawn, candidates)
+    refused = [sum(parts) for parts in zip(*costs, strict=True)]
+    rest = {
+        Fraction(abs(int(x)), spread["laplace"]) + cost - Fraction(int(x) ** 2, 2 * sigma**2)
+        for x, cost in zip(candidates, refused, strict=True)
+    }
+    assert len(rest) == 1
+
+
 @pytest.mark.parametrize("sigma", [1, 2, 7, 400])
 def test_mean_variance_and_signs(sigma):
     size = 40_000

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import dpscp as dp
 from dpscp.report import budget_tracks, evaluate, html_report, write_report
@@ -190,6 +191,26 @@ def test_evaluation_counts_by_hand(case):
     assert level.coverage == pytest.approx(covered.mean())
     assert level.interval[0] < level.coverage < level.interval[1]
     assert sum(level.shares) + level.unbounded == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_every_level_is_evaluated_on_its_own_sets(kind):
+    model = fit(kind, guarantee="split", confidence_level=[0.5, 0.7, 0.9])
+    if kind == "classification":
+        sets, truth = model.predict_set(X[3000:])[1], LABELS[3000:]
+        covered = sets[np.arange(1000), np.searchsorted(["a", "b", "c"], truth)]
+        sizes = sets.sum(axis=1)
+    else:
+        intervals, truth = model.predict_interval(X[3000:])[1], TARGETS[3000:]
+        covered = (intervals[:, 0] <= truth[:, None]) & (truth[:, None] <= intervals[:, 1])
+        sizes = intervals[:, 1] - intervals[:, 0]
+    assert len(set(covered.sum(axis=0))) == 3  # three levels that can be told apart
+    for place, level in enumerate(evaluate(model, X[3000:], truth).levels):
+        assert level.target == [0.5, 0.7, 0.9][place]
+        assert level.coverage == pytest.approx(covered[:, place].mean())
+        assert level.mean_size == pytest.approx(sizes[:, place].mean())
+        exact = stats.binomtest(int(covered[:, place].sum()), 1000).proportion_ci(0.95, "exact")
+        assert level.interval == pytest.approx((exact.low, exact.high))
 
 
 def test_tracks_of_a_sequential_and_of_a_parallel_ledger():

@@ -131,6 +131,14 @@ def test_no_bound_is_claimed_outside_the_proof(change):
     assert replace(CERTIFIED, **change).stability(5, 1000, (0, 1)) is None
 
 
+def test_the_bound_holds_the_rounding_to_the_grid():
+    """Rounding may part two runs by sqrt(parameters) grid points a step; with much noise the grid is coarse."""
+    quiet, loud = (replace(CERTIFIED, noise_multiplier=z).stability(5, 1000, (0, 1)) for z in (1e-3, 1e6))
+    parameters, grid = 2 * 6, 2.0**-20 * 1e6 * CERTIFIED.clip_norm
+    rounding = math.sqrt(parameters) * grid * CERTIFIED.learning_rates.sum() / 1000
+    assert loud.shift_bound - quiet.shift_bound == pytest.approx(rounding, rel=1e-3)
+
+
 def test_pinball_has_no_bound():
     assert DPSGD(loss="pinball", feature_bound=1.0, noise_multiplier=1.0).stability(5, 1000) is None
 

@@ -10,7 +10,7 @@ from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSa
 from scipy import stats
 
 from dpscp import BudgetError, GuaranteeWarning, SeededWarning
-from dpscp.privacy import Ledger
+from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
 from dpscp.training.descent import Descent, GridNoise, Records, everyone, poisson_batches
 from dpscp.training.networks import ClippedGradient, Loss, Network
@@ -276,6 +276,38 @@ def test_noise_scale_on_empty_batches():
     assert stats.kstest(z.ravel(), "norm").pvalue > TAIL
     # a scale 5 % off is rejected by the same test
     assert not TAIL < stats.chi2.cdf(total * 1.05**2, z.size) < 1 - TAIL
+
+
+@pytest.mark.parametrize("sampling_rate", [1.0, 0.5])
+def test_each_step_adds_the_noise_of_the_event(sampling_rate):
+    """One step on rows of zeros is noise alone: 100,000 coordinates show a scale that is two percent off."""
+    mechanism = DPSGD(
+        classes=(0, 1),
+        steps=1,
+        learning_rate=1.0,
+        sampling_rate=sampling_rate,
+        noise_multiplier=3.0,
+        clip_norm=0.5,
+        fit_intercept=False,
+    )
+    moved = mechanism.train(np.zeros((4, 50_000)), [0, 1, 0, 1], random_state=0, n_records=10).model.parameters
+    in_units = moved.astype(float) * sampling_rate * 10 / (3.0 * 0.5)
+    low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], in_units.size)
+    assert low < in_units @ in_units < high
+    assert 0.98**2 * in_units.size < low  # the test would notice
+    assert mechanism.event == dpsgd_event(3.0, sampling_rate, 1)
+
+
+def test_batches_are_sampled_at_the_rate_of_the_event():
+    """Each record has a feature of its own, so one step without noise shows who was in the batch."""
+    n, rate = 400, 0.6
+    mechanism = DPSGD(
+        classes=(0, 1), steps=1, sampling_rate=rate, noise_multiplier=0.0, fit_intercept=False, learning_rate=1.0
+    )
+    layers = mechanism.train(np.eye(n), np.zeros(n, dtype=int), random_state=0, n_records=n).model.layers
+    drawn = np.count_nonzero(layers[0].any(axis=0))
+    low, high = stats.binom.ppf([1e-7, 1 - 1e-7], n, rate)
+    assert low <= drawn <= high < n
 
 
 def test_rare_batches_take_noisy_steps():

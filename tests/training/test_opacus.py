@@ -112,6 +112,52 @@ def test_every_record_is_clipped_and_the_normaliser_is_public():
     assert max(moves) > 0.49 / 40
 
 
+def test_the_noise_of_the_event_reaches_every_sum():
+    """A loss without a slope leaves the noise alone: weights and biases move by its scale, each of them."""
+    module = torch.nn.Linear(1, 20_000)
+    mechanism = OpacusTraining(
+        module,
+        lambda outputs, target: 0.0 * outputs.sum(1) * target,
+        sampling_rate=0.5,
+        steps=2,
+        learning_rate=1.0,
+        clip_norm=0.25,
+        noise_multiplier=3.0,
+    )
+    trained = mechanism.train(np.ones((6, 1)), np.ones(6), random_state=0, n_records=8).model.module
+    for before, after in zip(module.parameters(), trained.parameters(), strict=True):
+        moved = (after - before).detach().numpy().astype(float).ravel() * (0.5 * 8) / (3.0 * 0.25)
+        low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], moved.size)
+        assert low < moved @ moved / 2 < high
+    assert mechanism.event == dpsgd_event(3.0, 0.5, 2)
+
+
+def test_one_record_moves_the_sum_of_all_layers_by_at_most_the_clip_norm():
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    mechanism = OpacusTraining(
+        module, "cross_entropy", 1.0, 1, 1.0, clip_norm=0.1, noise_multiplier=0.0, classes=(0, 1, 2)
+    )
+    X, y = problem(12)
+    whole, rest = (flat(mechanism.train(X[k:], y[k:], n_records=1).model.module) for k in (0, 1))
+    change = np.linalg.norm(whole.astype(float) - rest)
+    assert 0.09 < change <= 0.1 + 1e-5  # every gradient is longer than so small a norm: the bound is reached
+
+
+def test_batches_are_sampled_at_the_rate_of_the_event():
+    sizes = []
+
+    def counting(outputs, target):
+        sizes.append(len(target))
+        return outputs.sum(1) * 0.0
+
+    OpacusTraining(
+        torch.nn.Linear(1, 1), counting, sampling_rate=0.4, steps=1, noise_multiplier=1.0, physical_batch=10_000
+    ).train(np.ones((1000, 1)), np.ones(1000), random_state=0, n_records=1000)
+    low, high = stats.binom.ppf([1e-6, 1 - 1e-6], 1000, 0.4)
+    assert low <= max(sizes) <= high
+
+
 def test_empty_batches_take_noisy_steps_of_the_declared_scale():
     # a rate so small that no batch ever holds a record: the parameters are a random walk of pure noise
     X, y = problem(n=3)

@@ -1,0 +1,1628 @@
+"""Mistakes that somebody could make, with the tests that must notice them. Small, plausible, one each.
+
+Most are about wires: a formula that is right, and a caller that hands it the wrong number or drops what it returns. An
+entry names file, old text (found exactly once), new text, what would go wrong, and tests that fail on it. Whoever adds
+a feature adds its mistakes; whoever moves code moves the text. ``harmless`` says why no fast test can or need notice.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake: edits of one file, what they would mean, the tests that should fail."""
+
+    file: str
+    edits: tuple[tuple[str, str], ...]
+    why: str
+    tests: tuple[str, ...]
+    harmless: str = ""
+
+    @property
+    def text(self) -> str:
+        """What the words of the command line are looked for in."""
+        return " ".join((self.file, self.why, *self.tests))
+
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(
+    file: str, old: str, new: str, why: str, *tests: str, also: tuple[str, str] | None = None, **more: str
+) -> None:
+    """Add one to the list; ``also`` is a second edit of the same file."""
+    edits = ((old, new),) if also is None else ((old, new), also)
+    MUTANTS.append(Mutant(f"src/dpscp/{file}", edits, why, tests, **more))
+
+
+# ---- privacy: events
+
+ACCOUNTING, CALIBRATE, LEDGER, NOISE, TRADEOFF = (
+    f"tests/privacy/test_{name}.py" for name in ("accounting", "calibrate", "ledger", "noise", "tradeoff")
+)
+SPIES = "tests/test_wiring.py"
+mutant(
+    "privacy/events.py",
+    'SelfComposedDpEvent(step, _count("steps", steps))',
+    "step",
+    "sampled training costs as much as its first step",
+    "tests/training/test_dpsgd.py::test_event_is_known_before_the_data",
+)
+mutant(
+    "privacy/events.py",
+    "return gaussian_event(noise_multiplier, steps)",
+    "return gaussian_event(noise_multiplier)",
+    "full-batch training costs as much as its first step",
+    "tests/training/test_dpsgd.py::test_event_is_known_before_the_data",
+)
+mutant(
+    "privacy/events.py",
+    "return [h for part in event.events for h in _histories(part)]",
+    "return [h for part in event.events[:1] for h in _histories(part)]",
+    "of disjoint parts only the first counts",
+    f"{ACCOUNTING}::test_parallel_inside_sequential_takes_the_worst_history",
+)
+mutant(
+    "privacy/events.py",
+    "for part in event.events:\n            choices",
+    "for part in event.events[:2]:\n            choices",
+    "a third entry of a ledger is free",
+    f"{ACCOUNTING}::test_gaussians_are_exact",
+)
+mutant(
+    "privacy/events.py",
+    "event.event.noise_multiplier / event.count**0.5",
+    "event.event.noise_multiplier",
+    "several releases within one sample cost one",
+    f"{ACCOUNTING}::test_sampled_releases_share_one_sample",
+)
+mutant(
+    "privacy/events.py",
+    'check_nonnegative("noise_multiplier", event.noise_multiplier) == 0',
+    'check_nonnegative("noise_multiplier", event.noise_multiplier) < 0',
+    "a release without noise is not called non-private",
+    f"{ACCOUNTING}::test_a_step_without_privacy_costs_everything",
+)
+mutant(
+    "privacy/events.py",
+    "Counter({e: k * event.count for e, k in h.items()})",
+    "Counter({e: k for e, k in h.items()})",
+    "a repeated event counts once",
+    f"{ACCOUNTING}::test_gaussians_are_exact",
+)
+
+# ---- privacy: accounting
+
+mutant(
+    "privacy/accounting.py",
+    "return max(_epsilon(history",
+    "return min(_epsilon(history",
+    "the better of two disjoint parts counts",
+    f"{ACCOUNTING}::test_parallel_costs_the_worst_part_and_not_the_sum",
+)
+mutant(
+    "privacy/accounting.py",
+    "mu_squared = sum(n / e",
+    "mu_squared = sum(1 / e",
+    "Gaussian releases beside others count once each",
+    f"{ACCOUNTING}::test_continuous_noise_counts_beside_other_events",
+)
+mutant(
+    "privacy/accounting.py",
+    "GaussianDpEvent(event.sigma / event.sensitivity)",
+    "GaussianDpEvent(event.sigma)",
+    "Renyi accounting forgets the sensitivity of integer noise",
+    f"{ACCOUNTING}::test_count_noise_of_the_search_alone",
+    f"{CALIBRATE}::test_noise_scales_with_sensitivity",
+)
+mutant(
+    "privacy/accounting.py",
+    '"remove" if direction == "add" else "add")',
+    "direction)",
+    "the trade-off's other half is taken from the same direction",
+    f"{ACCOUNTING}::test_add_direction_of_one_sampled_step_is_the_neyman_pearson_curve",
+)
+mutant(
+    "privacy/accounting.py",
+    '{"add": [loss._pmf_add], "remove": [loss._pmf_remove]}',
+    '{"add": [loss._pmf_remove], "remove": [loss._pmf_add]}',
+    "adding and removing a record exchanged",
+    f"{ACCOUNTING}::test_add_direction_of_one_sampled_step_is_the_neyman_pearson_curve",
+)
+mutant(
+    "privacy/accounting.py",
+    "masses, float(below[-1]), True)",
+    "masses, 0.0, True)",
+    "the far tail of integer noise is dropped",
+    f"{ACCOUNTING}::test_discrete_gaussian_loss_against_enumeration",
+    harmless="below 1e-18 of the mass by construction: rounding of the same size is not seen either",
+)
+mutant(
+    "privacy/accounting.py",
+    "below_shifted = discrete_gaussian_cdf(first - 1 - sensitivity, sigma)",
+    "below_shifted = discrete_gaussian_cdf(first - 1 - sensitivity // 2, sigma)",
+    "integer noise accounted for half the sensitivity",
+    f"{ACCOUNTING}::test_discrete_gaussian_loss_against_enumeration",
+)
+mutant(
+    "privacy/accounting.py",
+    "return one.self_compose(count, _TAIL) if count > 1 else one",
+    "return one",
+    "many counts cost one",
+    f"{ACCOUNTING}::test_discrete_gaussian_loss_against_enumeration",
+)
+
+# ---- privacy: ledger, calibrate, tradeoff, noise
+
+mutant(
+    "privacy/ledger.py",
+    "if not spent <= self.epsilon:",
+    "if spent > 1.01 * self.epsilon:",
+    "a budget may be exceeded by a hundredth",
+    f"{LEDGER}::test_a_budget_is_not_exceeded_by_a_hair",
+)
+mutant(
+    "privacy/ledger.py", "self.seeded or other.seeded", "self.seeded", "a seeded model's ledger looks private", LEDGER
+)
+mutant(
+    "privacy/ledger.py",
+    "not self.seeded and not self.non_private_stages",
+    "not self.non_private_stages",
+    "a seeded run looks private",
+    f"{LEDGER}::test_a_seed_is_marked",
+)
+mutant(
+    "privacy/ledger.py",
+    "entries)), facts, seeded)",
+    "entries)), facts)",
+    "a ledger read back forgets that it was seeded",
+    f"{LEDGER}::test_json_round_trip",
+)
+mutant(
+    "privacy/ledger.py",
+    "epsilon_of(self.event, delta, accountant)",
+    "epsilon_of(self.event, delta)",
+    "the ledger ignores the accountant",
+    f"{LEDGER}::test_a_budget_is_not_exceeded_by_a_hair",
+)
+mutant(
+    "privacy/calibrate.py",
+    "lattice.event(steps) for lattice in lattices(ratio)",
+    "lattice.event(steps) for lattice in lattices(ratio)[:1]",
+    "several levels, noise for one",
+    f"{SPIES}::test_a_split_ledger_holds_every_level",
+)
+mutant(
+    "privacy/calibrate.py",
+    "bad, bad_cost = middle, middle_cost\n    return good",
+    "bad, bad_cost = middle, middle_cost\n    return bad",
+    "the search for the noise ends on the wrong side",
+    f"{SPIES}::test_a_split_ledger_holds_every_level",
+)
+mutant(
+    "privacy/calibrate.py",
+    "compose(spent, searches(",
+    "compose(searches(",
+    "calibration noise forgets what training spent",
+    f"{SPIES}::test_records_used_twice_count_twice",
+)
+mutant(
+    "privacy/calibrate.py",
+    "return dpsgd_event(noise, sampling_rate, steps)",
+    "return dpsgd_event(noise, sampling_rate, max(1, steps - 1))",
+    "training noise solved for one step less",
+    f"{SPIES}::test_a_split_ledger_holds_every_level",
+)
+mutant(
+    "privacy/tradeoff.py",
+    "if middle in (bad, good):\n            return good",
+    "if middle in (bad, good):\n            return bad",
+    "conversions round to the unsafe side",
+    f"{TRADEOFF}::test_mu_is_the_largest_that_fits",
+)
+mutant(
+    "privacy/tradeoff.py",
+    "special.ndtr(-special.ndtri(x) - mu)",
+    "special.ndtr(-special.ndtri(x) - mu / 2)",
+    "half of mu in the Gaussian trade-off",
+    f"{TRADEOFF}::test_gaussian_form",
+)
+mutant(
+    "privacy/noise.py",
+    "sample_discrete_gaussian(self.sigma, size",
+    "sample_discrete_gaussian(round(0.98 * self.sigma), size",
+    "integer noise of .98 of its scale",
+    f"{SPIES}::test_the_noise_that_is_drawn_is_the_noise_of_the_event",
+)
+mutant(
+    "privacy/noise.py",
+    "scale = sigma * t\n",
+    "scale = sigma * t\n    sigma = round(0.98 * sigma)\n",
+    "the sampler aims at .98 of the scale",
+    f"{NOISE}::test_each_candidate_is_accepted_with_its_exact_probability",
+)
+mutant(
+    "privacy/noise.py",
+    "source.bernoulli_exp(rest[index] * rest[index], 2 * scale * scale)",
+    "source.bernoulli_exp(rest[index] * rest[index], scale * scale)",
+    "a factor lost in the sampler",
+    f"{NOISE}::test_each_candidate_is_accepted_with_its_exact_probability",
+)
+mutant(
+    "privacy/noise.py",
+    "sigma = math.ceil(Fraction(count_noise) * scale)",
+    "sigma = math.floor(Fraction(count_noise) * scale)",
+    "the integer scale is rounded down",
+    f"{NOISE}::test_lattice_noise",
+)
+mutant(
+    "privacy/noise.py",
+    "Fraction(max(1, math.ceil(",
+    "Fraction(max(1, math.floor(",
+    "sensitivities are rounded down",
+    f"{NOISE}::test_float_sensitivities_are_never_rounded_down",
+)
+mutant(
+    "privacy/seeds.py",
+    "np.random.default_rng([seed, _INTEGER_NOISE]).bytes",
+    "np.random.default_rng(seed).bytes",
+    "training and search share a seeded stream",
+    f"{NOISE}::test_training_and_search_do_not_share_a_seeded_stream",
+)
+mutant(
+    "privacy/seeds.py",
+    'key=int.from_bytes(os.urandom(16), "little")',
+    'key=int.from_bytes(os.urandom(4), "little")',
+    "a key of 32 bits",
+    f"{NOISE}::test_the_whole_key_comes_from_the_system",
+)
+
+# ---- quantile
+
+SEARCH, COUNTS = "tests/quantile/test_search.py", "tests/quantile/test_counts.py"
+mutant(
+    "quantile/search.py",
+    "least = nominal if n_min is None else n_min",
+    "least = nominal",
+    "small groups get the offset of large ones",
+    f"{SEARCH}::TestRankStatistic::test_n_min_sets_the_offset",
+)
+mutant(
+    "quantile/search.py",
+    '"linear": max(level, 1 - level)',
+    '"linear": 1 - level',
+    "the linear statistic's sensitivity is wrong for levels below one half",
+    f"{SEARCH}::TestRankStatistic",
+)
+mutant(
+    "quantile/search.py",
+    '"centred": Fraction(1, 2)',
+    '"centred": Fraction(49, 100)',
+    "the centred statistic's sensitivity is two percent short",
+    f"{SEARCH}::TestRankStatistic",
+)
+mutant(
+    "quantile/search.py",
+    "LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity)",
+    "LatticeNoise.of(count_noise or 0.0, Fraction(1, 4)), sensitivity)",
+    "integer noise made for another sensitivity",
+    f"{SEARCH}::TestRankStatistic::test_sensitivity_by_brute_force",
+    f"{SPIES}::test_the_noise_that_is_drawn_is_the_noise_of_the_event",
+)
+mutant(
+    "quantile/search.py",
+    "n_records=nominal,\n        correction=correction",
+    "n_records=counter.size,\n        correction=correction",
+    "the result of a search holds the exact number of scores",
+    f"{SEARCH}::TestThreshold::test_result_holds_public_numbers_only",
+)
+mutant(
+    "quantile/search.py",
+    "wanted_rank - weight * (nominal + 1) + offset",
+    "wanted_rank - weight * (nominal + 1)",
+    "the offset is computed and not used",
+    f"{SEARCH}::TestRankStatistic::test_bar_is_the_rank_target_when_n_is_nominal",
+)
+mutant(
+    "quantile/search.py",
+    "level = Fraction(math.floor(exact * _LEVEL_UNIT), _LEVEL_UNIT)",
+    "level = Fraction(math.ceil(exact * _LEVEL_UNIT), _LEVEL_UNIT)",
+    "the level is rounded up",
+    f"{SEARCH}::TestRoundLevel",
+)
+mutant(
+    "quantile/search.py",
+    "offset = Fraction(math.ceil(rank_buffer))",
+    "offset = Fraction(0)",
+    "the paper's rank buffer is not used",
+    f"{SEARCH}::TestRankStatistic::test_rank_buffer_counts_whole_ranks",
+)
+mutant(
+    "quantile/correction.py",
+    "c - expected_maximum(steps) - _shortfall(c - cap, steps)",
+    "c - expected_maximum(steps)",
+    "the correction forgets that counts end at n",
+    "tests/quantile/test_correction.py::TestMarginalOffset",
+)
+mutant(
+    "quantile/counts.py",
+    "scores[i : i + _BLOCK] <= bound",
+    "scores[i : i + _BLOCK] < bound",
+    "ties are not counted",
+    f"{COUNTS}::test_every_count_is_exact",
+)
+mutant(
+    "quantile/counts.py",
+    "self._known[threshold] = self._base + self._pass(threshold)",
+    "self._known[threshold] = self._pass(threshold)",
+    "scores below the bracket are forgotten",
+    f"{COUNTS}::test_every_source_walks_the_naive_path",
+)
+
+# ---- training: engine
+
+ENGINE = "tests/training/test_dpsgd.py"
+mutant(
+    "training/descent.py",
+    "noisy += noise\n",
+    "noisy += 0.98 * noise\n",
+    "gradient noise of .98 of its scale",
+    f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
+)
+mutant(
+    "training/descent.py",
+    "self._block *= 1 / GRID",
+    "self._block *= 0.98 / GRID",
+    "gradient noise is drawn too small",
+    f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
+)
+mutant(
+    "training/dpsgd.py",
+    "noise_multiplier=self.noise,\n",
+    "noise_multiplier=0.98 * self.noise,\n",
+    "the engine is handed less noise than the event says",
+    f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
+)
+mutant(
+    "training/dpsgd.py",
+    "return self.mechanism.sampling_rate * self.n_records",
+    "return self.mechanism.sampling_rate * len(self.records.rows)",
+    "the true number of records divides",
+    f"{ENGINE}::test_normaliser_is_public",
+)
+mutant(
+    "training/dpsgd.py",
+    "return dpsgd_event(noise, self.sampling_rate, self.steps) if",
+    "return dpsgd_event(noise, self.sampling_rate, self.steps - 1) if",
+    "the event leaves out a step",
+    f"{ENGINE}::test_event_is_known_before_the_data",
+)
+mutant(
+    "training/dpsgd.py",
+    "self.sampling_rate, self.steps, accountant=accountant)",
+    "self.sampling_rate, self.steps)",
+    "training noise ignores the accountant",
+    f"{ENGINE}::test_calibrated_ends_within_the_budget",
+    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "training/dpsgd.py",
+    "everyone() if rate == 1 else poisson_batches(rng, n, rate)",
+    "everyone() if rate >= 0.5 else poisson_batches(rng, n, rate)",
+    "full batches where sampled ones are paid for",
+    f"{ENGINE}::test_poisson_inclusion",
+    f"{ENGINE}::test_batches_are_sampled_at_the_rate_of_the_event",
+)
+mutant(
+    "training/networks.py",
+    "np.maximum(norms, self.limit, out=norms)",
+    "np.maximum(norms, 0.98 * self.limit, out=norms)",
+    "short gradients are stretched",
+    f"{ENGINE}::test_clipped_sum_equals_per_sample_gradients",
+)
+mutant(
+    "training/networks.py",
+    "limit, tiny = feature_bound * (1 - CLIP_SLACK[dtype])",
+    "limit, tiny = 2 * feature_bound * (1 - CLIP_SLACK[dtype])",
+    "rows may be twice as long as declared",
+    f"{ENGINE}::test_feature_bound_is_enforced_in_training_and_prediction",
+)
+mutant(
+    "training/descent.py",
+    "if self.step_count > len(rule.learning_rates) - rule.averaged:",
+    "if self.step_count >= len(rule.learning_rates) - rule.averaged:",
+    "one iterate too many in the average",
+    f"{ENGINE}::test_update_rules",
+)
+mutant(
+    "training/dpsgd.py",
+    "return DenseModel(self.network, self.loss, parameters, self.classes, self.mechanism.feature_bound)",
+    "return DenseModel(self.network, self.loss, parameters, self.classes)",
+    "prediction does not bound its rows",
+    f"{ENGINE}::test_feature_bound_is_enforced_in_training_and_prediction",
+)
+mutant(
+    "training/dpsgd.py",
+    "influence += rounding",
+    "influence += 0.0",
+    "the stability bound forgets the grid",
+    "tests/training/test_coupling.py::test_the_bound_holds_the_rounding_to_the_grid",
+)
+mutant(
+    "training/dpsgd.py",
+    "self.clip_norm < steepest * (1 - 1e-12)",
+    "self.clip_norm < 0.5 * steepest",
+    "a stability bound where clipping bends the loss",
+    "tests/training/test_coupling.py::test_no_bound_is_claimed_outside_the_proof",
+)
+
+# ---- training: preprocessing, whitening, targets
+
+STEPS, RELEASES = "tests/training/test_preprocess.py", "tests/training/test_releases.py"
+mutant(
+    "training/preprocess.py",
+    "return compose(*known) if len(known) == len(parts) else None",
+    "return known[-1] if len(known) == len(parts) else None",
+    "preprocessing is free",
+    f"{RELEASES}::test_every_private_part_is_in_the_event",
+)
+mutant(
+    "training/preprocess.py",
+    "mean = gaussian_release(total, noise, rng) / check_count",
+    "mean = total / check_count",
+    "centring with the exact mean",
+    f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
+)
+mutant(
+    "training/preprocess.py",
+    "mean, square = gaussian_release(exact, noise, rng) / n\n",
+    "mean, square = gaussian_release(exact, noise, rng) / n\n        square = exact[1] / n\n",
+    "standardising with the exact scale",
+    f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
+)
+mutant(
+    "training/preprocess.py",
+    "return math.sqrt(1.25 * n_features)",
+    "return math.sqrt(n_features)",
+    "squares are left out of the sensitivity",
+    f"{STEPS}::test_standardize_sensitivity_over_adversarial_records",
+)
+mutant(
+    "training/preprocess.py",
+    "transforms.append(step.fit(rows, n_records=n, rng=rng))",
+    "transforms.append(step.fit(rows, n_records=len(raw), rng=rng))",
+    "the true number of records divides the released sums",
+    f"{RELEASES}::test_the_public_number_of_records_reaches_every_step",
+)
+mutant(
+    "training/preprocess.py",
+    "lambda z: compose(fixed, paid_event(tunable.with_noise(z))),",
+    "lambda z: paid_event(tunable.with_noise(z)),",
+    "the mechanism's noise forgets what the steps spend",
+    f"{STEPS}::test_calibrated_meets_the_budget_and_nearly_uses_it",
+)
+mutant(
+    "training/preprocess.py",
+    "inner.stability if independent else None",
+    "inner.stability",
+    "a stability bound behind a step that looks at the records",
+    f"{STEPS}::test_stability_survives_public_steps_only",
+)
+mutant(
+    "training/preprocess.py",
+    "rows = transforms[-1].apply(rows)\n        inner",
+    "transforms[-1].apply(rows)\n        inner",
+    "training does not see the preprocessed rows",
+    f"{RELEASES}::test_training_sees_what_prediction_sees",
+)
+mutant(
+    "training/preprocess.py",
+    "stream_seed(random_state, PREPROCESSING))",
+    "random_state)",
+    "steps and mechanism share a seeded stream",
+    f"{STEPS}::test_steps_and_mechanism_do_not_share_a_seeded_stream",
+)
+mutant(
+    "training/whitening.py",
+    "noise, rng) / n\n",
+    "noise, rng) / n\n        released[0] = self.moments(rows)[0] / n\n",
+    "one moment of whitening is exact",
+    f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
+)
+mutant(
+    "training/whitening.py",
+    "scaled_rows(check_rows(X), self.bound, unit=False) / self.bound\n        total",
+    "check_rows(X) / self.bound\n        total",
+    "long rows are not shortened before whitening",
+    "tests/training/test_recipe.py::test_one_record_moves_the_second_moment_by_at_most_one",
+)
+mutant(
+    "training/private_target.py",
+    "return compose(gaussian_event(self.noise_multiplier), inner)",
+    "return inner",
+    "the release of the target's scale is in no event",
+    f"{RELEASES}::test_every_private_part_is_in_the_event",
+)
+mutant(
+    "training/private_target.py",
+    "secure_generator(seed)) / n\n",
+    "secure_generator(seed)) / n\n        square = self.moments(y)[1] / n\n",
+    "the target's scale is exact",
+    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+mutant(
+    "training/private_target.py",
+    "secure_generator(seed)) / n\n",
+    "secure_generator(seed)) / n\n        mean = self.moments(y)[0] / n\n",
+    "the target's mean is exact",
+    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+mutant(
+    "training/private_target.py",
+    "noise = set_noise(self.noise_multiplier) * SENSITIVITY",
+    "noise = set_noise(self.noise_multiplier)",
+    "the target's noise forgets the sensitivity",
+    "tests/training/test_recipe.py::test_target_noise_is_what_the_event_says",
+)
+mutant(
+    "training/private_target.py",
+    "if spent <= epsilon:\n                return whole",
+    "if spent <= 1.02 * epsilon:\n                return whole",
+    "the target's share may push training over its budget",
+    "tests/training/test_recipe.py::test_private_target_stays_within_the_budget",
+)
+mutant(
+    "training/scaling.py",
+    "score_lipschitz=bound.score_lipschitz * half_width",
+    "score_lipschitz=bound.score_lipschitz",
+    "the stability bound forgets the units of the target",
+    "tests/training/test_scaling.py::test_scores_move_as_much_more_as_the_target_is_wider",
+)
+mutant(
+    "training/release.py",
+    "rng.normal(0.0, noise_std, value.shape)",
+    "rng.normal(0.0, 0.98 * noise_std, value.shape)",
+    "released sums with .98 of their noise",
+    f"{RELEASES}::test_the_scale_that_is_asked_for_reaches_the_generator",
+)
+
+# ---- training: perturbation, objective, statistics, influence
+
+PERTURBED = "tests/training/test_perturbation.py"
+mutant(
+    "training/perturbation.py",
+    "(risk.gradient_bound + 2 * tolerance) / risk.strength",
+    "risk.gradient_bound / risk.strength",
+    "output perturbation forgets the solver's tolerance",
+    f"{RELEASES}::test_perturbation_pays_for_the_tolerance_of_its_solver",
+)
+mutant(
+    "training/perturbation.py",
+    "theta = gaussian_release(minimiser, noise, secure_generator(random_state))",
+    "theta = gaussian_release(minimiser, 0.98 * noise, secure_generator(random_state))",
+    "output perturbation with .98 of its noise",
+    f"{RELEASES}::test_perturbation_pays_for_the_tolerance_of_its_solver",
+)
+mutant(
+    "training/perturbation.py",
+    "linear = rng.normal(0.0, set_noise",
+    "linear = rng.normal(0.0, 0.98 * set_noise",
+    "objective perturbation with .98 of its noise",
+    f"{RELEASES}::test_objective_perturbation_draws_the_scales_of_its_event",
+)
+mutant(
+    "training/perturbation.py",
+    "gaussian_event(1 / _with_trace(dominating_mu(self._privacy_loss(1 / noise)), noise))",
+    "gaussian_event(1 / dominating_mu(self._privacy_loss(1 / noise)))",
+    "the trace of output noise is in no event",
+    f"{RELEASES}::test_objective_perturbation_draws_the_scales_of_its_event",
+)
+mutant(
+    "training/perturbation.py",
+    "log_determinant = math.log1p(expansion)",
+    "log_determinant = 0.0",
+    "the Jacobian is free",
+    f"{PERTURBED}::test_exact_divergences_stay_below_the_dominating_gaussian",
+    f"{RELEASES}::test_the_jacobian_is_paid_for",
+)
+mutant(
+    "training/perturbation.py",
+    'one_sided = self.loss == "logistic" or (self.loss == "cross_entropy" and self._outputs == 2)',
+    "one_sided = rank == 1",
+    "a regression is accounted for like two classes",
+    f"{RELEASES}::test_the_jacobian_is_paid_for",
+)
+mutant(
+    "training/perturbation.py",
+    "target, classes = bounded_targets(y, mechanism.y_bounds) - centre, None",
+    "target, classes = np.asarray(y, dtype=float) - centre, None",
+    "targets beyond their bounds",
+    f"{PERTURBED}::test_rows_and_targets_are_clipped_in_training_and_prediction",
+)
+STATISTICS = "tests/training/test_summary.py"
+mutant(
+    "training/summary.py",
+    "noisy_cross = gaussian_release(cross, self.cross_noise, rng)",
+    "noisy_cross = np.array(cross)",
+    "the cross moments are exact",
+    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+mutant(
+    "training/summary.py",
+    "noisy_gram = self._release_gram(gram, rng)",
+    "noisy_gram = gram",
+    "the Gram matrix is exact",
+    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+mutant(
+    "training/summary.py",
+    "self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)",
+    "self.row_bound * self.target_bound",
+    "the cross moments' share of the budget is spent twice",
+    f"{STATISTICS}::test_one_record_moves_the_release_by_at_most_one_noise_multiplier",
+)
+mutant(
+    "training/summary.py",
+    "longest = n * self.row_bound",
+    "longest = len(raw) * self.row_bound",
+    "the true number of records bounds the cross moments",
+    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+INFLUENCE = "tests/training/test_influence.py"
+mutant(
+    "training/influence.py",
+    "+ squared[:, None] * summed",
+    "- squared[:, None] * summed",
+    "the correction points the wrong way",
+    f"{INFLUENCE}::test_correction_points_where_exact_retraining_goes",
+)
+mutant(
+    "training/influence.py",
+    "weights * trajectory.sampling_rate / trajectory.normaliser",
+    "weights / trajectory.normaliser",
+    "the correction forgets the sampling",
+    f"{INFLUENCE}::test_sampling_is_averaged",
+)
+mutant(
+    "training/influence.py",
+    "X = model.transform(X)\n",
+    "",
+    "corrected on the rows before preprocessing",
+    f"{INFLUENCE}::test_preprocessed_models_are_corrected_on_the_transformed_rows",
+)
+
+# ---- training: recipe
+
+RECIPE = "tests/training/test_recipe.py"
+mutant(
+    "training/recipe.py",
+    'signal = check_count("n_records", n_records) * gdp_mu(epsilon, delta)',
+    'signal = check_count("n_records", n_records) * epsilon',
+    "the held-out part ignores delta",
+    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
+)
+mutant(
+    "training/recipe.py",
+    'return DPSGD(loss="pinball", quantiles=self.quantiles, **constants)',
+    'return DPSGD(loss="pinball", **constants)',
+    "asked-for quantiles are replaced by the default ones",
+    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
+)
+mutant(
+    "training/recipe.py",
+    "return (PublicBounds(*self.bounds),)",
+    "return (PublicBounds(-1.0, 1.0),)",
+    "declared feature bounds are not used",
+    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
+)
+mutant(
+    "training/recipe.py",
+    "mechanism = PrivateTarget(mechanism, y_bounds)",
+    "mechanism = PrivateTarget(mechanism)",
+    "declared target bounds are not used",
+    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
+)
+mutant(
+    "training/recipe.py",
+    'n = max(1, round((1 - check_fraction("held_out_fraction", fraction)) * n))',
+    'check_fraction("held_out_fraction", fraction)',
+    "training is planned for all records although a part is held out",
+    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
+)
+
+# ---- scores, sets, metrics
+
+mutant(
+    "scores.py",
+    "return 1.0 - _probabilities(probabilities)",
+    "return 1.0 - _probabilities(probabilities) ** 2",
+    "labels are scored otherwise than records",
+    "tests/test_scores.py",
+)
+mutant(
+    "scores.py",
+    "mass = np.minimum(np.cumsum(ordered, axis=1), 1.0)",
+    "mass = np.cumsum(ordered, axis=1)",
+    "scores beyond their public range",
+    "tests/test_scores.py::test_scores_stay_in_their_public_range",
+)
+mutant(
+    "scores.py",
+    'order = np.argsort(-p, axis=1, kind="stable")',
+    'order = p.shape[1] - 1 - np.argsort(-p[:, ::-1], axis=1, kind="stable")',
+    "ties are ordered otherwise",
+    "tests/test_scores.py::test_equal_probabilities_are_ordered_by_label",
+)
+mutant(
+    "scores.py",
+    "np.asarray(lower, float) - y, y - np.asarray(upper, float)",
+    "np.asarray(lower, float) - y, np.asarray(upper, float) - y",
+    "a sign in the quantile score",
+    "tests/test_scores.py::test_regression_scores_by_hand",
+)
+mutant(
+    "sets.py",
+    "within = scores[..., None] <= np.atleast_1d(levels)",
+    "within = scores[..., None] < np.atleast_1d(levels)",
+    "a label at the threshold is left out",
+    "tests/test_sets.py::test_label_sets_agree_with_the_score",
+)
+mutant(
+    "sets.py",
+    "np.negative(_furthest(-low[rows, None], own), out=ends[rows, 0])",
+    "ends[rows, 0] = low[rows, None] - own",
+    "the lower end loses counted ties",
+    "tests/test_sets.py::test_intervals_agree_with_the_score_to_the_last_bit",
+)
+mutant(
+    "metrics.py",
+    "(array[:, 0] <= truth) & (truth <= array[:, 1])",
+    "(array[:, 0] <= truth) | (truth <= array[:, 1])",
+    "every record is covered",
+    "tests/test_metrics.py::test_intervals",
+)
+mutant(
+    "metrics.py",
+    "index = order[place]",
+    "index = place",
+    "labels in a declared order are looked up in sorted order",
+    "tests/test_metrics.py::test_named_classes",
+)
+
+# ---- guarantees
+
+mutant(
+    "guarantees.py",
+    "if middle in (good, bad):\n            return good",
+    "if middle in (good, bad):\n            return bad",
+    "the inner level is rounded up",
+    "tests/test_guarantees.py::TestFromPrivacyAlone::test_inner_level_is_the_last_that_keeps_the_promise",
+)
+mutant(
+    "guarantees.py",
+    'return 2 * check_nonnegative("score_lipschitz"',
+    'return check_nonnegative("score_lipschitz"',
+    "half of Result C's buffer",
+    "tests/test_guarantees.py::TestResultA::test_value_buffer",
+)
+mutant(
+    "guarantees.py",
+    "self.guarantee in CERTIFIED and self.coverage >= self.target - 1e-12",
+    "self.guarantee in CERTIFIED",
+    "certified below its target",
+    "tests/test_guarantees.py::TestCertificate::test_below_its_target",
+)
+mutant(
+    "guarantees.py",
+    "while law.cdf(size) <= tail:\n        size += 1",
+    "size += 1",
+    "a random part is taken to be larger than it is",
+    "tests/test_guarantees.py::TestResultA::test_minimum_part_size_is_the_exact_binomial_quantile",
+)
+
+# ---- calibration
+
+CALIBRATION = "tests/test_calibration.py"
+mutant(
+    "calibration.py",
+    "both = parallel(spent.event, compose(*(q.event for q in searches)))",
+    "both = parallel(spent.event, searches[0].event)",
+    "split, several levels: only the first is in the ledger",
+    f"{SPIES}::test_a_split_ledger_holds_every_level",
+)
+mutant(
+    "calibration.py",
+    "both = parallel(spent.event, compose(*(q.event for q in searches)))",
+    "both = parallel(spent.event, searches[0].event)",
+    "split, several levels: noise not divided and only the first in the ledger",
+    f"{SPIES}::test_a_split_ledger_holds_every_level",
+    also=(
+        "noises = shared_lattice_noise(budget.epsilon, budget.delta, steps, sensitivities, before, accountant)",
+        "noises = [shared_lattice_noise(budget.epsilon, budget.delta, steps, [s], before, accountant)[0] "
+        "for s in sensitivities]",
+    ),
+)
+mutant(
+    "calibration.py",
+    "for q, note in zip(searches, notes, strict=True):",
+    "for q, note in zip(searches[:1], notes[:1], strict=True):",
+    "several levels: only the first is in the ledger",
+    f"{CALIBRATION}::TestBudget::test_several_levels_and_groups_share_it",
+)
+mutant(
+    "calibration.py",
+    "child_seeds(seed, n_searches))",
+    "[seed] * n_searches)",
+    "all groups share one noise",
+    f"{SPIES}::test_each_search_draws_its_own_noise",
+)
+mutant(
+    "calibration.py",
+    "random_state=next(seeds),",
+    "random_state=7,",
+    "every search has the same noise, whoever asks",
+    f"{SPIES}::test_each_search_draws_its_own_noise",
+)
+mutant(
+    "calibration.py",
+    "count_noise=noise,\n            steps=steps,",
+    "count_noise=noises[-1],\n            steps=steps,",
+    "every level is searched with the last one's noise",
+    f"{SPIES}::test_each_level_has_the_noise_of_its_own_sensitivity",
+)
+mutant(
+    "calibration.py",
+    "before = None if held_out else spent",
+    "before = None",
+    "calibration forgets what training spent",
+    f"{CALIBRATION}::TestBudget::test_parts_do_not_add_up_when_held_out",
+)
+mutant(
+    "calibration.py",
+    "n_min=0.0 if grouped else n_min,",
+    "n_min=n_min,",
+    "small groups get the offset of all records",
+    f"{SPIES}::test_groups_are_corrected_for_any_size",
+)
+mutant(
+    "calibration.py",
+    "inner = tuple(a - _PART_TAIL for a in inner)",
+    "inner = tuple(inner)",
+    "the random size of a part is not charged",
+    f"{CALIBRATION}::TestGuarantees::test_a_random_part_is_charged",
+)
+mutant(
+    "calibration.py",
+    "q.threshold + rule.shift if q.is_finite",
+    "q.threshold if q.is_finite",
+    "Result C's buffer is in the certificate and not in the threshold",
+    f"{CALIBRATION}::TestGuarantees::test_stability_buffer",
+)
+mutant(
+    "calibration.py",
+    "inner = tuple(a - stability.delta_n for a in alphas)",
+    "inner = alphas",
+    "the failure probability of stability is not charged",
+    f"{CALIBRATION}::TestGuarantees::test_stability_buffer",
+)
+mutant(
+    "calibration.py",
+    "_certificate(rule, i, spent, found[0][i], extra_assumptions)",
+    "_certificate(rule, i, spent, found[0][0], extra_assumptions)",
+    "every certificate holds the first level's numbers",
+    f"{SPIES}::test_each_certificate_holds_its_own_numbers",
+)
+mutant(
+    "calibration.py",
+    "return ledger.mark_seeded() if seeded else ledger",
+    "return ledger",
+    "a seeded search looks private",
+    f"{CALIBRATION}::TestBudget::test_with_the_default_accountant",
+)
+mutant(
+    "calibration.py",
+    'spent.tradeoff_function("add")\n        inner',
+    'spent.tradeoff_function("remove")\n        inner',
+    "the inner level is taken from the wrong direction",
+    f"{SPIES}::test_the_inner_level_uses_the_direction_of_result_b",
+)
+
+# ---- strategy and estimators
+
+CONFORMAL = "tests/test_conformal.py"
+mutant(
+    "conformal/base.py",
+    "in_training, in_calibration = ~drawn, drawn",
+    "in_training, in_calibration = ~drawn | (np.arange(len(rows)) % 50 == 0), drawn",
+    "two percent of the held-out rows are trained on",
+    f"{SPIES}::test_the_two_parts_share_no_record",
+)
+mutant(
+    "conformal/base.py",
+    "scored = [g[in_calibration] for g in (rows, targets, groups)]",
+    "scored = [g for g in (rows, targets, groups)]",
+    "all records are scored although a part was held out",
+    f"{SPIES}::test_the_two_parts_share_no_record",
+)
+mutant(
+    "conformal/base.py",
+    "held_out=strategy.held_out,\n                accountant=request.accountant,",
+    "held_out=True,\n                accountant=request.accountant,",
+    "records used twice count once",
+    f"{SPIES}::test_records_used_twice_count_twice",
+)
+mutant(
+    "conformal/base.py",
+    "[scores[scored[2] == g] for g in range(len(group_values))]",
+    "[scores for g in range(len(group_values))]",
+    "every group counts all records",
+    f"{SPIES}::test_each_group_counts_its_own_records_only",
+)
+mutant(
+    "conformal/base.py",
+    "score_range=self._score_range(trained.model),",
+    "score_range=(0.0, float(np.max(scores)) + 1e-9),",
+    "the range of the scores comes from the records",
+    f"{SPIES}::test_the_score_range_is_public",
+)
+mutant(
+    "conformal/base.py",
+    "np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])",
+    "np.asarray(self.threshold_)",
+    "an unknown group gets the last one's threshold",
+    f"{CONFORMAL}::TestGroups::test_an_unknown_group_gets_full_sets",
+)
+mutant(
+    "conformal/base.py",
+    "stability=trained.stability if self._natural_score() else None,",
+    "stability=trained.stability,",
+    "a stability bound for a score without a constant",
+    f"{CONFORMAL}::TestGuarantees::test_stability_needs_the_score_with_the_known_constant",
+)
+mutant(
+    "conformal/base.py",
+    "seeded=seed is not None)",
+    "seeded=False)",
+    "the ledger of a seeded fit looks private before the search",
+    f"{CONFORMAL}::TestRandomness::test_a_seeded_run_says_once_that_it_is_not_private",
+    harmless="the search marks the ledger as well; only a fit that never searches would show it",
+)
+mutant(
+    "conformal/base.py",
+    "budget=Budget(self.epsilon, self.delta),",
+    "budget=Budget(self.epsilon, 1e-5),",
+    "the estimator's delta is ignored",
+    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "conformal/base.py",
+    "accountant=self.accountant,",
+    'accountant="rdp",',
+    "the estimator's accountant is ignored",
+    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "conformal/base.py",
+    "calibration_fraction=self.calibration_fraction,",
+    'calibration_fraction="auto",',
+    "the estimator's calibration_fraction is ignored",
+    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "conformal/base.py",
+    "train_share=self.train_share,",
+    "train_share=0.5,",
+    "the estimator's train_share is ignored",
+    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "conformal/base.py",
+    "feature_bounds=self.feature_bounds,",
+    "feature_bounds=(rows.min(axis=0) - 1e-9, rows.max(axis=0) + 1e-9),",
+    "the estimator takes its feature bounds from the records",
+    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "conformal/base.py",
+    "reservation.commit(found.ledger)",
+    "reservation.commit(Ledger())",
+    "a fit commits nothing",
+    "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
+)
+mutant(
+    "conformal/base.py",
+    "return rehearsed.ledger",
+    "return spent",
+    "a fit reserves its training only",
+    "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
+)
+mutant(
+    "conformal/base.py",
+    "= child_seeds(seed, 3)",
+    "= (seed, seed, seed)",
+    "training, split and search share a seed",
+    f"{CONFORMAL}::TestRandomness::test_the_parts_of_a_run_draw_apart",
+)
+mutant(
+    "conformal/classifier.py",
+    "return np.maximum(scores, corrected), (note,)",
+    "return scores, (note,)",
+    "the correction is computed and not used",
+    f"{CONFORMAL}::TestGuarantees::test_corrected_thresholds_lie_above_uncorrected_ones",
+)
+mutant(
+    "conformal/classifier.py",
+    "if tuple(model.classes or ()) != labels:",
+    "if len(model.classes or ()) != len(labels):",
+    "a foreign model's order of labels is not looked at",
+    f"{CONFORMAL}::TestPrivateModel::test_its_order_of_labels_is_taken_over",
+)
+mutant(
+    "conformal/regressor.py",
+    "return np.asarray(np.clip(targets, low, high))",
+    "return np.asarray(targets)",
+    "targets beyond their bounds reach the mechanism",
+    f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
+)
+mutant(
+    "conformal/regressor.py",
+    "np.clip(inside, low, high, out=inside)",
+    "np.asarray(inside)",
+    "predictions leave the declared range",
+    f"{SPIES}::test_predictions_stay_in_the_declared_range",
+)
+mutant(
+    "conformal/regressor.py",
+    "return np.maximum(scores, self._score(targets, outputs)), (note,)",
+    "return scores, (note,)",
+    "the correction of a regression is computed and not used",
+    f"{SPIES}::test_a_corrected_regression_uses_its_correction",
+)
+mutant(
+    "strategy.py",
+    "random_state=random_state, n_records=self.n_training)",
+    "random_state=random_state)",
+    "training divides by the true number of records",
+    f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
+)
+mutant(
+    "strategy.py",
+    "return ledger.then(self.model.ledger)",
+    "return ledger",
+    "a foreign model is free",
+    f"{CONFORMAL}::TestPrivateModel::test_on_its_own_records",
+)
+mutant(
+    "strategy.py",
+    'return ledger.add("training", trained.event, str(',
+    "return ledger\n        return (str(",
+    "training is free",
+    f"{SPIES}::test_records_used_twice_count_twice",
+)
+mutant(
+    "strategy.py",
+    "epsilon = request.budget.epsilon * (1.0 if share is None else share)",
+    "epsilon = request.budget.epsilon",
+    "training gets the whole budget",
+    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "strategy.py",
+    'return self.guarantee == "split"',
+    'return self.guarantee in ("split", "asymptotic")',
+    "an unproven guarantee is accounted for as if records were held out",
+    f"{SPIES}::test_records_used_twice_count_twice",
+)
+mutant(
+    "strategy.py",
+    "return Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)",
+    "return mechanism",
+    "declared feature bounds do not reach an own mechanism",
+    f"{SPIES}::test_declared_bounds_reach_an_own_mechanism",
+)
+mutant(
+    "strategy.py",
+    "return Preprocessed((NormClip(request.feature_bound),), mechanism)",
+    "return mechanism",
+    "a declared row bound does not reach an own mechanism",
+    f"{SPIES}::test_declared_bounds_reach_an_own_mechanism",
+)
+mutant(
+    "strategy.py",
+    "y_bounds=request.y_bounds,\n        quantiles",
+    "y_bounds=None,\n        quantiles",
+    "declared target bounds do not reach the recipe",
+    f"{SPIES}::test_the_ledger_of_a_recipe_holds_all_its_releases",
+)
+
+# ---- baselines
+
+BASELINES = "tests/test_baselines.py"
+mutant(
+    "baselines/threshold.py",
+    "[1.0] * len(self._alphas), accountant",
+    "[1.0], accountant",
+    "several levels of DP-Split, noise for one",
+    f"{BASELINES}::test_dp_split_spends_the_budget_once_for_each_half",
+    f"{BASELINES}::test_dp_split_noise_is_the_papers",
+)
+mutant(
+    "baselines/threshold.py",
+    "spent = parallel(trained.event, compose(*(q.event for q in quantiles)))",
+    "spent = parallel(trained.event, quantiles[0].event)",
+    "several levels of DP-Split, one in the ledger",
+    f"{BASELINES}::test_dp_split_ledger_holds_every_level",
+)
+mutant(
+    "baselines/threshold.py",
+    "self._scores(self._predictor, rows[~trains], y[~trains])",
+    "self._scores(self._predictor, rows, y)",
+    "DP-Split scores the training half as well",
+    f"{BASELINES}::test_dp_split_scores_only_the_half_that_training_did_not_see",
+)
+mutant(
+    "baselines/threshold.py",
+    "ledger if seed is None else ledger.mark_seeded()",
+    "ledger",
+    "a seeded DP-Split looks private",
+    f"{BASELINES}::test_dp_split_seeds",
+)
+mutant(
+    "baselines/threshold.py",
+    "random_state=seeds[1], n_records=max(nominal // 2, 1))",
+    "random_state=seeds[1], n_records=int(trains.sum()))",
+    "DP-Split divides by the true size of its half",
+    f"{BASELINES}::test_dp_split_keeps_nothing_of_the_size_of_the_data",
+)
+mutant(
+    "baselines/cross.py",
+    "model = Predictor.train(self.estimator, rows[~out], y[~out], self._seed())",
+    "model = Predictor.train(self.estimator, rows, y, self._seed())",
+    "CV+ scores records its model has seen",
+    f"{BASELINES}::test_cv_plus_follows_its_definition",
+)
+mutant(
+    "baselines/full.py",
+    "np.count_nonzero(scores[:-1] < scores[-1])",
+    "np.count_nonzero(scores[:-1] <= scores[-1])",
+    "full conformal treats ties as misses",
+    f"{BASELINES}::test_full_classification_equals_refitting_with_each_label",
+)
+mutant(
+    "baselines/base.py",
+    "ledger = ledger.add(stage, non_private_event(), note)",
+    "pass",
+    "a baseline without privacy has an empty ledger",
+    f"{BASELINES}::test_shapes_names_and_ledger_of_the_non_private_baselines",
+)
+
+# ---- planning
+
+PLANNING = "tests/test_planning.py"
+mutant(
+    "planning.py",
+    "mu_left = math.sqrt(mu**2 - mu_train**2)",
+    "mu_left = mu",
+    "a plan forgets what training spends",
+    f"{PLANNING}::test_the_plan_is_what_the_fit_does",
+)
+mutant(
+    "planning.py",
+    "offset += marginal_offset(rule.n_min, level, noise, steps)",
+    "offset += 0.0",
+    "a plan forgets the correction",
+    f"{PLANNING}::test_the_plan_is_what_the_fit_does",
+)
+mutant(
+    "planning.py",
+    "part=fraction or 1.0, stability=stability)",
+    "stability=stability)",
+    "a plan of split forgets that a part is held out",
+    f"{PLANNING}::test_the_plan_is_what_the_fit_does",
+)
+
+# ---- audit
+
+AUDIT = "tests/test_audit.py"
+mutant(
+    "audit/bounds.py",
+    "[w @ weights for w in first], [w @ weights for w in second]",
+    "[w @ weights for w in first], [w @ weights for w in first]",
+    "the bound is tested on the half that chose its threshold",
+    f"{AUDIT}::test_the_half_that_chose_a_threshold_proves_nothing",
+)
+mutant(
+    "audit/bounds.py",
+    "failure = (1 - confidence) / (4 * len(deltas))",
+    "failure = 1 - confidence",
+    "the bound without its correction for many comparisons",
+    f"{AUDIT}::test_the_bound_is_the_two_clopper_pearson_rates_at_their_share_of_the_confidence",
+)
+mutant(
+    "audit/bounds.py",
+    "stats.beta.ppf(failure, np.maximum(hits, 1), len(more) - hits + 1)",
+    "hits / len(more)",
+    "the rate of hits is taken at its word",
+    f"{AUDIT}::test_the_bound_is_the_two_clopper_pearson_rates_at_their_share_of_the_confidence",
+)
+mutant(
+    "audit/games.py",
+    "other = chosen.play(not null, runs)[:runs]",
+    "other = chosen.play(False, runs)[:runs]",
+    "both worlds of an audit are the same",
+    f"{AUDIT}::test_catches_clipping_switched_off",
+)
+mutant(
+    "audit/games.py",
+    "claimed=tuple(epsilon_of(claim, d) for d in deltas),",
+    "claimed=tuple(epsilon_of(claim, deltas[0]) for d in deltas),",
+    "every claim is the first delta's",
+    f"{AUDIT}::test_each_delta_has_its_own_claim",
+)
+
+# ---- report
+
+REPORT = "tests/report/test_report.py"
+mutant(
+    "report/contents.py",
+    "one, share = sets[:, :, place], float(np.atleast_1d(covered)[place])",
+    "one, share = sets[:, :, place], float(np.atleast_1d(covered)[0])",
+    "every level prints the first level's coverage",
+    f"{REPORT}::test_every_level_is_evaluated_on_its_own_sets",
+)
+mutant(
+    "report/contents.py",
+    "one, share = sets[:, :, place], float",
+    "one, share = sets[:, :, 0], float",
+    "every level prints the first level's sizes",
+    f"{REPORT}::test_every_level_is_evaluated_on_its_own_sets",
+)
+mutant(
+    "report/template.html",
+    "% place, level.coverage,",
+    "% place, evaluation.levels[0].coverage,",
+    "the page prints the first level's coverage everywhere",
+    f"{REPORT}::test_every_number_is_the_fitted_objects",
+)
+mutant(
+    "report/page.py",
+    "for level, t in zip(levels, row, strict=True)",
+    "for level, t in zip(levels, estimator.threshold_[0], strict=True)",
+    "every group prints the first group's threshold",
+    f"{REPORT}::test_every_number_is_the_fitted_objects",
+)
+mutant(
+    "report/contents.py",
+    "tracks = [(*track, item) for item in spent for track in tracks]",
+    "tracks = [(*track, spent[0]) for track in tracks]",
+    "the page shows one of two disjoint parts",
+    f"{REPORT}::test_tracks_of_a_sequential_and_of_a_parallel_ledger",
+)
+mutant(
+    "report/contents.py",
+    "tail = (1 - confidence) / 2",
+    "tail = 1 - confidence",
+    "the interval of the held-out coverage is too narrow",
+    f"{REPORT}::test_every_level_is_evaluated_on_its_own_sets",
+)
+
+# ---- schema, records, persistence
+
+mutant(
+    "schema.py",
+    "return categories[1:] if len(categories) == 2 and",
+    "return categories[1:] if",
+    "a category of three is lost",
+    "tests/test_schema.py::test_matrix_follows_the_declarations",
+)
+mutant(
+    "schema.py",
+    "numbers = np.clip(numbers, *self.bounds)",
+    "numbers = np.asarray(numbers)",
+    "values beyond the declared bounds",
+    "tests/test_schema.py::test_matrix_follows_the_declarations",
+)
+mutant(
+    "schema.py",
+    "numbers[absent] = middle if",
+    "numbers[absent] = np.nanmean(numbers) if",
+    "missing numbers are filled with the mean of the records",
+    "tests/test_schema.py::test_matrix_follows_the_declarations",
+)
+mutant(
+    "schema.py",
+    "return (self.bounds, (0.0, 1.0))[: len(self.features)]",
+    "return (self.bounds, self.bounds)[: len(self.features)]",
+    "an indicator gets the bounds of its column",
+    "tests/test_schema.py::test_matrix_follows_the_declarations",
+)
+mutant(
+    "records.py",
+    "index[values == value] = place",
+    "index[values == value] = 0",
+    "every record is in the first group",
+    "tests/test_records.py::TestGroups::test_places_and_unknown_groups",
+)
+mutant(
+    "records.py",
+    "np.full(size, -1, dtype=np.int64)",
+    "np.zeros(size, dtype=np.int64)",
+    "an unknown group is the first one",
+    "tests/test_records.py::TestGroups::test_places_and_unknown_groups",
+)
+mutant(
+    "records.py",
+    "index = order[np.minimum(place, len(public) - 1)]",
+    "index = np.minimum(place, len(public) - 1)",
+    "labels in a declared order are mixed up",
+    "tests/test_records.py::TestClassList::test_declared_order_is_kept",
+)
+mutant(
+    "persistence.py",
+    "if hashlib.sha256(data).hexdigest() != digest:",
+    "if len(digest) != 64:",
+    "an altered array is read",
+    "tests/test_persistence.py::TestDamage::test_exchanged_arrays",
+)
+mutant(
+    "persistence.py",
+    "os.replace(temporary, target)",
+    "open(target, 'wb').write(open(temporary, 'rb').read())",
+    "a file is overwritten in place",
+    "tests/test_persistence.py::TestWriting::test_a_write_that_breaks_off_leaves_the_old_file",
+    "tests/test_persistence.py::TestWriting::test_exactly_the_path_and_nothing_beside_it",
+)
+mutant(
+    "conformal/base.py",
+    '"certificates": [c.to_dict() for c in self.certificates_],',
+    '"certificates": [self.certificates_[0].to_dict() for c in self.certificates_],',
+    "a saved file repeats the first level's certificate",
+    "tests/test_persistence.py::TestReturn::test_classifier",
+)
+
+# ---- budget store
+
+STORE = "tests/test_budget.py"
+mutant(
+    "budget.py",
+    'if [line.kind for line in known] != ["reserve"]:',
+    'if "commit" in [line.kind for line in known]:',
+    "a commit without a reservation",
+    f"{STORE}::test_a_commit_needs_its_reservation",
+)
+mutant(
+    "budget.py",
+    "for line in lines[1:]:\n        shares",
+    "for line in (x for x in lines[1:] if x.kind == 'commit'):\n        shares",
+    "reservations do not count until they are committed",
+    f"{STORE}::test_reservation_without_commit_stays_spent",
+)
+mutant(
+    "budget.py",
+    'self._require(lines, _ledger_of(lines).then(share), "the share does not fit")',
+    'self._require(lines, share, "the share does not fit")',
+    "each share is held against the whole budget",
+    f"{STORE}::test_too_large_a_share_is_refused_and_changes_nothing",
+)
+mutant(
+    "budget.py",
+    'connection.execute("BEGIN IMMEDIATE")',
+    'connection.execute("BEGIN")',
+    "two processes read before either writes",
+    f"{STORE}::test_processes_together_never_overspend",
+    f"{STORE}::test_lock_held_by_another_process",
+)
+mutant(
+    "budget.py",
+    "if not spent <= budget.epsilon:",
+    "if spent > 1.01 * budget.epsilon:",
+    "a store may be overspent by a hundredth",
+    f"{STORE}::test_a_store_is_never_overspent_by_a_hair",
+    f"{STORE}::test_processes_together_never_overspend",
+)
+mutant(
+    "budget.py",
+    "return Ledger(event.entries)",
+    "return Ledger(event.entries[:1])",
+    "only the first entry of a fit is written down",
+    f"{STORE}::test_a_fit_spends_from_the_store_what_its_ledger_says",
+)
+mutant(
+    "budget.py",
+    "or line.digest != line.expected_digest(previous):",
+    "or not line.digest:",
+    "digests are not checked",
+    f"{STORE}::test_a_line_changed_behind_its_back_is_noticed",
+)
+mutant(
+    "budget.py",
+    "_ledger_of(lines, without=reservation.identity).then(share)",
+    "share",
+    "a commit is held against the whole budget",
+    f"{STORE}::test_a_commit_counts_what_others_have_spent",
+)
+
+# ---- command line
+
+CLI, OPTIONS = "tests/test_cli.py", "tests/test_cli_options.py"
+FITTED = f"{OPTIONS}::test_every_option_of_fit_reaches_the_estimator"
+mutant(
+    "cli/work.py",
+    '"feature_bounds": schema.feature_bounds,',
+    '"feature_bounds": (X.min(axis=0), X.max(axis=0) + 1e-9),',
+    "the command line takes feature bounds from the table",
+    FITTED,
+)
+mutant(
+    "cli/work.py",
+    '"n_records": schema.n_records}',
+    '"n_records": len(X)}',
+    "the command line counts the records",
+    FITTED,
+)
+mutant(
+    "cli/work.py",
+    "PrivateConformalRegressor(y_bounds=schema.bounds, **shared)",
+    "PrivateConformalRegressor(y_bounds=(float(min(y)), float(max(y))), **shared)",
+    "the command line takes the target's range from the table",
+    f"{OPTIONS}::test_a_regression_takes_its_range_from_the_schema",
+)
+mutant(
+    "cli/work.py",
+    "classes=list(schema.classes or ()), **shared)",
+    "classes=sorted(set(y)), **shared)",
+    "the command line takes the labels from the table",
+    f"{OPTIONS}::test_every_option_of_fit_reaches_the_estimator",
+)
+mutant(
+    "cli/main.py",
+    "delta=given.delta,\n        confidence_level",
+    "delta=max(given.delta, 1e-5),\n        confidence_level",
+    "fit --delta below 1e-5 is ignored",
+    FITTED,
+)
+mutant(
+    "cli/main.py",
+    "epsilon=given.epsilon,\n        delta=given.delta,\n        confidence_level",
+    "epsilon=max(given.epsilon, 1.0),\n        delta=given.delta,\n        confidence_level",
+    "fit --epsilon below 1 is ignored",
+    FITTED,
+)
+mutant("cli/main.py", "guarantee=given.guarantee,", 'guarantee="auto",', "fit --guarantee is ignored", FITTED)
+mutant(
+    "cli/main.py",
+    "random_state=given.seed,",
+    "random_state=0,",
+    "fit is seeded although no seed was given",
+    f"{OPTIONS}::test_without_a_seed_a_fit_is_private",
+)
+mutant(
+    "cli/main.py",
+    "budget=store,\n",
+    "budget=None,\n",
+    "fit --budget is opened and not spent from",
+    f"{CLI}::test_budget_store_is_spent",
+)
+mutant(
+    "cli/main.py",
+    "levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]",
+    "levels = given.confidence[0]",
+    "fit --confidence keeps the first level",
+    FITTED,
+)
+mutant(
+    "cli/main.py",
+    "delta=given.delta,\n        alpha=round",
+    "alpha=round",
+    "plan --delta is ignored",
+    f"{OPTIONS}::test_every_option_of_plan_changes_the_plan",
+)
+mutant(
+    "cli/main.py",
+    "n_features=given.features,",
+    "",
+    "plan --features is ignored",
+    f"{OPTIONS}::test_every_option_of_plan_changes_the_plan",
+)
+mutant(
+    "cli/main.py",
+    "knowledge=given.knowledge, runs=given.runs, null=given.null)",
+    "runs=given.runs)",
+    "audit --knowledge and --null are ignored",
+    f"{OPTIONS}::test_every_option_of_audit_reaches_the_game",
+)
+mutant(
+    "cli/main.py",
+    "epsilon=given.epsilon, delta=given.delta, level=given.confidence)",
+    "epsilon=given.epsilon)",
+    "demo --delta and --confidence are ignored",
+    f"{OPTIONS}::test_every_option_of_demo_reaches_the_fit",
+)
+mutant(
+    "cli/main.py",
+    'level = told["evaluation"]["levels"][place]',
+    'level = told["evaluation"]["levels"][0]',
+    "every printed level has the first one's coverage",
+    f"{OPTIONS}::test_each_printed_level_has_its_own_numbers",
+)
+mutant(
+    "cli/main.py",
+    "BudgetStore.create(given.store, given.epsilon, given.delta",
+    "BudgetStore.create(given.store, given.epsilon, 1e-5",
+    "budget create --delta is ignored",
+    f"{OPTIONS}::test_a_new_store_has_the_budget_that_was_asked_for",
+)
+mutant(
+    "cli/tables.py",
+    "sep=_separator(path, separator),\n                dtype=str",
+    "sep=_separator(path, None),\n                dtype=str",
+    "--separator is used for the header only",
+    f"{OPTIONS}::test_the_separator_is_used_for_header_and_records",
+)
+mutant(
+    "cli/work.py",
+    'found[f"set_size{mark}"] = sets[:, :, place].sum(axis=1)',
+    'found[f"set_size{mark}"] = sets[:, :, 0].sum(axis=1)',
+    "every level's size is the first one's",
+    f"{OPTIONS}::test_predicted_columns_are_those_of_their_level",
+)
+
+# ---- torch
+
+TORCH = "tests/training/test_opacus.py"
+mutant(
+    "training/opacus.py",
+    "noise = set_noise(self.noise_multiplier) * self.clip_norm",
+    "noise = set_noise(self.noise_multiplier)",
+    "torch noise forgets the clip norm",
+    f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
+)
+mutant(
+    "training/opacus.py",
+    "released = gaussian_release(exact, noise, rng) if noise else exact",
+    "released = gaussian_release(exact, noise, rng) if noise and exact.ndim > 1 else exact",
+    "torch biases get no noise",
+    f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
+)
+mutant(
+    "training/opacus.py",
+    "device, self.sampling_rate * n, rng)",
+    "device, self.sampling_rate * len(rows), rng)",
+    "torch divides by the true number of records",
+    f"{TORCH}::test_every_record_is_clipped_and_the_normaliser_is_public",
+)
+mutant(
+    "training/opacus.py",
+    "return dpsgd_event(noise, self.sampling_rate, self.steps) if noise else non_private_event()",
+    "return dpsgd_event(noise, self.sampling_rate, self.steps)",
+    "torch without noise is not called non-private",
+    f"{TORCH}::test_same_updates_as_the_numpy_engine",
+)
+mutant(
+    "training/opacus.py",
+    "torch.stack(squares).sum(0).sqrt()",
+    "torch.stack(squares).max(0).values.sqrt()",
+    "torch clips each layer on its own",
+    f"{TORCH}::test_one_record_moves_the_sum_of_all_layers_by_at_most_the_clip_norm",
+)
+mutant(
+    "training/opacus.py",
+    "return dpsgd_event(noise, self.sampling_rate, self.steps) if",
+    "return dpsgd_event(noise, self.sampling_rate, 1) if",
+    "torch training costs one step",
+    f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
+)
+mutant(
+    "training/opacus.py",
+    "if self.sampling_rate == 1:\n",
+    "if self.sampling_rate >= 0.2:\n",
+    "torch trains on everybody and pays for samples",
+    f"{TORCH}::test_batches_are_sampled_at_the_rate_of_the_event",
+)
+mutant(
+    "training/opacus.py",
+    "for noise, rate, steps in history:",
+    "for noise, rate, steps in history[:1]:",
+    "an Opacus ledger keeps its first stretch only",
+    f"{TORCH}::test_from_opacus_keeps_the_ledger",
+)

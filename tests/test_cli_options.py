@@ -1,0 +1,202 @@
+"""Every option of the command line changes what it says it changes.
+
+Whoever writes a schema declares what is public; whoever types an option decides. A command that quietly takes something
+else, from a default or from the table, breaks a promise that no error message shows.
+"""
+
+import json
+import shlex
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpscp as dp
+from dpscp.cli import main
+from dpscp.report import evaluate
+from dpscp.schema import parse_schema
+
+# declared otherwise than the table looks: wider bounds, a label nobody has, a rounder number of records
+SCHEMA = """
+task = "classification"
+target = "bought"
+classes = ["yes", "no", "maybe"]
+n_records = 450
+
+[columns.age]
+type = "numeric"
+bounds = [0, 150]
+
+[columns.score]
+type = "numeric"
+bounds = [-50, 60]
+"""
+
+
+def people(n, seed):
+    rng = np.random.default_rng(seed)
+    age, score = rng.integers(18, 91, n), rng.normal(size=n).round(3)
+    bought = np.where(score + 0.3 * rng.normal(size=n) > 0, "yes", "no")
+    return pd.DataFrame({"age": age, "score": score, "bought": bought})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("options")
+    people(400, 0).to_csv(place / "people.csv", index=False)
+    people(400, 0).to_csv(place / "semicolons.csv", index=False, sep=";")
+    people(300, 1).to_csv(place / "new.csv", index=False)
+    (place / "people.toml").write_text(SCHEMA)
+    return place
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capsys):
+    """Run a command that succeeds; what it printed, read as JSON if it was asked for."""
+    monkeypatch.chdir(folder)
+
+    def call(line):
+        capsys.readouterr()
+        code = main(shlex.split(line))
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return json.loads(out) if "--json" in line else out
+
+    return call
+
+
+def test_every_option_of_fit_reaches_the_estimator(run, folder):
+    told = run(
+        "fit people.csv --schema people.toml --epsilon 0.7 --delta 1e-7 --confidence 0.5 0.6 --guarantee universal "
+        "--seed 3 -o all.dpscp --json"
+    )
+    model = dp.load(folder / "all.dpscp")
+    assert (model.epsilon, model.delta, model.random_state, model.guarantee) == (0.7, 1e-7, 3, "universal")
+    assert [c.target for c in model.certificates_] == [0.5, 0.6]
+    assert [c.guarantee for c in model.certificates_] == ["universal"] * 2
+    # the budget is used at the delta that was asked for, and not exceeded there
+    assert 0.99 * 0.7 <= model.ledger_.epsilon(1e-7) <= 0.7
+    assert model.ledger_.seeded
+    facts = model.ledger_.public_facts
+    assert facts["feature_bounds"] == ((0.0, -50.0), (150.0, 60.0))
+    assert facts["n_records"] == 450
+    assert model.classes_.tolist() == ["yes", "no", "maybe"]
+    assert "taken_from_data" not in facts
+    assert (told["budget_epsilon"], told["delta"], told["is_private"]) == (0.7, 1e-7, False)
+    assert len(told["certificates"]) == 2
+
+
+def test_without_a_seed_a_fit_is_private(run, folder):
+    told = run("fit people.csv --schema people.toml --epsilon 1 --confidence 0.5 -o private.dpscp --json")
+    assert told["is_private"]
+    assert dp.load(folder / "private.dpscp").ledger_.is_private
+
+
+def test_a_regression_takes_its_range_from_the_schema(run, folder):
+    text = SCHEMA.replace("classification", "regression").replace('"bought"', '"score"')
+    text = text.replace('classes = ["yes", "no", "maybe"]', "bounds = [-40, 41]")
+    text = text.replace("[columns.score]", "[columns.bought]").replace('"numeric"\nbounds = [-50, 60]', '"ignore"')
+    (folder / "scores.toml").write_text(text)
+    run("fit people.csv --schema scores.toml --epsilon 4 --confidence 0.5 --guarantee universal -o scores.dpscp")
+    model = dp.load(folder / "scores.dpscp")
+    assert tuple(model.y_bounds) == (-40, 41)
+    assert model.ledger_.public_facts["y_bounds"] == (-40, 41)
+    assert model.ledger_.public_facts["score_range"] == (0.0, 81.0)
+
+
+def test_the_separator_is_used_for_header_and_records(run, folder):
+    common = "--schema people.toml --epsilon 4 --guarantee universal --confidence 0.5 --seed 1 --json"
+    comma = run(f"fit people.csv {common} -o comma.dpscp")
+    semicolon = run(f"fit semicolons.csv {common} --separator ';' -o semicolon.dpscp")
+    assert comma["thresholds"] == semicolon["thresholds"]
+
+
+@pytest.fixture(scope="module")
+def three_levels(folder):
+    model = dp.PrivateConformalClassifier(
+        dp.training.DPSGD(steps=10, learning_rate=2.0),
+        epsilon=8.0,
+        confidence_level=[0.3, 0.5, 0.7],
+        guarantee="split",
+        classes=["yes", "no", "maybe"],
+        feature_bounds=parse_schema(SCHEMA).feature_bounds,
+        accountant="rdp",
+        random_state=0,
+    )
+    rows, labels = (parse_schema(SCHEMA).matrix(people(400, 0)), people(400, 0)["bought"])
+    model.fit(rows, labels)
+    model.ledger_ = model.ledger_.declare(schema=parse_schema(SCHEMA).to_dict())
+    model.save(folder / "three.dpscp")
+    rows = parse_schema(SCHEMA).matrix(people(300, 1))
+    evaluation = evaluate(model, rows, people(300, 1)["bought"].to_numpy())
+    assert len({level.coverage for level in evaluation.levels}) == 3  # they can be told apart
+    return model, rows, evaluation
+
+
+def test_each_printed_level_has_its_own_numbers(run, three_levels):
+    lines = [
+        x for x in run("report three.dpscp --evaluate new.csv -o three.html").splitlines() if x.startswith("coverage")
+    ]
+    assert len(lines) == 3
+    for line, level in zip(lines, three_levels[2].levels, strict=True):
+        assert f"{level.coverage:.1%}" in line
+        assert f"{level.mean_size:.3g} labels" in line
+
+
+def test_predicted_columns_are_those_of_their_level(run, folder, three_levels):
+    model, rows, _ = three_levels
+    run("predict three.dpscp new.csv -o three.csv")
+    table, sets = pd.read_csv(folder / "three.csv"), model.predict_set(rows)[1]
+    for place, level in enumerate((30, 50, 70)):
+        assert table[f"set_size_{level}"].tolist() == sets[:, :, place].sum(axis=1).tolist()
+        members = [model.classes_[row].tolist() for row in sets[:, :, place]]
+        assert [json.loads(text) for text in table[f"set_{level}"]] == members
+
+
+def test_the_title_of_a_report(run, folder, three_levels):
+    run("report three.dpscp -o titled.html --title 'An unusual title'")
+    assert "An unusual title" in (folder / "titled.html").read_text()
+
+
+def test_a_new_store_has_the_budget_that_was_asked_for(run):
+    told = run("budget create small.budget --epsilon 0.25 --delta 1e-8 --dataset mine --json")
+    assert (told["epsilon"], told["delta"]) == (0.25, 1e-8)
+    assert run("budget show small.budget --json")["delta"] == 1e-8
+
+
+def test_every_option_of_plan_changes_the_plan(run):
+    plain = run("plan --n 5000 --epsilon 1 --json")
+    for option in ("--delta 1e-8", "--confidence 0.8", "--classes 7", "--features 300", "--train-share 0.2"):
+        changed = run(f"plan --n 5000 --epsilon 1 {option} --json")
+        assert changed["rows"] != plain["rows"], option
+    told = run("plan --n 5000 --epsilon 1 --delta 1e-8 --confidence 0.8 --features 7 --json")
+    assert (told["delta"], told["alpha"], told["n_features"]) == (1e-8, 0.2, 7)
+    assert run("plan --n 5000 --epsilon 1 --regression --json")["task"] == "regression"
+
+
+def test_every_option_of_audit_reaches_the_game(run, monkeypatch):
+    asked = {}
+    honest = dp.audit
+
+    def listening(game, **options):
+        asked.update(game=game, **options)
+        return honest("training", runs=4)
+
+    monkeypatch.setattr(sys.modules["dpscp.audit"], "audit", listening)  # dpscp.audit itself is the function
+    run("audit pipeline --knowledge black-box --runs 12 --null")
+    assert asked == {"game": "pipeline", "knowledge": "black-box", "runs": 12, "null": True}
+
+
+def test_every_option_of_demo_reaches_the_fit(run, monkeypatch):
+    asked = {}
+
+    def listening(folder, **options):
+        asked.update(options, folder=str(folder))
+        return {"report": "x", "epsilon": 1.0, "delta": 1e-5, "budget_epsilon": 1.0, "is_private": True} | {
+            "certificates": []
+        }
+
+    monkeypatch.setattr("dpscp.cli.demo.run_demo", listening)
+    run("demo --folder there --epsilon 0.3 --delta 1e-9 --confidence 0.77")
+    assert asked == {"folder": "there", "epsilon": 0.3, "delta": 1e-9, "level": 0.77}

@@ -1,0 +1,293 @@
+"""The wires of a fit: which records go where, which noise is drawn, and what of it the ledger holds.
+
+The formulas have tests of their own. Here nothing is asked of a formula: spies look at what reaches a mechanism, a
+score and the sampler, and at what an event *contains*. A total within the budget says little: a release that is missing
+from the ledger makes it smaller.
+"""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel, calibrate
+from dpscp.guarantees import marginal_offset, universal_alpha
+from dpscp.privacy import ParallelDpEvent, dpsgd_event, epsilon_of, gaussian_event, noise
+from dpscp.privacy.accounting import tradeoff_of
+from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
+from dpscp.quantile import noisy_midpoint_quantile, private_quantile, rank_sensitivity
+from dpscp.training import DPSGD, FunctionModel, Trained
+
+DELTA = 1e-5
+QUICK = DPSGD(steps=10, learning_rate=1.0)
+FULL_DATA = ("universal", "corrected", "finite", "asymptotic")
+
+
+def labelled(n=600, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    X = rng.normal(size=(n, 4))
+    X[:, 0] += 3 * (y - 1)
+    return X, y
+
+
+def classifier(estimator=QUICK, **changes):
+    options = {"epsilon": 4.0, "delta": DELTA, "classes": [0, 1, 2], "accountant": "rdp", "random_state": 0}
+    return PrivateConformalClassifier(estimator, **options | changes)
+
+
+def regressor(estimator, **changes):
+    options = {"epsilon": 4.0, "delta": DELTA, "y_bounds": (-1, 1), "accountant": "rdp", "random_state": 0}
+    return PrivateConformalRegressor(estimator, **options | changes)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Every use of the integer sampler: its scale and the values it gave."""
+    honest, seen = noise.sample_discrete_gaussian, []
+
+    def listening(sigma, size, source):
+        values = honest(sigma, size, source)
+        seen.append((sigma, tuple(int(value) for value in values)))
+        return values
+
+    monkeypatch.setattr(noise, "sample_discrete_gaussian", listening)
+    return seen
+
+
+class Spy:
+    """A mechanism that keeps what it is given and whose model keeps what it is asked about."""
+
+    def __init__(self, task="classification"):
+        self.task = task
+        self.rows = self.targets = self.n_records = None
+        self.asked = []
+
+    @property
+    def event(self):
+        return gaussian_event(5.0)
+
+    def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
+        return self
+
+    def train(self, X, y, *, random_state=None, n_records=None):  # noqa: ARG002
+        self.rows, self.targets, self.n_records = np.array(X), np.array(y), n_records
+        classes = (0, 1, 2) if self.task == "classification" else None
+
+        def outputs(rows):
+            self.asked.append(np.array(rows))
+            return np.tile(rows[:, :1] / 100, (1, 3)) * [1, 2, 3] if classes else rows[:, 0] / 100
+
+        return Trained(FunctionModel(outputs, self.task, X.shape[1], classes), self.event, None)
+
+
+def ids(rows):
+    return Counter(np.asarray(rows)[:, 0].tolist())
+
+
+# ---- which records go where
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.5])
+def test_the_two_parts_share_no_record(fraction):
+    X, y = labelled()
+    spy = Spy()
+    classifier(spy, guarantee="split", calibration_fraction=fraction).fit(X, y)
+    trained, scored = ids(spy.rows), ids(np.concatenate(spy.asked))
+    assert not trained.keys() & scored.keys()
+    assert trained + scored == ids(X)  # each record once, in one of them
+    # a record is held out with this probability; six standard deviations
+    assert abs(scored.total() - fraction * len(X)) <= 6 * math.sqrt(fraction * (1 - fraction) * len(X))
+
+
+@pytest.mark.parametrize("guarantee", FULL_DATA)
+def test_without_a_held_out_part_every_record_trains_and_is_scored(guarantee):
+    X, y = labelled()
+    spy = Spy()
+    classifier(spy, guarantee=guarantee).fit(X, y)
+    assert ids(spy.rows) == ids(X)
+    assert set(ids(np.concatenate(spy.asked))) == set(ids(X))
+
+
+def test_each_group_counts_its_own_records_only():
+    """Two groups whose scores are all .1 and all .9: a threshold that saw the others would lie between."""
+    X = np.repeat([[0.1, 0.0], [0.9, 0.0]], 1500, axis=0)
+    model = PrivateModel.from_outputs(
+        lambda rows: rows[:, 0], spent=gaussian_event(50.0), task="regression", n_features=2
+    )
+    fitted = regressor(
+        model, guarantee="universal", groups=lambda X: (np.asarray(X)[:, 0] > 0.5).astype(int), group_values=[0, 1]
+    ).fit(X, np.zeros(len(X)))
+    assert fitted.threshold_[0, 0] < 0.2
+    assert fitted.threshold_[1, 0] > 0.85
+
+
+def test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records():
+    X = labelled(200)[0]
+    y = np.zeros(200)
+    y[:6] = [-5, -1.5, -1, 1, 1.5, 5]
+    spy = Spy("regression")
+    regressor(spy, guarantee="asymptotic", n_records=777).fit(X, y)
+    np.testing.assert_array_equal(spy.targets, np.clip(y, -1, 1))
+    assert spy.n_records == 777
+    regressor(spy, guarantee="split", n_records=777, calibration_fraction=0.4).fit(X, y)
+    assert spy.n_records == round(0.6 * 777)
+
+
+def test_declared_bounds_reach_an_own_mechanism():
+    X, y = labelled()
+    spy = Spy()
+    classifier(spy, guarantee="asymptotic", feature_bounds=(-2, 2)).fit(X, y)
+    np.testing.assert_allclose(spy.rows, np.clip(X, -2, 2) / 2)
+    classifier(spy, guarantee="asymptotic", feature_bound=1.5).fit(X, y)
+    lengths = np.linalg.norm(X, axis=1)
+    np.testing.assert_allclose(np.linalg.norm(spy.rows, axis=1), np.minimum(lengths, 1.5))
+
+
+def test_predictions_stay_in_the_declared_range():
+    X, y = labelled()
+    model = PrivateModel.from_outputs(
+        lambda rows: 100 * rows[:, 0], spent=gaussian_event(50.0), task="regression", n_features=4
+    )
+    fitted = regressor(model, guarantee="universal").fit(X, y - 1.0)
+    assert np.abs(fitted.predict(X)).max() == 1
+
+
+# ---- which noise is drawn
+
+
+@pytest.mark.parametrize("rank", ["centred", "linear", "ceil", "midpoint"])
+def test_the_noise_that_is_drawn_is_the_noise_of_the_event(drawn, rank):
+    """A scale two percent too small is out of a fast statistical test's sight, and not out of a spy's."""
+    scores, common = np.linspace(0, 1, 500), {"alpha": 0.1, "score_range": (0, 1), "count_noise": 17.3, "steps": 9}
+    if rank == "midpoint":
+        found, sensitivity = noisy_midpoint_quantile(scores, **common), 1.0
+    else:
+        found, sensitivity = private_quantile(scores, rank=rank, **common), float(rank_sensitivity(rank, 0.1))
+    ((event, count),) = possible_histories(found.event)[0].items()
+    assert [(sigma, len(values)) for sigma, values in drawn] == [(event.sigma, 9)]
+    assert count == 9
+    assert found.count_noise >= 17.3
+    assert event.sigma / event.sensitivity == pytest.approx(found.count_noise / sensitivity, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_each_search_draws_its_own_noise(drawn, seed):
+    """Groups cost the worst of them and not the sum because their noises are independent."""
+    classifier(guarantee="universal", groups="label", confidence_level=[0.7, 0.8], random_state=seed).fit(*labelled())
+    values = [v for _, v in drawn]
+    assert len(values) >= 3 * 2
+    assert len(set(values)) == len(values)
+
+
+def test_each_level_has_the_noise_of_its_own_sensitivity():
+    """Levels share the budget equally: the same ratio of noise to sensitivity, whatever the level."""
+    model = classifier(guarantee="split", confidence_level=[0.6, 0.7, 0.9]).fit(*labelled())
+    events = [e for h in possible_histories(model.ledger_.event) for e in h if isinstance(e, DiscreteGaussianDpEvent)]
+    assert len(events) == 3
+    ratios = [e.sigma / e.sensitivity for e in events]
+    np.testing.assert_allclose(ratios, ratios[0], rtol=1e-3)
+
+
+# ---- what the ledger holds
+
+
+def test_a_split_ledger_holds_every_level(drawn):
+    model = classifier(guarantee="split", confidence_level=[0.6, 0.7, 0.9]).fit(*labelled())
+    both = model.ledger_.event
+    assert isinstance(both, ParallelDpEvent)
+    training, calibration = both.events
+    assert training == QUICK.calibrated(4.0, DELTA, accountant="rdp").event
+    counted = Counter()
+    for sigma, values in drawn:
+        counted[sigma] += len(values)
+    (history,) = possible_histories(calibration)
+    held = Counter()
+    for event, count in history.items():
+        held[event.sigma] += count
+    assert held == counted
+    for part in (training, calibration):  # each may spend the whole budget, and does
+        assert 0.99 * 4.0 <= epsilon_of(part, DELTA, "rdp") <= 4.0
+
+
+@pytest.mark.parametrize("guarantee", FULL_DATA)
+def test_records_used_twice_count_twice(drawn, guarantee):
+    model = classifier(guarantee=guarantee, confidence_level=[0.7, 0.8]).fit(*labelled())
+    (history,) = possible_histories(model.ledger_.event)  # no disjoint parts: nothing was held out
+    (steps,) = (count for event, count in history.items() if not isinstance(event, DiscreteGaussianDpEvent))
+    assert steps == QUICK.steps
+    searched = sum(count for event, count in history.items() if isinstance(event, DiscreteGaussianDpEvent))
+    assert searched == sum(len(values) for _, values in drawn)
+    assert 0.99 * 4.0 <= model.ledger_.epsilon(DELTA, "rdp") <= 4.0
+
+
+def test_the_ledger_of_a_recipe_holds_all_its_releases():
+    """Features' scales, the target's scale, every step: three kinds of Gaussian releases in one event."""
+    X = np.random.default_rng(0).uniform(-1, 1, size=(800, 3))
+    model = regressor(None, guarantee="universal", feature_bounds=(-1, 1)).fit(X, X[:, 0])
+    training = model.ledger_.entries[0].event
+    (history,) = possible_histories(training)
+    assert sorted(history.values()) == [1, 1, model.ledger_.public_facts["training_steps"]]
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_every_public_choice_reaches_the_ledger(accountant):
+    X, y = labelled()
+    choices = {"accountant": accountant, "delta": 1e-7, "train_share": 0.3, "feature_bounds": (-5.0, 6.5)}
+    model = classifier(guarantee="universal", **choices).fit(X, y)
+    assert 0.99 * 4.0 <= model.ledger_.epsilon(1e-7, accountant) <= 4.0
+    assert 0.97 * 1.2 <= epsilon_of(model.ledger_.entries[0].event, 1e-7, accountant) <= 1.2
+    assert model.ledger_.public_facts["feature_bounds"] == (-5.0, 6.5)
+    held_out = classifier(guarantee="split", calibration_fraction=0.35, accountant=accountant).fit(X, y)
+    assert held_out.ledger_.public_facts["calibration_fraction"] == 0.35
+    for part in held_out.ledger_.event.events:
+        assert 0.99 * 4.0 <= epsilon_of(part, DELTA, accountant) <= 4.0
+
+
+def test_the_score_range_is_public():
+    X, y = labelled()
+    assert classifier(guarantee="universal").fit(X, y).ledger_.public_facts["score_range"] == (0.0, 1.0)
+    reg = regressor(Spy("regression"), guarantee="asymptotic", y_bounds=(-3, 5)).fit(X, y)
+    assert reg.ledger_.public_facts["score_range"] == (0.0, 8.0)
+
+
+# ---- what the certificate holds
+
+
+def test_each_certificate_holds_its_own_numbers():
+    model = classifier(guarantee="split", confidence_level=[0.6, 0.9]).fit(*labelled())
+    low, high = (c.terms for c in model.certificates_)
+    assert low["inner_level"] == pytest.approx(0.6, abs=1e-5)
+    assert high["inner_level"] == pytest.approx(0.9, abs=1e-5)
+    assert high["count_noise"] / low["count_noise"] == pytest.approx(0.9 / 0.6, rel=1e-3)
+
+
+def test_groups_are_corrected_for_any_size():
+    """A group may hold any number of records, none included, so its offset is that of the smallest."""
+    terms = classifier(guarantee="universal", groups="label").fit(*labelled(3000)).certificate_.terms
+    offset = marginal_offset(0, 1 - terms["inner_level"], terms["count_noise"], terms["steps"])
+    assert terms["noise_offset"] >= offset > marginal_offset(3000, 0.1, terms["count_noise"], terms["steps"])
+
+
+def test_the_inner_level_uses_the_direction_of_result_b():
+    sampled = dpsgd_event(0.8, 0.05, 40)
+    scores = np.random.default_rng(0).uniform(size=4000)
+    found = calibrate(scores, training=sampled, epsilon=8.0, delta=DELTA, score_range=(0, 1), accountant="rdp")
+    levels = {d: universal_alpha(0.1, tradeoff_of(sampled, direction=d)) for d in ("add", "remove")}
+    assert abs(levels["add"] - levels["remove"]) > 1e-4  # the two can be told apart here
+    assert found.quantile.alpha == pytest.approx(levels["add"], abs=2e-6)
+
+
+def test_a_corrected_regression_uses_its_correction():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(400, 4))
+    y = np.clip(X.mean(axis=1) + 0.2 * rng.normal(size=400), -1, 1)
+    mechanism = DPSGD(loss="huber", steps=30, learning_rate=4.0)
+    with pytest.warns(GuaranteeWarning):  # nothing is proven at such an epsilon
+        corrected, plain = (
+            regressor(mechanism, guarantee=g, epsilon=30.0, feature_bound=2.0).fit(X, y)
+            for g in ("corrected", "asymptotic")
+        )
+    np.testing.assert_array_equal(corrected.predict(X), plain.predict(X))
+    assert corrected.threshold_[0] > plain.threshold_[0]

@@ -1,0 +1,232 @@
+"""Everything that private training learns from records leaves through a release that its event holds.
+
+The strongest test of a wire is to cut it: with every noisy release replaced by numbers of its own, two data sets must
+give the very same result. What still differs came another way, without noise and without an entry in the ledger.
+"""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from dpscp.privacy import gaussian_event
+from dpscp.privacy.events import possible_histories
+from dpscp.training import (
+    DPSGD,
+    ObjectivePerturbation,
+    OutputPerturbation,
+    Preprocessed,
+    PrivateCentring,
+    PrivateStandardize,
+    PublicBounds,
+    SufficientStatistics,
+    Trained,
+    UnitNorm,
+)
+from dpscp.training import perturbation as perturbation_module
+from dpscp.training.networks import DenseModel, Loss, Network
+from dpscp.training.objective_privacy import dominating_mu
+from dpscp.training.perturbation import SOLVER_SHARE, TRACE_NOISE
+from dpscp.training.private_target import PrivateTarget
+from dpscp.training.release import gaussian_release
+from dpscp.training.whitening import PrivateWhitening
+
+
+def replace_releases(monkeypatch, release):
+    """Put ``release`` in the place of ``gaussian_release`` wherever the package holds it."""
+    holders = [
+        m for name, m in list(sys.modules.items()) if name.startswith("dpscp.") and "gaussian_release" in vars(m)
+    ]
+    assert len(holders) >= 5
+    for module in holders:
+        monkeypatch.setattr(module, "gaussian_release", release)
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """Releases say nothing of what they are asked about."""
+
+    def numbers_of_its_own(exact, noise_std, rng):
+        size = np.shape(exact)
+        return noise_std * np.random.default_rng(sum(size)).normal(size=size)
+
+    replace_releases(monkeypatch, numbers_of_its_own)
+
+
+@pytest.fixture
+def released(monkeypatch):
+    """The standard deviation of every release."""
+    seen = []
+
+    def listening(exact, noise_std, rng):
+        seen.append(noise_std)
+        return gaussian_release(exact, noise_std, rng)
+
+    replace_releases(monkeypatch, listening)
+    return seen
+
+
+def data_sets(d=3):
+    """Two that have nothing in common, their sizes included."""
+    rng = np.random.default_rng(0)
+    small, large = rng.uniform(0, 0.4, size=(30, d)), rng.uniform(-2, -1, size=(80, d))
+    return (small, small[:, 0]), (large, np.sign(large[:, 1] + 1.5))
+
+
+class Inner:
+    """A mechanism that keeps what it sees and releases a model that depends on nothing."""
+
+    noise_multiplier = 5.0
+
+    def __init__(self):
+        self.rows = self.targets = self.n_records = None
+
+    @property
+    def event(self):
+        return gaussian_event(5.0)
+
+    def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
+        return self
+
+    def train(self, X, y, *, random_state=None, n_records=None):  # noqa: ARG002
+        self.rows, self.targets, self.n_records = np.array(X), np.array(y), n_records
+        network = Network((X.shape[1], 1))
+        parameters = np.linspace(-1, 1, network.n_parameters)
+        return Trained(DenseModel(network, Loss("squared"), parameters), self.event, None)
+
+
+PRIVATE_STEPS = [
+    PrivateCentring(noise_multiplier=3.0),
+    PrivateStandardize(-3.0, 3.0, noise_multiplier=3.0),
+    PrivateWhitening(noise_multiplier=3.0),
+]
+
+
+@pytest.mark.parametrize("step", PRIVATE_STEPS, ids=lambda s: type(s).__name__)
+def test_nothing_of_the_records_passes_a_step_but_through_its_release(step, cut):
+    one, two = (step.fit(X, n_records=50, rng=np.random.default_rng(0)) for X, _ in data_sets())
+    assert one.config() == two.config()
+    assert one.arrays().keys() == two.arrays().keys()
+    for name, array in one.arrays().items():
+        np.testing.assert_array_equal(array, two.arrays()[name])
+
+
+@pytest.mark.parametrize("step", PRIVATE_STEPS, ids=lambda s: type(s).__name__)
+def test_a_step_does_depend_on_the_records_through_its_release(step):
+    one, two = (step.fit(X, n_records=50, rng=np.random.default_rng(0)) for X, _ in data_sets())
+    assert any(not np.array_equal(array, two.arrays()[name]) for name, array in one.arrays().items())
+
+
+MECHANISMS = [
+    PrivateTarget(Inner(), (-3.0, 3.0), noise_multiplier=3.0),
+    # so much noise and so few records that bringing the moments back to their public length acts
+    SufficientStatistics(1.0, (-3.0, 3.0), noise_multiplier=50.0),
+    OutputPerturbation("huber", y_bounds=(-3.0, 3.0), noise_multiplier=3.0),
+    ObjectivePerturbation("huber", y_bounds=(-3.0, 3.0), noise_multiplier=3.0),
+]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: type(m).__name__)
+def test_nothing_of_the_records_passes_a_mechanism_but_through_its_release(mechanism, cut):
+    one, two = (mechanism.train(X, y, random_state=0, n_records=3) for X, y in data_sets())
+    np.testing.assert_array_equal(one.model.arrays()["parameters"], two.model.arrays()["parameters"])
+    assert one.model.config() == two.model.config()
+    assert one.event == two.event
+    assert one.stability == two.stability
+    assert one.public_facts == two.public_facts
+
+
+def test_every_private_part_is_in_the_event():
+    steps = (
+        UnitNorm(),
+        PrivateCentring(noise_multiplier=11.0),
+        PrivateStandardize(-1.0, 1.0, noise_multiplier=12.0),
+        PrivateWhitening(noise_multiplier=13.0),
+    )
+    inner = Preprocessed(steps, DPSGD(loss="huber", steps=4, noise_multiplier=14.0))
+    mechanism = PrivateTarget(inner, (-1.0, 1.0), noise_multiplier=15.0)
+    expected = {gaussian_event(noise): 4 if noise == 14.0 else 1 for noise in (11.0, 12.0, 13.0, 14.0, 15.0)}
+    X, y = data_sets()[0]
+    for event in (mechanism.event, mechanism.train(X, y, random_state=0, n_records=30).event):
+        assert possible_histories(event) == [expected]
+
+
+def test_the_public_number_of_records_reaches_every_step():
+    counted = []
+
+    class Counting(PrivateCentring):
+        def fit(self, X, *, n_records, rng):
+            counted.append(n_records)
+            return super().fit(X, n_records=n_records, rng=rng)
+
+    (X, y), _ = data_sets()
+    step, inner = Counting(noise_multiplier=3.0), Inner()
+    Preprocessed((step, step), inner).train(X, y, random_state=0, n_records=777)
+    assert [*counted, inner.n_records] == [777, 777, 777]
+    PrivateTarget(inner, noise_multiplier=3.0).train(X, y, random_state=0, n_records=778)
+    assert inner.n_records == 778
+
+
+def test_training_sees_what_prediction_sees():
+    (X, y), _ = data_sets()
+    inner = Inner()
+    steps = (PublicBounds(0.1, 0.3), PrivateCentring(noise_multiplier=9.0))
+    trained = Preprocessed(steps, inner).train(X, y, random_state=0, n_records=30)
+    np.testing.assert_array_equal(inner.rows, trained.model.transform(X))
+    assert not np.allclose(inner.rows, X)
+
+
+# ---- scales
+
+
+def test_the_scale_that_is_asked_for_reaches_the_generator():
+    class Listening:
+        def normal(self, loc, scale, size):
+            asked.append((loc, scale, size))
+            return np.zeros(size)
+
+    asked = []
+    gaussian_release(np.ones((2, 3)), 0.7, Listening())
+    assert asked == [(0.0, 0.7, (2, 3))]
+
+
+def test_perturbation_pays_for_the_tolerance_of_its_solver(released):
+    (X, y), _ = data_sets()
+    OutputPerturbation("logistic", regularisation=0.1, noise_multiplier=3.0, classes=(0, 1)).train(
+        X, (y > 0.2).astype(int), random_state=0, n_records=40
+    )
+    gradient, strength = math.sqrt(2.0), 0.1 * 40  # a row of norm 1 and its bias coordinate
+    assert released == [pytest.approx(3.0 * gradient * (1 + 2 * SOLVER_SHARE) / strength, rel=1e-9)]
+
+
+def test_objective_perturbation_draws_the_scales_of_its_event(released, monkeypatch):
+    class Listening:
+        def normal(self, loc, scale, size):
+            linear.append(scale)
+            return np.random.default_rng(0).normal(loc, scale, size)
+
+    linear = []
+    monkeypatch.setattr(perturbation_module, "secure_generator", lambda _: Listening())
+    (X, y), _ = data_sets()
+    mechanism = ObjectivePerturbation("logistic", penalty=20.0, noise_multiplier=3.0, classes=(0, 1))
+    mechanism.train(X, (y > 0.2).astype(int), random_state=0, n_records=40)
+    gradient = math.sqrt(2.0)
+    # the linear term, and the trace of noise that covers the solver's tolerance, both ways
+    trace = TRACE_NOISE * 3.0 * 2 * SOLVER_SHARE * gradient / 20.0
+    assert linear == [pytest.approx(3.0 * gradient), pytest.approx(trace)]
+    assert released == [pytest.approx(trace)]
+    mu = math.hypot(dominating_mu(mechanism._privacy_loss(1 / 3.0)), 1 / (TRACE_NOISE * 3.0))
+    assert mechanism.event == gaussian_event(1 / mu)
+
+
+def test_the_jacobian_is_paid_for():
+    penalty = 20.0
+    squared = ObjectivePerturbation("squared", penalty=penalty, y_bounds=(0, 1))._privacy_loss(0.5)
+    expansion = 2.0 / penalty  # smoothness 1 at rows of squared norm 2, bias included
+    assert squared.expansion == pytest.approx(expansion)
+    assert squared.log_determinant == pytest.approx(math.log1p(expansion))
+    assert not squared.one_sided  # the sign of a residual is not known
+    two = ObjectivePerturbation("logistic", penalty=penalty, classes=(0, 1))._privacy_loss(0.5)
+    assert two.log_determinant == pytest.approx(math.log1p(0.25 * expansion))
+    assert two.one_sided
