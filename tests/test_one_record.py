@@ -288,10 +288,12 @@ class TestGroupFunctionsThatLookAtTheTable:
         )
         assert "privacy" in GROUP_FUNCTION
         assert model.ledger_.public_facts["assumed"] == (GROUP_FUNCTION,)
+        assert dp.Ledger.from_json(model.ledger_.to_json()).assumptions == (GROUP_FUNCTION,)
         assert f"assumed: {GROUP_FUNCTION}" in model.ledger_.summary(1e-5)
         assert GROUP_FUNCTION in model.certificate_.assumptions
         plain = classifier(STABLE, guarantee="split").fit(X, y)
         assert "assumed" not in plain.ledger_.public_facts
+        assert plain.ledger_.assumptions == ()
 
 
 # ---- scores of the caller

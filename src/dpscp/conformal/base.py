@@ -67,8 +67,7 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
             spent = Ledger((), _declared_facts(trained, request, strategy), seeded=seed is not None)
             spent = strategy.enter(spent, trained)
             trusted = self._trusted_functions()
-            if trusted:
-                spent = spent.declare(assumed=[*spent.public_facts.get("assumed", ()), *trusted])
+            spent = spent.assume(*trusted)
             scored = [g[in_calibration] for g in (rows, targets, groups)]
             scores, extra = self._scores(trained, scored[0], scored[1], strategy)
             if strategy.guarantee == "stability" and trained.stability is not None:

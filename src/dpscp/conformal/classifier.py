@@ -210,7 +210,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
     def _label_scores(self, probabilities: NDArray[Any], *, thorough: bool = False) -> NDArray[Any]:
         """Every label's score; infinite where the model or the caller's score gives no number."""
         if not callable(self.conformity_score):
-            if OWN_SCORE in self._assumed():
+            # while a fit is running there is no ledger yet
+            if self.__sklearn_is_fitted__() and OWN_SCORE in self.ledger_.assumptions:
                 raise ValueError(
                     "conformity_score must be the function that the thresholds were found with; set it after loading"
                 )
@@ -225,10 +226,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
                 thorough=thorough,
             )
         return scores
-
-    def _assumed(self) -> tuple[str, ...]:
-        """What the fit assumed of functions of the caller; nothing while it is still running."""
-        return tuple(self.ledger_.public_facts.get("assumed", ())) if self.__sklearn_is_fitted__() else ()
 
     def _own_scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
         assert callable(self.conformity_score)

@@ -22,6 +22,7 @@ __all__ = ["Budget", "Entry", "Ledger"]
 
 _FORMAT = "dpscp-ledger"
 _VERSION = 1
+_ASSUMED = "assumed"
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,16 @@ class Ledger:
         """A new ledger with more public facts (plain JSON values)."""
         json.dumps(facts)
         return replace(self, public_facts={**self.public_facts, **facts})
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the privacy of these steps assumes about code of the caller; kept among the public facts."""
+        texts = self.public_facts.get(_ASSUMED, ())
+        return tuple(map(str, texts)) if isinstance(texts, tuple) else (str(texts),)
+
+    def assume(self, *texts: str) -> "Ledger":
+        """A new ledger with more assumptions of its privacy."""
+        return self.declare(**{_ASSUMED: [*self.assumptions, *texts]}) if texts else self
 
     def mark_seeded(self) -> "Ledger":
         """A new ledger that says its noise came from a seed."""
@@ -182,10 +193,10 @@ class Ledger:
             lines.append(f"NOT private because of: {', '.join(self.non_private_stages)}")
         if self.seeded:
             lines.append("NOT private: the noise came from a seed")
-        public = {k: v for k, v in self.public_facts.items() if k != "assumed"}
+        public = {k: v for k, v in self.public_facts.items() if k != _ASSUMED}
         if public:
             lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in public.items()))
-        lines += [f"assumed: {assumption}" for assumption in self.public_facts.get("assumed", ())]
+        lines += [f"assumed: {assumption}" for assumption in self.assumptions]
         return "\n".join(lines)
 
     def remaining(self, budget: Budget, accountant: str = "pld") -> float:
