@@ -25,7 +25,7 @@ from dpscp.training import (
     Trained,
     corrected_outputs,
 )
-from dpscp.training.mechanism import Needs, configured, paid_event
+from dpscp.training.mechanism import Needs, configured, paid_event, rehearsal
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
 from dpscp.training.scaling import ScaledTarget, ScaledTargetModel
@@ -180,7 +180,20 @@ def _mechanism(
         mechanism = mechanism.calibrated(epsilon, request.budget.delta, accountant=request.accountant)
     # a mechanism that came with its noise may be over the budget: better known before it has seen a record
     request.budget.require(Ledger().add("training", paid_event(mechanism)), request.accountant)
+    _rehearse(request, mechanism)
     return mechanism, facts
+
+
+def _rehearse(request: Request, mechanism: Mechanism) -> None:
+    """Try code of the caller's own on made-up records: what fails there fails before any budget is reserved."""
+    seen = rehearsal(mechanism, (request.n_features,))
+    if seen is None:
+        return
+    if seen.task != request.task:
+        raise ValueError(f"estimator must train a {request.task} model, this one trains a {seen.task} model")
+    if request.task == "regression" and seen.n_outputs != (2 if request.quantile_pair else 1):
+        needs = "a pair of quantiles" if request.quantile_pair else "one output"
+        raise ValueError(f"this conformity_score needs a model with {needs}, this one has {seen.n_outputs}")
 
 
 def _own_mechanism(request: Request) -> Mechanism:

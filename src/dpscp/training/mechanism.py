@@ -27,11 +27,14 @@ __all__ = [
     "Mechanism",
     "Model",
     "Needs",
+    "Rehearsal",
+    "Rehearsed",
     "Trained",
     "Trajectory",
     "Tunable",
     "configured",
     "paid_event",
+    "rehearsal",
     "set_noise",
     "shift_bound",
 ]
@@ -176,6 +179,27 @@ class Bounded(Protocol):
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> "Stability | None":
         """The shift bound under shared noise; None where none is proven."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a run on made-up records showed: "classification" or "regression", and how many outputs a record has."""
+
+    task: str
+    n_outputs: int
+
+
+@runtime_checkable
+class Rehearsed(Protocol):
+    """A mechanism around code of the caller's own, which is tried on made-up records before real ones are used."""
+
+    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
+        """Run on made-up records of this shape; ValueError says what is wrong, None that there was nothing to try."""
+
+
+def rehearsal(mechanism: Mechanism, input_shape: tuple[int, ...]) -> Rehearsal | None:
+    """The mechanism's rehearsal; None where it runs no code but this package's."""
+    return mechanism.rehearse(input_shape) if isinstance(mechanism, Rehearsed) else None
 
 
 def configured(mechanism: Mechanism, needs: Needs) -> Mechanism:

@@ -1,4 +1,4 @@
-"""Private training of any torch module, with per-record gradients by Opacus. The only file that imports torch.
+"""Private training of any torch module, with per-record gradients by Opacus.
 
 What Opacus does here: it checks the module (``ModuleValidator``) and computes per-record gradients
 (``GradSampleModule``). What it does not do: Opacus' DataLoader derives its sampling rate and its normaliser
@@ -9,13 +9,16 @@ noise come from ``dpscp.privacy.secure_generator``, noisy sums are rounded to th
 batch takes a noisy step like any other. torch's own generator is still used by layers that draw for
 themselves (dropout), which privacy does not depend on.
 
+Floating point. A clipped gradient is cut towards zero to a public grid of clip_norm / 2**32, so its norm never
+grows, and the integers are added exactly: in whatever order and parts a batch is summed, a record moves the sum by
+at most clip_norm. What is left is said in docs/decisions.md.
+
 torch and Opacus are imported when a mechanism is made, not when this module is: ``pip install dpscp[torch]``.
 """
 
 import copy
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,9 +30,21 @@ from dpscp._checks import check_choice, check_count, check_fraction, check_nonne
 from dpscp.privacy import Ledger, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training.descent import poisson_batches
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
-from dpscp.training.mechanism import Needs, Trained, paid_event, set_noise
+from dpscp.training.mechanism import Needs, Rehearsal, Trained, paid_event, set_noise
 from dpscp.training.private_model import softmax
 from dpscp.training.release import gaussian_release, warn_large_delta
+from dpscp.training.torch_modules import (
+    check_unchanged,
+    gradient_rows,
+    load_opacus,
+    load_torch,
+    private_copy,
+    refuse_unknown_buffers,
+    rehearse,
+    released_copy,
+    state_of,
+    without_opacus_hooks,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -37,28 +52,13 @@ if TYPE_CHECKING:
 __all__ = ["OpacusTraining", "TorchModel", "ledger_of_engine", "torch_model"]
 
 LOSSES = ("cross_entropy", "squared", "huber")
-_EXTRA = "training a torch module needs torch and Opacus, which are an optional extra: pip install 'dpscp[torch]'"
 _ROWS_PER_FORWARD = 4096
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(_EXTRA) from error
-    return torch
-
-
-def _opacus() -> tuple[Any, Any]:
-    _torch()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # importing Opacus warns about its own internals
-            from opacus.grad_sample import GradSampleModule
-            from opacus.validators import ModuleValidator
-    except ImportError as error:
-        raise ImportError(_EXTRA) from error
-    return GradSampleModule, ModuleValidator
+# Clipped gradients are integers in units of clip_norm / _UNITS; sums of _MOST_RECORDS of them fit in 64 bits.
+_UNITS = 2**32
+_MOST_RECORDS = 2**30
+# The noise is scaled for this much more than clip_norm, relatively: torch may compute the last bits of a record's
+# gradient differently in another batch.
+_KERNEL_SLACK = 1e-4
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,13 @@ class OpacusTraining:
     noise are always drawn by this package. physical_batch : records whose gradients are held at once;
     memory only, the result is the same.
 
-    A module that mixes records without a layer Opacus knows (a hand-written batch mean) cannot be detected.
+    Refused, before any record is used: layers that mix records or keep statistics of them, unless they are
+    frozen and in evaluation mode, where they stay; and, on made-up rows, a module or loss whose gradient of a
+    record is not that of the record alone (tokens folded into the batch, attention or means over the batch), that
+    changes its buffers, or has another number of outputs than classes. Refused after training: a buffer or a
+    frozen parameter that differs from its start. Assumed: the module and the loss are functions of their inputs,
+    parameters and buffers; Python state of their own (a memory of earlier batches) is not seen, and neither is
+    code that mixes records only on rows unlike the made-up ones.
 
     Paper: Algorithm 3 [alg:dp-sgd], with the fixed normaliser of Theory: section 1.6
     """
@@ -99,10 +105,8 @@ class OpacusTraining:
     budget: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        torch = _torch()
-        _, validator = _opacus()
-        if not isinstance(self.module, torch.nn.Module):
-            raise TypeError(f"module must be a torch.nn.Module, got {type(self.module).__name__}")
+        grad_sample_module, validator = load_opacus()
+        module = private_copy(self.module)
         if not callable(self.loss):
             check_choice("loss", self.loss, LOSSES)
         check_fraction("sampling_rate", self.sampling_rate)
@@ -117,12 +121,11 @@ class OpacusTraining:
         check_choice("optimizer", self.optimizer, ("sgd", "adam"))
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, "cross_entropy"))
-        module = copy.deepcopy(self.module).train()
-        reasons = validator.validate(module, strict=False)
+            if self.loss in ("squared", "huber"):
+                raise ValueError(f"loss={self.loss!r} is for regression: classes must be None, or loss 'cross_entropy'")
+        reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
         if reasons:
             raise ValueError("Opacus refuses this module: " + "; ".join(str(reason) for reason in reasons))
-        if not any(p.requires_grad for p in module.parameters()):
-            raise ValueError("module has no parameter that requires a gradient: there is nothing to train")
 
     @property
     def task(self) -> str:
@@ -150,11 +153,19 @@ class OpacusTraining:
         noise = noise_multiplier(epsilon, delta, self.sampling_rate, self.steps, accountant=accountant)
         return replace(self, noise_multiplier=noise, budget=(float(epsilon), float(delta)))
 
+    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal:
+        """Run the module on made-up records of this shape before any real one is used.
+
+        ValueError for a module that fails, mixes records, changes its own state, or has another number of outputs than
+        ``classes``. ``train`` does this first; an estimator does it before it reserves any budget.
+        """
+        return Rehearsal(self.task, self._rehearse(input_shape, self.classes))
+
     def train(
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Train a copy of the module privately; the cost is ``event``, whatever the records are."""
-        event, torch = paid_event(self), _torch()
+        event, torch = paid_event(self), load_torch()
         rows = _inputs(X)
         n = check_count("n_records", len(rows) if n_records is None else n_records)
         warn_large_delta(self.budget, n)
@@ -169,6 +180,9 @@ class OpacusTraining:
             target = torch.from_numpy(real_targets(y, "float32"))
         if len(target) != len(rows):
             raise ValueError("X and y must hold the same number of records")
+        if len(rows) > _MOST_RECORDS:
+            raise ValueError(f"X must hold at most {_MOST_RECORDS} records: exact sums of more do not fit in 64 bits")
+        self._rehearse(rows.shape[1:], classes)
         device = torch.device(self.device)
         rng = secure_generator(random_state)
         trained = self._descend(torch.from_numpy(rows), target, device, self.sampling_rate * n, rng)
@@ -190,12 +204,24 @@ class OpacusTraining:
             facts["seeded"] = True
         return Trained(TorchModel(trained, rows.shape[1:], classes, self.device), event, None, facts)
 
+    def _rehearse(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> int:
+        torch = load_torch()
+
+        def target(count: int, dtype: Any) -> Any:
+            numbers = torch.arange(count)
+            return numbers.to(dtype) if classes is None else numbers % len(classes)
+
+        module = private_copy(self.module)
+        n_outputs = None if classes is None else len(classes)
+        return rehearse(module, input_shape, target, self._losses, device=self.device, n_outputs=n_outputs)
+
     def _descend(
         self, rows: Any, target: Any, device: Any, normaliser: float, rng: np.random.Generator
     ) -> "torch.nn.Module":
-        torch = _torch()
-        grad_sample_module, _ = _opacus()
-        inner = copy.deepcopy(self.module).to(device).train()
+        torch = load_torch()
+        grad_sample_module, _ = load_opacus()
+        inner = private_copy(self.module).to(device)
+        start = state_of(inner)
         # loss_reduction="sum": gradients of the summed loss are the records' own gradients, unscaled
         module = grad_sample_module(inner, loss_reduction="sum")
         trainable = [p for p in module.parameters() if p.requires_grad]
@@ -203,23 +229,21 @@ class OpacusTraining:
             optimizer = torch.optim.Adam(trainable, lr=self.learning_rate)
         else:
             optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
-        noise = set_noise(self.noise_multiplier) * self.clip_norm
+        noise = set_noise(self.noise_multiplier) * (1 + _KERNEL_SLACK)  # in clip norms
         for batch in self._batches(len(rows), rng):
-            sums = [torch.zeros_like(p) for p in trainable]
-            for start in range(0, len(batch), self.physical_batch):
-                part = torch.from_numpy(batch[start : start + self.physical_batch])
-                self._add_clipped(module, trainable, rows[part].to(device), target[part].to(device), sums)
+            sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in trainable]
+            for begin in range(0, len(batch), self.physical_batch):
+                part = torch.from_numpy(batch[begin : begin + self.physical_batch])
+                samples = gradient_rows(module, self._losses, rows[part].to(device), target[part].to(device))
+                add_clipped(samples, self.clip_norm, sums)
             for parameter, total in zip(trainable, sums, strict=True):
-                exact = total.detach().cpu().numpy()
+                exact = total.cpu().numpy() / _UNITS  # in clip norms
                 released = gaussian_release(exact, noise, rng) if noise else exact
-                gradient = torch.from_numpy(np.asarray(released / normaliser))
+                gradient = torch.from_numpy(np.asarray(released * (self.clip_norm / normaliser)))
                 parameter.grad = gradient.to(device=parameter.device, dtype=parameter.dtype)
             optimizer.step()
-        module.remove_hooks()
-        for parameter in inner.parameters():
-            parameter.grad = None
-            parameter.grad_sample = None
-        return inner.eval()
+        check_unchanged(start, inner)
+        return released_copy(private_copy(self.module).to(device), inner)
 
     def _batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         if self.sampling_rate == 1:
@@ -230,37 +254,10 @@ class OpacusTraining:
         for _ in range(self.steps):
             yield next(source)
 
-    def _add_clipped(self, module: Any, trainable: list[Any], rows: Any, target: Any, sums: list[Any]) -> None:
-        """Add the clipped gradients of these records to ``sums``; each contributes at most clip_norm."""
-        torch = _torch()
-        losses = self._losses(module(rows), target)
-        if losses.shape != (len(rows),):
-            raise ValueError("loss must return one number a record")
-        module.zero_grad(set_to_none=True)
-        for parameter in trainable:
-            parameter.grad_sample = None
-        with warnings.catch_warnings():
-            # torch says this of Opacus' own hooks on the first layer; nothing in it concerns a caller
-            warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            losses.sum().backward()
-        with torch.no_grad():
-            samples = [p.grad_sample for p in trainable]
-            squares = [s.flatten(1).double().square().sum(1) for s in samples if s is not None]
-            norms = torch.stack(squares).sum(0).sqrt()
-            # a hair below the bound, so that rounding of the float32 sum cannot lift a record above it; a record whose
-            # gradient is not finite contributes nothing
-            factors = (self.clip_norm * (1 - 1e-6) / norms.clamp(min=1e-12)).clamp(max=1.0)
-            finite = torch.isfinite(norms)
-            factors = torch.where(finite, factors, torch.zeros_like(factors))
-            for total, sample in zip(sums, samples, strict=True):
-                if sample is not None:
-                    kept = sample if bool(finite.all()) else torch.nan_to_num(sample, 0.0, 0.0, 0.0)
-                    total += torch.einsum("i,i...->...", factors.to(sample.dtype), kept)
-
     def _losses(self, outputs: Any, target: Any) -> Any:
         if callable(self.loss):
             return self.loss(outputs, target)
-        functional = _torch().nn.functional
+        functional = load_torch().nn.functional
         if self.loss == "cross_entropy":
             if outputs.ndim != 2:
                 raise ValueError("cross_entropy needs module outputs of shape (records, classes)")
@@ -270,6 +267,37 @@ class OpacusTraining:
         name = functional.mse_loss if self.loss == "squared" else functional.huber_loss
         losses = name(column, target, reduction="none")
         return losses if losses.ndim == 1 else losses.sum(1)
+
+
+def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any]) -> None:
+    """Add per-record gradients, clipped to ``clip_norm``, to integer ``sums`` in units of clip_norm / 2**32.
+
+    Each record adds a vector of Euclidean norm at most clip_norm, exactly: squares of float32 numbers cannot under- or
+    overflow in float64, the limit lies below clip_norm by more than the rounding of norm and product, and the integer
+    part is never longer. A record whose gradient is not finite adds nothing. ``samples``: one (records, ...) tensor a
+    parameter; None for a parameter without a gradient.
+
+    Theory: section 1.6
+    """
+    torch = load_torch()
+    with torch.no_grad():
+        used = [(s.flatten(1).float().double(), total) for s, total in zip(samples, sums, strict=True) if s is not None]
+        if not used:
+            return
+        length = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(r, dim=1) for r, _ in used]), dim=0)
+        # d squares are added with a relative error below d * 2**-53, in whatever order
+        slack = (sum(rows.shape[1] for rows, _ in used) + 64) * 2.0**-52
+        # no float32 vector but zero is shorter than 1e-60, whatever the clip norm
+        factors = _UNITS * (1 - slack) / length.clamp(min=max(clip_norm, 1e-60))
+        finite = torch.isfinite(length)
+        all_finite = bool(finite.all())
+        if not all_finite:
+            factors = torch.where(finite, factors, 0.0)
+        for rows, total in used:
+            if not all_finite:
+                torch.nan_to_num_(rows, 0.0, 0.0, 0.0)
+            # the cast to integers cuts towards zero
+            total += rows.mul_(factors[:, None]).to(torch.int64).sum(0).view_as(total)
 
 
 @dataclass(frozen=True)
@@ -299,7 +327,7 @@ class TorchModel:
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
         """Logits (n, classes) or real outputs (n, k); rows may be flat or of ``input_shape``."""
-        torch = _torch()
+        torch = load_torch()
         rows = _inputs(X)
         if rows.shape[1:] != self.input_shape:
             if math.prod(rows.shape[1:]) != self.n_features:
@@ -339,7 +367,7 @@ class TorchModel:
         """The saved model in a copy of ``module``, which must have the same parameters."""
         check_choice("model", config["model"], ["torch"])
         copied = copy.deepcopy(module)
-        torch = _torch()
+        torch = load_torch()
         copied.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
         classes = None if config["classes"] is None else tuple(config["classes"])
         return cls(copied.eval(), tuple(config["input_shape"]), classes)
@@ -351,20 +379,35 @@ def torch_model(
     classes: tuple[Any, ...] | None = None,
     input_shape: tuple[int, ...] | None = None,
     device: str = "cpu",
+    start_buffers: Mapping[str, Any] | None = None,
 ) -> TorchModel:
-    """A TorchModel around a copy of a trained module (unwrapped if Opacus wrapped it)."""
-    torch = _torch()
+    """A TorchModel around a copy of a trained module (unwrapped if Opacus wrapped it).
+
+    Refused like a module to be trained: layers that mix records, folded tokens, another number of outputs than
+    classes; and every buffer that ``start_buffers`` does not show to be the one of before training.
+    """
+    torch = load_torch()
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     inner = getattr(module, "_module", module)
-    plain = copy.deepcopy(inner).to(device).eval()
+    refuse_unknown_buffers(inner, start_buffers)
+    plain = private_copy(without_opacus_hooks(inner))
     if input_shape is None:
         leading: Any = next((m for m in plain.modules() if not list(m.children())), None)
         if not isinstance(leading, torch.nn.Linear):
             raise ValueError("input_shape is needed: the first layer of the module is not Linear")
         input_shape = (leading.in_features,)
+    shape = tuple(check_count("input_shape", s) for s in input_shape)
     labels = None if classes is None else check_classes(classes, "cross_entropy")
-    return TorchModel(plain, tuple(check_count("input_shape", s) for s in input_shape), labels, device)
+    rehearse(
+        plain,
+        shape,
+        lambda count, _: torch.zeros(count),
+        lambda outputs, _: outputs.flatten(1).square().sum(1) if outputs.ndim > 1 else outputs.square(),
+        device=device,
+        n_outputs=None if labels is None else len(labels),
+    )
+    return TorchModel(plain.to(device).eval(), shape, labels, device)
 
 
 def ledger_of_engine(privacy_engine: Any) -> Ledger:

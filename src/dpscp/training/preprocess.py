@@ -29,10 +29,12 @@ from dpscp.training.mechanism import (
     Mechanism,
     Model,
     Needs,
+    Rehearsal,
     Trained,
     Tunable,
     configured,
     paid_event,
+    rehearsal,
     set_noise,
     shift_bound,
 )
@@ -403,6 +405,10 @@ class Preprocessed:
     def configured(self, needs: Needs) -> Self:
         """A copy whose mechanism is told."""
         return replace(self, mechanism=configured(self.mechanism, needs))
+
+    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
+        """The mechanism's own rehearsal; steps keep the width of a row."""
+        return rehearsal(self.mechanism, input_shape)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """The mechanism's bound if every step is data independent (such steps keep the width), else None."""

@@ -129,6 +129,7 @@ class PrivateModel:
         classes: tuple[Any, ...] | None = None,
         input_shape: tuple[int, ...] | None = None,
         device: str = "cpu",
+        start_buffers: Mapping[str, Any] | None = None,
     ) -> Self:
         """A module trained with Opacus' PrivacyEngine; the engine's own record of noise, rate and steps is the ledger.
 
@@ -137,11 +138,17 @@ class PrivateModel:
         engine sampled by Poisson (its default), and notes that Opacus divides by a number of records it
         takes from the data.
 
+        Refused, by kind and on made-up rows: a module whose layers mix records, or whose per-record gradients
+        were not those of a record. Buffers (running statistics, for instance) are not in the engine's account:
+        a module that has any is refused unless ``start_buffers``, copies taken before training, are equal to them.
+
         Paper: Supplement S6.1 [supp:privacy_accounting]
         """
         from dpscp.training.opacus import ledger_of_engine, torch_model  # torch is an optional extra
 
-        model = torch_model(module, classes=classes, input_shape=input_shape, device=device)
+        model = torch_model(
+            module, classes=classes, input_shape=input_shape, device=device, start_buffers=start_buffers
+        )
         return cls(model, ledger_of_engine(privacy_engine))
 
     @property

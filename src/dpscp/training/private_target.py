@@ -17,7 +17,17 @@ from dpscp._checks import check_count, check_positive, check_probability, check_
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.seeds import TARGET_SCALE, stream_seed
-from dpscp.training.mechanism import Mechanism, Model, Needs, Trained, configured, paid_event, set_noise
+from dpscp.training.mechanism import (
+    Mechanism,
+    Model,
+    Needs,
+    Rehearsal,
+    Trained,
+    configured,
+    paid_event,
+    rehearsal,
+    set_noise,
+)
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.release import gaussian_release
@@ -69,6 +79,10 @@ class PrivateTarget:
     def configured(self, needs: Needs) -> Self:
         """A copy whose mechanism is told."""
         return replace(self, mechanism=configured(self.mechanism, needs))
+
+    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
+        """The mechanism's own rehearsal."""
+        return rehearsal(self.mechanism, input_shape)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
         """A new mechanism whose whole event is (epsilon, delta)-DP.

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_range
 from dpscp.training.labels import real_targets
-from dpscp.training.mechanism import Mechanism, Model, Needs, Trained, configured, shift_bound
+from dpscp.training.mechanism import Mechanism, Model, Needs, Rehearsal, Trained, configured, rehearsal, shift_bound
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.stability import Stability
@@ -87,6 +87,10 @@ class ScaledTarget:
     def configured(self, needs: Needs) -> Self:
         """A copy whose inner mechanism is told."""
         return replace(self, mechanism=configured(self.mechanism, needs))
+
+    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
+        """The mechanism's own rehearsal."""
+        return rehearsal(self.mechanism, input_shape)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """The inner bound; the score's Lipschitz constant is in the target's own units."""
