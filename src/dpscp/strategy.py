@@ -175,12 +175,12 @@ def _mechanism(
     # labels travel as their index, so that a class without a record keeps its place
     labels = None if request.classes is None else tuple(range(len(request.classes)))
     mechanism = configured(mechanism, Needs(labels, trajectory=guarantee == "corrected"))
+    _rehearse(request, mechanism)
     if mechanism.event is None:
         epsilon = request.budget.epsilon * (1.0 if share is None else share)
         mechanism = mechanism.calibrated(epsilon, request.budget.delta, accountant=request.accountant)
     # a mechanism that came with its noise may be over the budget: better known before it has seen a record
     request.budget.require(Ledger().add("training", paid_event(mechanism)), request.accountant)
-    _rehearse(request, mechanism)
     return mechanism, facts
 
 

@@ -247,9 +247,12 @@ def test_calibrated_meets_the_budget():
         mechanism.calibrated(1.0, 0.1, accountant="rdp").train(X, y, random_state=0)
 
 
-def test_batch_norm_is_refused_with_opacus_own_reason():
-    with pytest.raises(ValueError, match=r"Opacus refuses this module: .*BatchNorm"):
+def test_batch_norm_is_refused_with_its_place_and_other_layers_with_opacus_own_reason():
+    # the kind is checked here and not by Opacus, which looks at exact types of trained layers only
+    with pytest.raises(ValueError, match=r"BatchNorm1d at '1' mixes the records of a batch: use GroupNorm"):
         OpacusTraining(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)))
+    with pytest.raises(ValueError, match=r"Opacus refuses this module: .*LSTM"):
+        OpacusTraining(torch.nn.LSTM(4, 3))
 
 
 def test_without_the_extra_the_message_names_it(monkeypatch):

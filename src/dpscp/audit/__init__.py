@@ -7,6 +7,17 @@ nothing, so each result also says how much of the claim the attacker reached.
 """
 
 from dpscp.audit.bounds import Audit, audited_epsilons
-from dpscp.audit.games import Game, PipelineGame, SearchGame, TrainingGame, audit
+from dpscp.audit.games import GAMES, Game, PipelineGame, SearchGame, TrainingGame, audit
+from dpscp.audit.modules import ModuleGame
 
-__all__ = ["Audit", "Game", "PipelineGame", "SearchGame", "TrainingGame", "audit", "audited_epsilons"]
+__all__ = [
+    "GAMES",
+    "Audit",
+    "Game",
+    "ModuleGame",
+    "PipelineGame",
+    "SearchGame",
+    "TrainingGame",
+    "audit",
+    "audited_epsilons",
+]

@@ -1,4 +1,4 @@
-"""The three games: the search alone, training alone, and the whole pipeline through the estimator."""
+"""The games: the search alone, training alone, the whole pipeline; torch modules have a file of their own."""
 
 import math
 import warnings
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_count
 from dpscp.audit.bounds import DELTAS, Audit, audited_epsilons
+from dpscp.audit.modules import ModuleGame
 from dpscp.audit.watching import SearchView, StepView, replaced, watched_search, watched_steps
 from dpscp.conformal import PrivateConformalClassifier
 from dpscp.exceptions import GuaranteeWarning
@@ -24,11 +25,12 @@ from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_
 from dpscp.quantile import private_quantile, search
 from dpscp.training import DPSGD
 
-__all__ = ["Game", "PipelineGame", "SearchGame", "TrainingGame", "audit"]
+__all__ = ["GAMES", "Game", "PipelineGame", "SearchGame", "TrainingGame", "audit"]
 
 Array = NDArray[np.float64]
 KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")
+GAMES = ("search", "training", "sampled training", "pipeline", "torch tokens", "torch buffers")
 
 
 class Game(Protocol):
@@ -405,10 +407,12 @@ def audit(
 ) -> Audit:
     """Try to break a privacy claim of this library, with its own code, on this machine.
 
-    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, or a game of your own. ``runs`` in
-    each of the two worlds (default: about a minute of work at most). ``null=True`` plays both worlds without the
-    record: every bound must then be 0. The result holds the claimed curve and the audited lower bound; ``passed`` is
-    False if the claim was disproved, which happens to honest code with probability at most 1 - ``confidence``.
+    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, ``"torch tokens"`` and
+    ``"torch buffers"`` (modules that must be refused; black-box, needs the extra ``dpscp[torch]``), or a game of your
+    own. ``runs`` in each of the two worlds (default: about a minute of work at most). ``null=True`` plays both worlds
+    without the record: every bound must then be 0. The result holds the claimed curve and the audited lower bound;
+    ``passed`` is False if the claim was disproved, which happens to honest code with probability at most 1 -
+    ``confidence``.
 
     >>> result = audit("training", runs=2000)
     >>> result.passed, 0 < result.share(0.01) < 1
@@ -418,10 +422,12 @@ def audit(
     """
     default = 60_000
     if isinstance(game, str):
-        check_choice("game", game, ("search", "training", "sampled training", "pipeline"))
+        check_choice("game", game, GAMES)
         unit = "release" if knowledge == "white-box" else "run"
         if game == "search":
             chosen: Game = SearchGame(knowledge, unit)
+        elif game in ("torch tokens", "torch buffers"):
+            chosen, default = ModuleGame(game.removeprefix("torch ")), 400
         elif game == "pipeline":
             chosen, default = PipelineGame(knowledge), 1000
         else:

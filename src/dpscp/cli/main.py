@@ -448,9 +448,8 @@ def build_parser() -> argparse.ArgumentParser:
         "dpscp audit search",
         "dpscp audit pipeline --runs 300 --figure audit.png",
     )
-    made.add_argument(
-        "game", nargs="?", default="search", choices=("search", "training", "sampled training", "pipeline")
-    )
+    games = ("search", "training", "sampled training", "pipeline", "torch tokens", "torch buffers")
+    made.add_argument("game", nargs="?", default="search", choices=games)
     made.add_argument("--knowledge", default="white-box", choices=("white-box", "black-box"), help="of the attacker")
     made.add_argument("--runs", type=int, help="games in each world (default: about a minute of work)")
     made.add_argument("--null", action="store_true", help="control: both worlds the same, every bound must be 0")

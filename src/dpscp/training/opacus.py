@@ -177,7 +177,7 @@ class OpacusTraining:
                 from_data.append("classes")
             target = torch.from_numpy(encode_labels(y, classes))
         else:
-            target = torch.from_numpy(real_targets(y, "float32"))
+            target = torch.from_numpy(_float32(real_targets(y, "float64")))
         if len(target) != len(rows):
             raise ValueError("X and y must hold the same number of records")
         if len(rows) > _MOST_RECORDS:
@@ -209,7 +209,8 @@ class OpacusTraining:
 
         def target(count: int, dtype: Any) -> Any:
             numbers = torch.arange(count)
-            return numbers.to(dtype) if classes is None else numbers % len(classes)
+            # before the labels are known there is at least a first one
+            return numbers.to(dtype) if self.task == "regression" else numbers % len(classes or (0,))
 
         module = private_copy(self.module)
         n_outputs = None if classes is None else len(classes)
@@ -430,12 +431,18 @@ def ledger_of_engine(privacy_engine: Any) -> Ledger:
 
 def _inputs(X: ArrayLike) -> NDArray[np.float32]:
     try:
-        with np.errstate(over="ignore"):
-            rows = np.array(X, dtype=np.float32)
+        rows = np.asarray(X)
+        rows = rows if rows.dtype == np.float32 else rows.astype(np.float64)
     except (TypeError, ValueError):
         raise ValueError("X must hold real numbers in equally shaped records") from None
     if rows.ndim < 2:
         raise ValueError(f"X must have at least two dimensions (records, features...), got {rows.ndim}")
     if not np.isfinite(rows).all():
-        raise ValueError("X must not hold NaN, infinity, or numbers too large for float32")
-    return rows
+        raise ValueError("X must not hold NaN or infinity")
+    return _float32(rows)
+
+
+def _float32(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Finite numbers as float32; one beyond its range becomes the end of it: a single record must not decide more."""
+    end = np.finfo(np.float32).max
+    return np.asarray(np.clip(values, -end, end), dtype=np.float32)

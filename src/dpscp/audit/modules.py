@@ -1,0 +1,97 @@
+"""Games against private training of torch modules: two attacks by a module, and an honest one beside them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
+
+from dpscp._checks import check_choice
+from dpscp.training.mechanism import paid_event
+from dpscp.training.opacus import OpacusTraining
+from dpscp.training.torch_modules import load_torch
+
+__all__ = ["ModuleGame"]
+
+Array = NDArray[np.float64]
+_TOKENS = 16
+_OTHERS = 3
+
+
+@dataclass(frozen=True)
+class ModuleGame:
+    """One step of ``OpacusTraining``, black-box: every number of the released module, buffers included.
+
+    ``module="tokens"`` folds the 16 tokens of a record into the batch dimension: clipping would bound tokens, and a
+    record could move the sum by 16 clip norms. ``"buffers"`` is a batch normalisation without parameters, whose running
+    statistics would be released as they are. ``"separate"`` is honest: tokens in a dimension of their own.
+
+    A module that is refused releases nothing, so that both worlds look alike; ``refusal`` is the reason. A refusal
+    while it trains is something that the attacker sees.
+    """
+
+    module: str = "tokens"
+    noise_multiplier: float = 4.0
+    knowledge: str = "black-box"
+
+    def __post_init__(self) -> None:
+        check_choice("module", self.module, ("tokens", "buffers", "separate"))
+        check_choice("knowledge", self.knowledge, ("black-box",))
+
+    @property
+    def name(self) -> str:
+        """What is attacked."""
+        refused = " refused, nothing is released" if self.refusal else " one step"
+        return f"torch module ({self.module}):{refused}"
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the module is refused before any record is used; None if it is not."""
+        try:
+            self._mechanism().rehearse((_TOKENS,))
+        except ValueError as error:
+            return str(error)
+        return None
+
+    @property
+    def claim(self) -> DpEvent:
+        """What a run of the mechanism costs, whatever the module."""
+        honest = ModuleGame("separate", self.noise_multiplier)._mechanism()
+        return paid_event(honest)
+
+    def play(self, with_record: bool, runs: int) -> Array:
+        """The released numbers of each game."""
+        if self.refusal:
+            return np.zeros((runs, 1))
+        mechanism, size = self._mechanism(), sum(v.numel() for v in self._built().state_dict().values())
+        rows = np.zeros((_OTHERS + 1, _TOKENS))
+        rows[-1] = 100.0  # zero rows with zero targets add nothing to any gradient
+        kept = slice(None) if with_record else slice(-1)
+        return np.array([self._released(mechanism, rows[kept], size) for _ in range(runs)])
+
+    def _released(self, mechanism: OpacusTraining, rows: Array, size: int) -> Array:
+        try:
+            model = mechanism.train(rows, rows[:, 0], n_records=_OTHERS).model
+        except ValueError:
+            return np.append(np.zeros(size), 1.0)
+        return np.append(np.concatenate([np.ravel(v) for v in model.arrays().values()]), 0.0)
+
+    def _mechanism(self) -> OpacusTraining:
+        noise = self.noise_multiplier
+        return OpacusTraining(self._built(), "squared", 1.0, 1, learning_rate=1.0, noise_multiplier=noise)
+
+    def _built(self) -> Any:
+        nn = load_torch().nn
+        if self.module == "buffers":
+            layers = [nn.BatchNorm1d(_TOKENS, affine=False), nn.Linear(_TOKENS, 1, bias=False)]
+        else:
+            token = nn.Linear(1, 1, bias=False)
+            # outputs (records, tokens), each compared with the record's target
+            layers = [nn.Unflatten(1, (_TOKENS, 1)), token, nn.Flatten()]
+            if self.module == "tokens":
+                layers[1:2] = [nn.Flatten(0, 1), token, nn.Unflatten(0, (-1, _TOKENS))]
+        for layer in layers:
+            for parameter in layer.parameters():
+                nn.init.zeros_(parameter)
+        return nn.Sequential(*layers)
