@@ -46,15 +46,16 @@ class OutputPerturbation:
     One record moves the minimiser by at most gradient_bound / strength (strong convexity), whatever the other
     records are; the solver's tolerance is added to that sensitivity. ``event`` is one Gaussian release.
 
-    Parameters ---------- loss : "cross_entropy", "logistic" (two classes), "huber", or "squared", which is
-    the Huber loss with huber_delta equal to the width of y_bounds: the same as squared error wherever
-    predictions lie in y_bounds. feature_bound : public bound on the norm of a row without bias; longer rows
-    are scaled onto it, in prediction too. y_bounds : public range of the target (regression); targets are
-    clipped to it. classes : public labels; None declares the labels found in y public. regularisation :
-    weight of ||theta||^2 / 2 against the mean loss; None is a public rule (see ``strength``).
+    Parameters
+    ----------
+    loss : "cross_entropy", "logistic" (two classes), "huber", or "squared", which is the Huber loss with huber_delta
+        equal to the width of y_bounds: the same as squared error wherever predictions lie in y_bounds.
+    feature_bound : public bound on the norm of a row without bias; longer rows are scaled onto it, in prediction too.
+    y_bounds : public range of the target (regression); targets are clipped to it.
+    classes : public labels; None declares the labels found in y public.
+    regularisation : weight of ||theta||^2 / 2 against the mean loss; None is a public rule (see ``strength``).
     noise_multiplier : noise standard deviation over sensitivity; None: call ``calibrated`` first.
-    parameter_norm : public guess of the norm of good parameters, used by the rule only; privacy does not
-    need it.
+    parameter_norm : public guess of the norm of good parameters, used by the rule only; privacy does not need it.
 
     Paper: Supplement S3 [sec:assumption_validation]
     """
