@@ -19,7 +19,7 @@ import pytest
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, SeededWarning
 from dpscp.training import DPSGD, ObjectivePerturbation, OpacusTraining, OutputPerturbation
 
-N, NOMINAL = 1237, 1300
+N, NOMINAL = 1237, 1290
 CANARY_NUMBER, CANARY_TEXT = 98765.4321, "zebra-canary"
 GUARANTEES = ("universal", "split", "corrected", "asymptotic")
 QUICK = DPSGD(steps=20, learning_rate=1.0)
