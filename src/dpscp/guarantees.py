@@ -1,4 +1,4 @@
-"""What is proven about coverage, as numbers: the paper's statements, Results A to E, and the certificate.
+"""What is proven about coverage, as numbers: the paper's statements, Results A to E and I, and the certificate.
 
 Every function takes public numbers only and can be called before any data is touched.
 """
@@ -14,7 +14,18 @@ from scipy import stats
 from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, real_number
 from dpscp._printed import asked, at_least, at_most
 from dpscp.privacy import Tradeoff
-from dpscp.quantile import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
+from dpscp.quantile import (
+    DrawnSize,
+    KnownSize,
+    NoisySize,
+    expected_maximum,
+    marginal_offset,
+    marginal_rank_target,
+    release_level,
+    release_miss_bound,
+    release_offset,
+    union_noise_buffer,
+)
 from dpscp.quantile.correction import expected_clipped_rank
 from dpscp.training.stability import (
     Stability,
@@ -30,6 +41,9 @@ from dpscp.training.stability import (
 
 __all__ = [
     "Certificate",
+    "DrawnSize",
+    "KnownSize",
+    "NoisySize",
     "Stability",
     "blackbox_floor",
     "coverage_lower_bound",
@@ -43,6 +57,9 @@ __all__ = [
     "minimum_part_size",
     "overall_mu",
     "rank_buffer",
+    "release_level",
+    "release_miss_bound",
+    "release_offset",
     "search_mu",
     "smallest_useful_n",
     "stability_dpsgd_fixed_normaliser",

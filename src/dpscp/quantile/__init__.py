@@ -2,6 +2,14 @@
 
 from dpscp.quantile.correction import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
 from dpscp.quantile.counts import CountSource
+from dpscp.quantile.release_level import (
+    DrawnSize,
+    KnownSize,
+    NoisySize,
+    release_level,
+    release_miss_bound,
+    release_offset,
+)
 from dpscp.quantile.search import (
     PrivateQuantile,
     default_steps,
@@ -13,6 +21,9 @@ from dpscp.quantile.search import (
 
 __all__ = [
     "CountSource",
+    "DrawnSize",
+    "KnownSize",
+    "NoisySize",
     "PrivateQuantile",
     "default_steps",
     "expected_maximum",
@@ -21,6 +32,9 @@ __all__ = [
     "noisy_midpoint_quantile",
     "private_quantile",
     "rank_sensitivity",
+    "release_level",
+    "release_miss_bound",
+    "release_offset",
     "round_level",
     "union_noise_buffer",
 ]

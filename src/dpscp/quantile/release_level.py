@@ -1,0 +1,281 @@
+"""What one release covers: a bound on the chance that this threshold, held by this user, covers less than a level.
+
+The other results speak of the average over records and noise. Given a model that never saw the n scored records, let x
+be a level and B the number of these scores in the lower x part of their law, so that B is Binomial(n, x) (with an atom
+there, at most that in law). The search accepts where C + Z_k >= R, so it returns a threshold with a count of at least
+R - M, M the largest of its noises and independent of the scores, or the end of the range. If it covers less than x, all
+the scores it counts lie in that lower part: B >= R - M. Therefore
+
+    P(this release covers less than x) <= P(B + M >= R),
+
+for tied and for continuous scores; an atom of mass just below x attains it. What remains is to add this up for what is
+known about n. It is rounded to the safe side throughout.
+
+Theory: Result I
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from dpscp._checks import check_count, check_fraction, check_nonnegative, check_positive, check_probability, real_number
+
+__all__ = ["DrawnSize", "KnownSize", "NoisySize", "release_level", "release_miss_bound", "release_offset"]
+
+# Numbers n that lie this close together, in standard deviations of the rank, are bounded by one of them.
+_BLOCK = 0.02
+# Mass that the sums leave out, and the rounding of what they add up.
+_LEFT_OUT = 1e-12
+# Part of 1 - confidence that is charged for a size that came out far from the truth.
+_SIZE_SHARE = 0.02
+# The law of noise and size together, in units of the noise: spacing and reach of its table.
+_SPACING, _REACH = 1 / 128, 9.0
+# Values of a mixture over n are rounded up to this part of the noise.
+_GRID = 1 / 128
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Values of n in blocks of ``width``, by their first; ``masses`` to be added up, None where the worst counts."""
+
+    starts: NDArray[np.int64]
+    width: int
+    masses: Numbers | None
+    charge: float
+
+    @classmethod
+    def of(cls, low: int, high: int, width: int, charge: float) -> "_Blocks":
+        return cls(np.arange(low, high + 1, width), width, None, charge)
+
+
+@dataclass(frozen=True)
+class KnownSize:
+    """The number of scores is public: n."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_count("n", self.n, minimum=0)
+
+    def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need them)
+        """The one value."""
+        return _Blocks.of(self.n, self.n, 1, 0.0)
+
+    def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
+        """No noise of the size enters the rank."""
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True)
+class DrawnSize:
+    """Each of ``n_records`` was drawn with probability ``part``; the search follows n by its linear statistic."""
+
+    n_records: int
+    part: float
+
+    def __post_init__(self) -> None:
+        check_count("n_records", self.n_records)
+        check_fraction("part", self.part)
+
+    def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need it)
+        """The binomial law of n."""
+        low, high = _window(self.n_records, self.part)
+        width = _block_width(self.n_records * self.part, alpha, count_noise)
+        starts = np.arange(low, high, width)
+        law = stats.binom(self.n_records, self.part)
+        masses = np.diff(law.cdf(np.append(starts, starts[-1] + width) - 1))
+        return _Blocks(starts, width, masses, _LEFT_OUT)
+
+    def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
+        """No noise of the size enters the rank."""
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True)
+class NoisySize:
+    """The number of scores was released once as ``released``, with integer noise of deviation ``size_noise``.
+
+    ``size_unit`` is the spacing of the integers that the noise was drawn on, in ranks.
+    """
+
+    released: float
+    size_noise: float
+    size_unit: float = 0.0
+
+    def __post_init__(self) -> None:
+        real_number("released", self.released)
+        check_positive("size_noise", self.size_noise)
+        check_nonnegative("size_unit", self.size_unit)
+
+    def reach(self, confidence: float) -> float:
+        """How far the released number may lie from the true one, but for what a bound at ``confidence`` is charged."""
+        return self._reach(_SIZE_SHARE * (1 - check_probability("confidence", confidence)))
+
+    def _reach(self, tail: float) -> float:
+        return self.size_noise * float(-special.ndtri(tail / 2)) + self.size_unit
+
+    def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:
+        """Every n that the released number leaves possible; the worst of them counts."""
+        charge = _SIZE_SHARE * tail
+        low = max(0, math.ceil(self.released - self._reach(charge)))
+        high = max(low, math.floor(self.released + self._reach(charge)))
+        return _Blocks.of(low, high, _block_width(low, alpha, count_noise), charge)
+
+    def spread(self, alpha: float) -> tuple[float, float]:
+        """The rank aims at (1/2 - alpha) of the released number: deviation and lattice spacing of that."""
+        swing = abs(0.5 - alpha)
+        return swing * self.size_noise, swing * self.size_unit
+
+
+Size = KnownSize | DrawnSize | NoisySize
+
+
+def release_miss_bound(
+    level: float, size: Size, *, alpha: float, offset: float, count_noise: float, steps: int, confidence: float = 0.95
+) -> float:
+    """A bound on the probability, over scores and noise, that one release covers less than ``level``.
+
+    The search accepts where a noisy count reaches (1 - alpha)(n + 1) + ``offset``. Assumes: the scored records are
+    independent draws of one law given the model, which has not seen them; normal noise (for integer noise of spacing u
+    give the offset less u). With a ``NoisySize`` the offset is the smallest that any released number would get, and
+    ``confidence`` decides what is charged for that number.
+
+    >>> size = KnownSize(1000)
+    >>> release_miss_bound(0.9, size, alpha=0.1, offset=23.0, count_noise=5.0, steps=10) <= 0.05
+    True
+
+    Theory: Result I
+    """
+    return _Search(alpha, count_noise, steps, size, 1 - check_probability("confidence", confidence)).miss_bound(
+        check_probability("level", level), real_number("offset", offset)
+    )
+
+
+@lru_cache(maxsize=256)
+def release_level(
+    confidence: float, size: Size, *, alpha: float, offset: float, count_noise: float, steps: int
+) -> float:
+    """The largest level that a release covers with probability ``confidence``; 0 where there is none.
+
+    See ``release_miss_bound`` for the arguments and what is assumed. Rounded down, by at most 5e-5.
+
+    Theory: Result I
+    """
+    tail = 1 - check_probability("confidence", confidence)
+    search, offset = _Search(alpha, count_noise, steps, size, tail), real_number("offset", offset)
+    good, bad = 0.0, 1.0
+    while bad - good > 5e-5:
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if search.miss_bound(middle, offset) <= tail else (good, middle)
+    return good
+
+
+@lru_cache(maxsize=256)
+def release_offset(
+    confidence: float, size: Size, *, level: float, alpha: float, count_noise: float, steps: int
+) -> float:
+    """The smallest offset, in ranks, with which a release covers ``level`` with probability ``confidence``.
+
+    See ``release_miss_bound`` for the arguments and what is assumed; with a ``NoisySize`` the result holds whatever was
+    released, so it may be computed from it. Never below 0, and rounded up.
+
+    >>> [round(release_offset(0.95, KnownSize(n), level=0.9, alpha=0.1, count_noise=5, steps=10)) for n in (100, 1000)]
+    [14, 23]
+
+    Theory: Result I
+    """
+    tail = 1 - check_probability("confidence", confidence)
+    level, search = check_probability("level", level), _Search(alpha, count_noise, steps, size, tail)
+    good, bad = 1.0, 0.0
+    while search.miss_bound(level, good) > tail:
+        good, bad = 2 * good, good
+    while good - bad > 1e-3 * max(1.0, count_noise / 8):
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if search.miss_bound(level, middle) <= tail else (good, middle)
+    return good
+
+
+class _Search:
+    """The noise of a search and what is known about n, ready to be asked for several levels and offsets."""
+
+    def __init__(self, alpha: float, count_noise: float, steps: int, size: Size, tail: float) -> None:
+        self.alpha = check_probability("alpha", alpha)
+        self.count_noise = check_positive("count_noise", count_noise)
+        self.steps = check_count("steps", steps)
+        spread, self.unit = size.spread(self.alpha)
+        self.spread = spread / self.count_noise
+        self.sizes = size.blocks(self.alpha, self.count_noise, tail)
+        self._known: dict[float, list[tuple[Numbers, Numbers]]] = {}
+
+    def miss_bound(self, level: float, offset: float) -> float:
+        """P(B + M >= (1 - alpha)(n + 1) + offset), added up over n or at the worst n."""
+        # a block of n counts as its first: each further record raises B - (1 - alpha)(n + 1) by at most alpha
+        needed = offset - self.unit - self.alpha * (self.sizes.width - 1)
+        bounds = [float(mass @ self._tail(needed - ranks)) for ranks, mass in self._ranks(level)]
+        return min(1.0, max(bounds) + self.sizes.charge + _LEFT_OUT)
+
+    def _tail(self, t: Numbers) -> Numbers:
+        return _noise_tail(t / self.count_noise, self.steps, self.spread)
+
+    def _ranks(self, level: float) -> list[tuple[Numbers, Numbers]]:
+        """Laws of B - (1 - alpha)(n + 1): one for all n where these are added up, else one for each."""
+        if level not in self._known:
+            laws = [self._at(int(n), level) for n in self.sizes.starts]
+            if self.sizes.masses is not None:
+                laws = [_mixture(laws, self.sizes.masses, _GRID * self.count_noise)]
+            self._known = {level: laws}
+        return self._known[level]
+
+    def _at(self, n: int, level: float) -> tuple[Numbers, Numbers]:
+        counts = np.arange(*_window(n, level), dtype=np.float64)
+        # from one count to the next: exact to a few ulps at any n, where a formula with factorials is not
+        ratios = (n - counts[:-1]) / (counts[:-1] + 1) * (level / (1 - level))
+        logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+        mass = np.exp(logs - logs.max())
+        return counts - (1 - self.alpha) * (n + 1), mass / mass.sum()
+
+
+def _mixture(laws: list[tuple[Numbers, Numbers]], weights: Numbers, spacing: float) -> tuple[Numbers, Numbers]:
+    """The mixture of the laws on a grid, every value rounded up to it."""
+    low = min(values[0] for values, _ in laws)
+    places = [np.ceil((values - low) / spacing).astype(np.int64) for values, _ in laws]
+    total = np.zeros(max(int(place[-1]) for place in places) + 1)
+    for place, (_, mass), weight in zip(places, laws, weights, strict=True):
+        np.add.at(total, place, weight * mass)
+    return low + spacing * np.arange(len(total)), total
+
+
+def _window(n: int, share: float) -> tuple[int, int]:
+    """First and past the last of where a Binomial(n, share) lies but for a mass below 1e-12 (Bernstein)."""
+    reach = 8 * math.sqrt(n * share * (1 - share)) + 40
+    return max(0, math.floor(n * share - reach)), min(n, math.ceil(n * share + reach)) + 1
+
+
+def _block_width(n: float, alpha: float, count_noise: float) -> int:
+    return max(1, math.floor(_BLOCK * math.hypot(math.sqrt(n * alpha * (1 - alpha)), count_noise) / alpha))
+
+
+def _noise_tail(t: Numbers, steps: int, spread: float) -> Numbers:
+    """P(max of ``steps`` standard normals + ``spread`` times another >= t), never below it."""
+    if spread == 0:
+        return np.asarray(-np.expm1(steps * special.log_ndtr(t)))
+    table = _tail_table(steps, spread)
+    place = np.floor((t / (1 + spread) + _REACH) / _SPACING)
+    return np.asarray(table[np.clip(place, 0, len(table) - 1).astype(np.int64)])
+
+
+@lru_cache(maxsize=64)
+def _tail_table(steps: int, spread: float) -> Numbers:
+    """That probability on a grid; between two points of it, it is at most that at the lower one."""
+    points = (1 + spread) * (np.arange(round(2 * _REACH / _SPACING) + 1) * _SPACING - _REACH)
+    ends = np.linspace(-_REACH, _REACH, 1201)
+    # each bucket of the further normal is charged at its upper end, and what lies beyond the last end in full
+    masses = np.diff(special.ndtr(ends), prepend=0.0, append=1.0)
+    table = -np.expm1(steps * special.log_ndtr(points[:, None] - spread * ends)) @ masses[:-1] + masses[-1]
+    table[0] = 1.0  # it also stands for everything below
+    return np.asarray(np.minimum(1.0, table))
