@@ -288,8 +288,8 @@ def test_features_of_any_size(scale, dtype):
     )
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", dp.GuaranteeWarning)
-        if (np.abs(X) <= np.finfo(np.float32).max).all():
+        if np.isfinite(X).all():
             assert np.isfinite(clf.fit(X, y).predict_proba(X)).all()
         else:
-            with pytest.raises(ValueError, match=r"infinity|too large"):
+            with pytest.raises(ValueError, match="infinity"):
                 clf.fit(X, y)

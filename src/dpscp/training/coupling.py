@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
 from dpscp.privacy import secure_generator
 from dpscp.training.descent import GridNoise, Records, run
@@ -72,11 +73,11 @@ def coupled_run(
     rng = secure_generator(random_state)
     noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
     masks, copies, counted = itertools.tee(setup.batches(rng), 3)
-    descents = [setup.descent(without), setup.descent(everything)]
     gaps = np.zeros(mechanism.steps + 1)
-    kept = [descents[0].current()]
     draws = 0
-    with np.errstate(all="ignore"):
+    with threadpool_limits(limits=1, user_api="blas"), np.errstate(all="ignore"):
+        descents = [setup.descent(without), setup.descent(everything)]
+        kept = [descents[0].current()]
         for t in run(descents, [_first(copies, n), masks], noise):
             gaps[t + 1] = np.linalg.norm(descents[0].parameters - descents[1].parameters)
             batch = next(counted)

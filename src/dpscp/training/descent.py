@@ -5,8 +5,8 @@ noise standard deviations, and everything later is a function of grid points. Th
 whose spacing is about 2**-51 standard deviations, so each grid point is met by roughly 2**31 noise values
 whatever the sum is: looking at the low bits of a released parameter (Mironov 2012; Jin et al. 2022) tells
 nothing. What remains is stated in docs/decisions.md: probabilities are Gaussian only up to a relative error
-of about 2**-31 a coordinate and step, and the sum itself is computed in floating point, so its sensitivity is
-clip_norm up to rounding (choose float64 to make that negligible).
+of about 2**-31 a coordinate and step. The sum itself is computed in floating point: its sensitivity is proven to be at
+most clip_norm * (1 + CLIP_SLACK), and the noise is scaled for that.
 """
 
 import math
@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.training.networks import CLIP_SLACK, ClippedGradient, Loss, Network
+from dpscp.training.networks import (
+    CLIP_SLACK,
+    MOST_RECORDS,
+    ClippedGradient,
+    Loss,
+    Network,
+    aligned_empty,
+    is_aligned,
+    squared_norms,
+)
 
 __all__ = ["GRID", "Descent", "GridNoise", "Records", "UpdateRule", "everyone", "poisson_batches"]
 
@@ -41,8 +50,7 @@ class Records:
     @classmethod
     def build(cls, rows: Array, target: Array) -> "Records":
         """Precompute the squared norms of the rows: they are an input of every ghost norm."""
-        with np.errstate(over="ignore"):
-            return cls(rows, np.einsum("ij,ij->i", rows, rows), target)
+        return cls(rows, squared_norms(rows), target)
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
@@ -147,47 +155,60 @@ class Descent:
         dtype: str,
     ) -> None:
         self.network, self.records, self.rule = network, records, rule
-        self.gradient = ClippedGradient(network, loss, clip_norm, dtype)
+        self.gradient = ClippedGradient(network, loss, clip_norm, dtype, batch=normaliser)
         self.normaliser = normaliser
-        self.grid = GRID * noise_multiplier * clip_norm * (1 + CLIP_SLACK[dtype])
+        self.grid = GRID * noise_multiplier * clip_norm * (1 + CLIP_SLACK)
         self._per_grid = 1 / self.grid if self.grid else 0.0
         self.parameters = initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
-        self._fast = self.parameters.astype(dtype)
+        self._fast = aligned_empty(self.parameters.shape, dtype)
+        np.copyto(self._fast, self.parameters, casting="same_kind")
         self._layers = network.layers(self._fast)
         self._noisy = np.empty(network.n_parameters)
         self._velocity = np.zeros(network.n_parameters)
         self._second = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
         self._sum = np.zeros(network.n_parameters)
         chunk, target = self.gradient.chunk, records.target
-        self._rows = np.empty((chunk, records.rows.shape[1]), dtype=dtype)
-        self._norms = np.empty(chunk, dtype=dtype)
-        self._target = np.empty(chunk, dtype=target.dtype)
+        # padding is made of zeros or of earlier records: its results are never read
+        self._rows = aligned_empty((chunk, records.rows.shape[1]), dtype)
+        self._rows.fill(0)
+        self._norms = np.zeros(chunk)
+        self._target = np.zeros(chunk, dtype=target.dtype)
         self.step_count = 0
 
     def clipped_sum(self, batch: NDArray[np.int64] | None) -> Array:
         """The sum of clipped gradients over the batch (None: everybody) at the current parameters."""
-        records, chunk, first = self.records, self.gradient.chunk, True
-        size = len(records.rows) if batch is None else len(batch)
+        records, gradient = self.records, self.gradient
+        size, chunk = len(records.rows) if batch is None else len(batch), gradient.chunk
+        if size > MOST_RECORDS:
+            raise ValueError(
+                f"a batch holds more than {MOST_RECORDS} records, the most for which the rounding of a sum is bounded; "
+                "lower sampling_rate"
+            )
         for start in range(0, size, chunk):
-            stop = min(start + chunk, size)
-            if batch is None:
-                part = (records.rows[start:stop], records.squared_norms[start:stop], records.target[start:stop])
-            else:
-                part = self._gather(batch[start:stop])
-            self.gradient.add(self._layers, *part, first=first)
-            first = False
-        if first:
-            self.gradient.total.fill(0)
-        return self.gradient.total
+            m = min(chunk, size - start)
+            block = self._slice(start, m) if batch is None else self._gather(batch[start : start + m])
+            gradient.add(self._layers, *block, m, first=start == 0)
+        if not size:
+            gradient.total.fill(0)
+            return gradient.total
+        return gradient.result()
 
     def _gather(self, index: NDArray[np.int64]) -> tuple[Array, Array, Array]:
-        m = len(index)
-        rows, norms, target = self._rows[:m], self._norms[:m], self._target[:m]
+        m, size = len(index), self.gradient.block(len(index))
         # mode="clip" writes straight into `out`; every index is valid by construction
-        self.records.rows.take(index, axis=0, out=rows, mode="clip")
-        self.records.squared_norms.take(index, out=norms, mode="clip")
-        self.records.target.take(index, out=target, mode="clip")
-        return rows, norms, target
+        self.records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
+        self.records.squared_norms.take(index, out=self._norms[:m], mode="clip")
+        self.records.target.take(index, out=self._target[:m], mode="clip")
+        return self._rows[:size], self._norms[:size], self._target[:size]
+
+    def _slice(self, start: int, m: int) -> tuple[Array, Array, Array]:
+        records, size = self.records, self.gradient.block(m)
+        rows = records.rows[start : start + m]
+        norms, target = records.squared_norms[start : start + m], records.target[start : start + m]
+        if m == size and is_aligned(rows):
+            return rows, norms, target
+        self._rows[:m], self._norms[:m], self._target[:m] = rows, norms, target
+        return self._rows[:size], self._norms[:size], self._target[:size]
 
     def step(self, batch: NDArray[np.int64] | None, noise: Array | None) -> None:
         """One noisy step, also on an empty batch. `noise` is in grid units; None adds none (not private)."""
@@ -195,8 +216,7 @@ class Descent:
         if noise is None:
             np.divide(total, self.normaliser, out=noisy)
         else:
-            np.copyto(noisy, total)
-            noisy *= self._per_grid
+            np.multiply(total, self._per_grid, out=noisy)
             noisy += noise
             np.rint(noisy, out=noisy)
             noisy *= self.grid / self.normaliser

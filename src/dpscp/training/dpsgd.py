@@ -34,7 +34,16 @@ from dpscp.training.descent import GRID, Descent, GridNoise, Records, UpdateRule
 from dpscp.training.draws import batch_limits
 from dpscp.training.labels import check_classes, encode_labels, encode_targets, found_labels
 from dpscp.training.mechanism import Needs, Trained, Trajectory, paid_event, set_noise
-from dpscp.training.networks import CLIP_SLACK, DenseModel, Loss, Network, check_rows, feature_rows
+from dpscp.training.networks import (
+    CLIP_SLACK,
+    MOST_RECORDS,
+    SMALLEST_CLIP_NORM,
+    DenseModel,
+    Loss,
+    Network,
+    check_rows,
+    feature_rows,
+)
 from dpscp.training.stability import Stability, stability_dpsgd_fixed_normaliser
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
@@ -121,7 +130,11 @@ class DPSGD:
         check_fraction("sampling_rate", self.sampling_rate)
         check_count("steps", self.steps)
         check_positive("learning_rate", self.learning_rate)
-        check_positive("clip_norm", self.clip_norm)
+        if check_positive("clip_norm", self.clip_norm) < SMALLEST_CLIP_NORM:
+            raise ValueError(
+                f"clip_norm must be at least {SMALLEST_CLIP_NORM:g}, got {self.clip_norm:g}: smaller gradients are "
+                "lost in rounding; rescale the features by public constants"
+            )
         if self.noise_multiplier is not None:
             check_nonnegative("noise_multiplier", self.noise_multiplier)
         if not 0 <= real_number("momentum", self.momentum) < 1:
@@ -217,12 +230,12 @@ class DPSGD:
         setup = self.prepare(X, y, n_records=n_records)
         rng = secure_generator(random_state)
         noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
-        descent = setup.descent(setup.records)
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
-        if kept is not None:
-            kept[0] = descent.current()
         # the matrices of a step are small: more BLAS threads cost more than they bring, and very much on a busy machine
         with threadpool_limits(limits=1, user_api="blas"), np.errstate(all="ignore"):
+            descent = setup.descent(setup.records)
+            if kept is not None:
+                kept[0] = descent.current()
             for t in progress(run([descent], [setup.batches(rng)], noise), self.steps, "private training"):
                 if kept is not None and t + 1 < self.steps:
                     kept[t + 1] = descent.current()
@@ -248,6 +261,11 @@ class DPSGD:
             if not n_records:
                 raise ValueError("X holds no records; pass n_records, the public nominal number of records")
         check_count("n_records", n_records)
+        if self.sampling_rate * n_records > MOST_RECORDS / 2:
+            raise ValueError(
+                f"sampling_rate * n_records must be at most {MOST_RECORDS // 2}, got "
+                f"{self.sampling_rate * n_records:g}: the rounding of larger sums is not bounded; lower sampling_rate"
+            )
         if self.budget is not None and self.budget[1] * n_records >= 1:
             warnings.warn(
                 f"delta = {self.budget[1]:g} is not below 1 / n_records = {1 / n_records:g}: such a budget allows "
@@ -311,9 +329,7 @@ class DPSGD:
             return None
         influence = min(self.clip_norm, steepest)
         size = self.network(n_features, None if classes is None else len(classes)).n_parameters
-        rounding = (
-            math.sqrt(size) * GRID * set_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK[self.dtype])
-        )
+        rounding = math.sqrt(size) * GRID * set_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK)
         rate, rates, drift = self.sampling_rate, self.learning_rates, 0.0
         normaliser = rate * n_records
         if rate == 1:

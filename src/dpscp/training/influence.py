@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_count
 from dpscp.training.labels import encode_targets
 from dpscp.training.mechanism import Model, Trajectory
-from dpscp.training.networks import ClippedGradient, DenseModel
+from dpscp.training.networks import ClippedGradient, DenseModel, squared_norms
 from dpscp.training.preprocess import PreprocessedModel
 
 __all__ = ["corrected_outputs", "self_shift_bounds"]
@@ -93,7 +93,7 @@ def _summed_errors(
     target = encode_targets(y, model.loss.name, model.classes, str(rows.dtype))
     if len(target) != len(rows):
         raise ValueError("X and y must hold the same number of records")
-    squared = np.einsum("ij,ij->i", rows, rows)
+    squared = squared_norms(rows)
     gradient = ClippedGradient(model.network, model.loss, trajectory.clip_norm, str(rows.dtype))
     summed = np.zeros((len(rows), model.network.widths[-1]))
     lengths = np.zeros(len(rows))
@@ -103,7 +103,7 @@ def _summed_errors(
             part = slice(start, start + gradient.chunk)
             for point, weight in zip(points, per_record, strict=True):
                 layers = model.network.layers(trajectory.iterates[point])
-                errors, _ = gradient.errors(layers, rows[part], squared[part], target[part])
+                errors, _ = gradient.errors(layers, rows[part], squared[part], target[part], len(rows))
                 summed[part] += weight * errors[0].T
                 lengths[part] += weight * np.sqrt(np.einsum("ij,ij->j", errors[0], errors[0]))
     return rows, squared, summed, lengths

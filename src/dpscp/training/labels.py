@@ -67,7 +67,7 @@ def encode_targets(y: ArrayLike, loss: str, classes: tuple[Any, ...] | None, dty
 
 
 def real_targets(y: ArrayLike, dtype: str) -> Array:
-    """Finite real targets, one a record."""
+    """Finite real targets, one a record; a number beyond the dtype's range becomes the end of that range."""
     try:
         target = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
@@ -76,8 +76,7 @@ def real_targets(y: ArrayLike, dtype: str) -> Array:
         target = target[:, 0]
     if target.ndim != 1:
         raise ValueError(f"y must be one-dimensional, got {target.ndim} dimensions")
-    with np.errstate(over="ignore"):
-        target = target.astype(dtype)
     if not np.isfinite(target).all():
-        raise ValueError(f"y must not hold NaN, infinity, or numbers too large for {dtype}")
-    return target
+        raise ValueError("y must not hold NaN or infinity")
+    end = np.finfo(dtype).max
+    return np.clip(target, -end, end).astype(dtype)

@@ -23,9 +23,24 @@ __all__ = ["ClippedGradient", "DenseModel", "Loss", "Network", "check_rows", "fe
 
 Array = NDArray[Any]
 
-# Ghost norms carry rounding errors of a few units in the last place: the noise is scaled for this much more than
-# clip_norm, relatively, and rows are clipped this much below a feature bound.
-CLIP_SLACK = {"float32": 1e-6, "float64": 1e-13}
+# The clipped sum's sensitivity is at most clip_norm * (1 + CLIP_SLACK) in floating point: the noise is scaled for it.
+# Proven for batches of at most MOST_RECORDS: see `ClippedGradient`.
+CLIP_SLACK = 1e-4
+MOST_RECORDS = 1 << 25
+SMALLEST_CLIP_NORM = 1e-30
+# Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.
+ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}
+# Larger numbers in a row become this: far beyond any reasonable unit, far enough below the largest number of the type.
+_END = {"float32": 2.0**100, "float64": 2.0**900}
+# Sums of squares beyond this belong to records that count as zero: below it no square that matters underflows.
+_LARGEST_SQUARES = 2.0**500
+# Products added up before they go into the total: two levels keep the chain of additions short.
+_PRODUCTS_PER_PART = 1 << 12
+# Numbers of a slice of rows that is turned into float64 for the product: it stays in cache.
+_SLICE_NUMBERS = 1 << 17
+# Sizes of blocks are multiples of this, and so many records fill whole cache lines.
+_LANES = 16
+_CACHE_LINE = 64
 # Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
 
@@ -70,30 +85,69 @@ def _parts(rows: Array) -> Iterator[Array]:
     return (rows[start : start + step] for start in range(0, len(rows), step))
 
 
+def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
+    """An array that starts at a cache line, so that products run the same way whichever array they read."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(size + _CACHE_LINE, dtype=np.uint8)
+    start = -raw.ctypes.data % _CACHE_LINE
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def is_aligned(array: Array) -> bool:
+    """Whether an array starts at a cache line."""
+    return array.ctypes.data % _CACHE_LINE == 0
+
+
+def squared_norms(rows: Array) -> Array:
+    """The squared norm of every row in float64, the same bits wherever the row stands."""
+    n, d = rows.shape
+    out, step = np.empty(n), max(1, CHUNK_NUMBERS // d)
+    # rows of whole cache lines: each is summed in the same way
+    wide = aligned_empty((min(step, n), 8 * math.ceil(d / 8)), "float64")
+    wide.fill(0)
+    for start in range(0, n, step):
+        part = rows[start : start + step]
+        wide[: len(part), :d] = part
+        with np.errstate(over="ignore"):
+            np.einsum("ij,ij->i", wide[: len(part)], wide[: len(part)], out=out[start : start + step])
+    return out
+
+
 def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, dtype: str) -> Array:
     """Rows as the engine reads them: finite, clipped to `feature_bound`, with the bias coordinate 1 appended.
 
-    A row longer than the bound is scaled onto it, a function of that row alone. The bound does not count the
-    bias coordinate.
+    A row longer than the bound is scaled onto it before it is cast, a function of that row alone. The bound does not
+    count the bias coordinate. Numbers beyond `_END` become that, so that outputs hardly ever overflow.
     """
     n, d = rows.shape
-    out = np.empty((n, d + intercept), dtype=dtype)
-    with np.errstate(over="ignore"):
-        out[:, :d] = rows
+    if rows.dtype.kind == "f" and not _finite(rows):
+        raise ValueError("X must not hold NaN or infinity")
+    out = aligned_empty((n, d + intercept), dtype)
     if intercept:
         out[:, d] = 1.0
-    if not _finite(out):
-        check_rows(rows)
-        raise ValueError(f"X holds numbers too large for {dtype}; use dtype='float64' or rescale by public constants")
-    if feature_bound is not None:
-        limit, tiny = feature_bound * (1 - CLIP_SLACK[dtype]), np.finfo(dtype).tiny
-        for part in _parts(out):
-            features = part[:, :d]
-            # Divided by the largest entry first, so that squaring neither overflows nor underflows.
-            largest = np.maximum(np.abs(features).max(axis=1, keepdims=True), tiny).astype(np.float64)
-            norms = largest * np.sqrt(np.square(features / largest).sum(axis=1, keepdims=True))
-            features *= np.minimum(1.0, limit / np.maximum(norms, tiny))
+    if feature_bound is None:
+        _cast(rows, out[:, :d])
+        return out
+    limit, tiny = feature_bound * (1 - ROW_SLACK[dtype]), np.finfo(dtype).tiny
+    step = max(1, CHUNK_NUMBERS // d)
+    for start in range(0, n, step):
+        part = rows[start : start + step]
+        features = np.empty(part.shape)
+        _cast(part, features)
+        # Divided by the largest entry first, so that squaring neither overflows nor underflows.
+        largest = np.maximum(np.abs(features).max(axis=1, keepdims=True), tiny)
+        norms = np.sqrt(np.square(features / largest).sum(axis=1, keepdims=True))
+        _cast(features * np.minimum(1.0, limit / largest / np.maximum(norms, tiny)), out[start : start + step, :d])
     return out
+
+
+def _cast(values: Array, into: Array) -> None:
+    """Copy finite numbers; a larger one than `_END` becomes that."""
+    end = _END[str(into.dtype)]
+    if values.dtype.kind == "f" and float(np.finfo(values.dtype).max) > end:
+        np.clip(values, -end, end, out=into, casting="same_kind")
+    else:
+        np.copyto(into, values, casting="unsafe")
 
 
 @dataclass(frozen=True)
@@ -191,48 +245,95 @@ class Loss:
 
 
 class ClippedGradient:
-    """The sum over records of gradients clipped to `clip_norm`, by ghost norms; the sum is left in `total`.
+    """The sum over records of gradients clipped to `clip_norm`, by ghost norms.
 
-    Adding or removing one record changes the sum by at most clip_norm in exact arithmetic. A record whose
-    gradient is not finite (an overflow at wild parameters) contributes zero, so it cannot do more either.
+    Adding or removing one record changes the sum of at most MOST_RECORDS records by at most clip_norm *
+    (1 + CLIP_SLACK), rounding included; `docs/decisions.md` has the proof. A record whose gradient is not finite (an
+    overflow at wild parameters) contributes zero, so it cannot do more either.
+
+    Errors and layer inputs are computed in `dtype`, in blocks of sizes whose products round alike in every place
+    (see `block`). Norms, clipping factors and sums are float64.
 
     Theory: section 1.6
     """
 
-    def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str) -> None:
-        self.network, self.loss = network, loss
+    def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float = math.inf) -> None:
+        """`batch` is the public expected number of records: blocks need not be much larger."""
+        self.network, self.loss, self.dtype = network, loss, dtype
         self.limit = clip_norm
         outs = [out for out, _ in network.shapes]
         hidden = [into for _, into in network.shapes[1:]]
-        width = network.shapes[0][1] + 2 * (sum(outs) + sum(hidden))
-        self.chunk = max(128, min(8192, CHUNK_NUMBERS // width))
+        inputs = network.shapes[0][1]
+        most = max(128, min(8192, CHUNK_NUMBERS // (inputs + 2 * (sum(outs) + sum(hidden)))))
+        self.chunk = _whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
         # Indicator rows: one product sums the squares of every layer at once.
-        self._error_layer = np.repeat(np.eye(len(outs), dtype=dtype), outs, axis=1)
-        self._hidden_layer = np.repeat(np.eye(len(hidden), dtype=dtype), hidden, axis=1)
-        sizes = (sum(outs), sum(hidden), sum(outs), sum(hidden), len(outs), len(outs), outs[0])
-        self._buffers = [np.empty(size * self.chunk, dtype=dtype) for size in sizes]
-        self._columns = np.arange(self.chunk)
-        self.total = np.empty(network.n_parameters, dtype=dtype)
-        self._extra = np.empty(network.n_parameters, dtype=dtype)
+        self._error_layer = np.repeat(np.eye(len(outs)), outs, axis=1)
+        self._hidden_layer = np.repeat(np.eye(len(hidden)), hidden, axis=1)
+        self._buffers = _Buffers(network, self.chunk, dtype)
+        self.total, self._extra = np.empty(network.n_parameters), np.empty(network.n_parameters)
         self._total_layers, self._extra_layers = network.layers(self.total), network.layers(self._extra)
-        self._views: dict[int, _Views] = {}
-        self._wide = network.shapes[0][1] >= 64
+        self._parts: Array | None = None
+        self._products = 0
+        self._slice = aligned_empty((min(self.chunk, max(_LANES, _SLICE_NUMBERS // inputs)), inputs), "float64")
+        self._slice_product = np.empty(network.shapes[0])
+        self._wide = inputs >= 64
+        self._alike: dict[int, bool] = {}
+        self._expected: list[Array] = []
+        if not self._rounds_alike(self.chunk):
+            self.chunk = 1  # one place rounds like itself, and `block` asks for no other size
+            self._alike = {1: True}
 
-    def _for_records(self, m: int) -> "_Views":
-        """Views of the buffers for m records, contiguous, cut by layer."""
-        if m not in self._views:
-            if len(self._views) > 512:
-                self._views.clear()
-            full = [b[: (b.size // self.chunk) * m].reshape(-1, m) for b in self._buffers[:-1]]
-            product = self._buffers[-1][: self.network.shapes[0][0] * m].reshape(m, -1)
-            self._views[m] = _Views.cut(self.network, full, product, self._columns[:m])
-        return self._views[m]
+    def block(self, m: int) -> int:
+        """The number of places of a block for m records: the rows that `errors` and `add` take, padding included.
+
+        A matrix product may round a column by its place and by the size of the block. Only sizes are used in which
+        made-up records get the same bits in every place as in a block of `chunk`. What a product does depends on sizes
+        and not on values, so that a record's errors are a function of that record and the parameters.
+        """
+        size = min(_whole_lanes(m), self.chunk)
+        return size if self._rounds_alike(size) else self.chunk
+
+    def _rounds_alike(self, size: int) -> bool:
+        if size not in self._alike:
+            results = list(self._made_up_results(size))
+            if not self._expected:
+                self._expected = [result[:, :1].copy() for result in results]
+            self._alike[size] = all(
+                bool((result == expected).all()) for result, expected in zip(results, self._expected, strict=True)
+            )
+        return self._alike[size]
+
+    def _made_up_results(self, size: int) -> Iterator[Array]:
+        """Errors and inputs of made-up records, each in every place of a block: enough to see any other rounding."""
+        network, stream = self.network, np.random.Generator(np.random.PCG64(0))
+        flat = aligned_empty((network.n_parameters,), self.dtype)
+        flat[:] = network.initial(0, 1.0)
+        rows = aligned_empty((size, network.shapes[0][1]), self.dtype)
+        target = np.zeros(size, dtype=int) if self.loss.name == "cross_entropy" else np.full(size, 0.5)
+        long = np.full(size, 16 * self.limit**2)  # rows said to be so long that clipping acts
+        # the own loss may round as well; the squared one hides no bit of an output
+        for loss in (self.loss, *[Loss("squared")] * (1 + 12 // network.widths[-1])):
+            rows[:] = stream.uniform(-1.0, 1.0, rows.shape[1])
+            if network.intercept:
+                rows[:, -1] = 1
+            with np.errstate(all="ignore"):
+                v = self._backward(loss, network.layers(flat), rows, target)
+                self._clip(v, long, size)
+            yield v.wide.copy()
 
     def errors(
-        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array
+        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, m: int
     ) -> tuple[list[Array], list[Array]]:
-        """For one chunk: every layer's errors, scaled by the clipping factors, and the later layers' inputs."""
-        v = self._for_records(len(rows))
+        """For one block: every layer's errors, scaled by the clipping factors, and the later layers' inputs, float64.
+
+        Only the first m records count, the errors of the others become zero.
+        """
+        v = self._backward(self.loss, layers, rows, target)
+        self._clip(v, squared_norms, m)
+        return v.wide_errors, v.wide_inputs
+
+    def _backward(self, loss: Loss, layers: Sequence[Array], rows: Array, target: Array) -> "_Views":
+        v = self._buffers.views(len(rows))
         last, relu, intercept = len(layers) - 1, self.network.activation == "relu", self.network.intercept
         inputs: Array = rows.T
         for depth, layer in enumerate(layers):
@@ -256,7 +357,7 @@ class ClippedGradient:
                 inputs = v.hidden[depth]
                 if intercept:
                     inputs[-1] = 1
-        self.loss.error(v.errors[last], target, v.columns)
+        loss.error(v.errors[last], target, v.columns)
         for depth in range(last - 1, -1, -1):
             np.dot(layers[depth + 1][:, : len(v.active[depth])].T, v.errors[depth + 1], out=v.errors[depth])
             if relu:
@@ -266,53 +367,120 @@ class ClippedGradient:
                 np.multiply(v.active[depth], v.active[depth], out=slope)
                 np.subtract(1, slope, out=slope)
                 np.multiply(v.errors[depth], slope, out=v.errors[depth])
-        self._clip(v, squared_norms)
-        return v.errors, v.hidden
+        if v.wide is not v.every:
+            np.copyto(v.wide, v.every)
+        return v
 
-    def _clip(self, v: "_Views", squared_norms: Array) -> None:
-        np.multiply(v.every_error, v.every_error, out=v.error_squares)
+    def _clip(self, v: "_Views", squared_norms: Array, m: int) -> None:
+        np.multiply(v.wide, v.wide, out=v.squares)
         np.dot(self._error_layer, v.error_squares, out=v.error_norms)
         if v.hidden:
-            np.multiply(v.every_hidden, v.every_hidden, out=v.hidden_squares)
             np.dot(self._hidden_layer, v.hidden_squares, out=v.input_norms[1:])
         v.input_norms[0] = squared_norms
+        # a NaN is not below anything
+        if not np.maximum.reduce(v.both_norms, axis=None) < _LARGEST_SQUARES:
+            broken = ~np.all(v.both_norms < _LARGEST_SQUARES, axis=0)
+            v.wide[:, broken] = 0
+            v.both_norms[:, broken] = 0
         np.multiply(v.error_norms, v.input_norms, out=v.error_norms)
-        norms = np.add.reduce(v.error_norms, axis=0)
-        if not math.isfinite(norms.dot(norms)):
-            broken = ~np.isfinite(norms)
-            v.every_error[:, broken] = 0
-            v.every_hidden[:, broken] = 0
-            norms[broken] = 0
-        np.sqrt(norms, out=norms)
-        np.maximum(norms, self.limit, out=norms)
-        np.divide(self.limit, norms, out=norms)
-        np.multiply(v.every_error, norms, out=v.every_error)
+        factors = np.add.reduce(v.error_norms, axis=0)
+        np.sqrt(factors, out=factors)
+        np.maximum(factors, self.limit, out=factors)
+        np.divide(self.limit, factors, out=factors)
+        factors[m:] = 0
+        np.multiply(v.wide_error, factors, out=v.wide_error)
 
-    def add(self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, *, first: bool) -> None:
-        """Set (first) or increase `total` by the clipped gradient sum of one chunk of at most `chunk` records."""
-        errors, hidden = self.errors(layers, rows, squared_norms, target)
+    def add(
+        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, m: int, *, first: bool
+    ) -> None:
+        """Start a sum (first) or increase it by the clipped gradients of the first m records of a block."""
+        errors, hidden = self.errors(layers, rows, squared_norms, target, m)
+        if first:
+            self._parts, self._products = None, 0
+        elif self._products == _PRODUCTS_PER_PART:
+            self._parts = self.total.copy() if self._parts is None else self._parts + self.total
+            self.total.fill(0)
+            self._products = 0
+        self._products += 1
         into = self._total_layers if first else self._extra_layers
-        np.dot(errors[0], rows, out=into[0])
+        slices = math.ceil(len(rows) / len(self._slice))
+        step = math.ceil(len(rows) / slices)  # equal ones: a short product costs nearly as much as a long one
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            if part.dtype != self._slice.dtype:
+                part = self._slice[: len(part)]
+                np.copyto(part, rows[start : start + step])
+            if start:
+                into[0] += np.dot(errors[0][:, start : start + step], part, out=self._slice_product)
+            else:
+                np.dot(errors[0][:, :step], part, out=into[0])
         for depth, inputs in enumerate(hidden, start=1):
             np.dot(errors[depth], inputs.T, out=into[depth])
         if not first:
             self.total += self._extra
+
+    def result(self) -> Array:
+        """The sum since the last `first`; overwritten by the next one."""
+        if self._parts is not None:
+            self.total += self._parts
+            self._parts = None
+        return self.total
+
+
+def _whole_lanes(m: float) -> int:
+    return _LANES * math.ceil(m / _LANES)
+
+
+class _Buffers:
+    """The memory of `ClippedGradient`, and its views for one number of records."""
+
+    def __init__(self, network: Network, chunk: int, dtype: str) -> None:
+        self.network = network
+        outs, inputs = sum(out for out, _ in network.shapes), sum(into for _, into in network.shapes[1:])
+        heights = {
+            "every": (outs + inputs, dtype),
+            "slopes": (inputs, dtype),
+            "product": (network.shapes[0][0], dtype),
+            "wide": (outs + inputs, "float64"),
+            "squares": (outs + inputs, "float64"),
+            "both_norms": (2 * len(network.shapes), "float64"),
+        }
+        if dtype == "float64":
+            del heights["wide"]
+        self._memory = {name: (height, aligned_empty((height * chunk,), of)) for name, (height, of) in heights.items()}
+        self._columns = np.arange(chunk)
+        self._views: dict[int, _Views] = {}
+
+    def views(self, m: int) -> "_Views":
+        """The views for m records, contiguous, cut by layer."""
+        if m not in self._views:
+            arrays = {name: memory[: height * m].reshape(height, m) for name, (height, memory) in self._memory.items()}
+            arrays.setdefault("wide", arrays["every"])
+            self._views[m] = _Views.cut(self.network, arrays, self._columns[:m])
+        return self._views[m]
 
 
 @dataclass(frozen=True, slots=True)
 class _Views:
     """The buffers of `ClippedGradient` cut for one number of records; the lists are views, one a layer."""
 
-    every_error: Array
-    every_hidden: Array
+    every: Array
+    """Errors and layer inputs as they are computed."""
+    wide: Array
+    """The same in float64."""
+    wide_error: Array
+    squares: Array
     error_squares: Array
     hidden_squares: Array
+    both_norms: Array
     error_norms: Array
     input_norms: Array
     product: Array
     columns: Array
     errors: list[Array]
     hidden: list[Array]
+    wide_errors: list[Array]
+    wide_inputs: list[Array]
     active: list[Array]
     slope: list[Array]
     error_bits: list[Array]
@@ -321,32 +489,37 @@ class _Views:
     sign_shift: Array
 
     @classmethod
-    def cut(cls, network: Network, full: list[Array], product: Array, columns: Array) -> "_Views":
-        errors = _split(full[0], [out for out, _ in network.shapes])
+    def cut(cls, network: Network, arrays: dict[str, Array], columns: Array) -> "_Views":
+        outs = [out for out, _ in network.shapes]
         inputs = [into for _, into in network.shapes[1:]]
-        hidden = _split(full[1], inputs)
+        every, wide, squares, norms = (arrays[name] for name in ("every", "wide", "squares", "both_norms"))
+        errors, hidden = _split(every, outs), _split(every[sum(outs) :], inputs)
         active = [h[: len(h) - network.intercept] for h in hidden]
-        # The slopes are done with before the squares of the hidden values are needed: they share memory.
-        slope = [s[: len(s) - network.intercept] for s in _split(full[3], inputs)]
-        integer = f"int{8 * full[0].itemsize}"
-        every_error, every_hidden, error_squares, hidden_squares, error_norms, input_norms = full
+        slope = [s[: len(s) - network.intercept] for s in _split(arrays["slopes"], inputs)]
+        bits = 8 * every.itemsize
+        integer = f"int{bits}"
         return cls(
-            every_error=every_error,
-            every_hidden=every_hidden,
-            error_squares=error_squares,
-            hidden_squares=hidden_squares,
-            error_norms=error_norms,
-            input_norms=input_norms,
-            product=product,
+            every=every,
+            wide=wide,
+            wide_error=wide[: sum(outs)],
+            squares=squares,
+            error_squares=squares[: sum(outs)],
+            hidden_squares=squares[sum(outs) :],
+            both_norms=norms,
+            error_norms=norms[: len(outs)],
+            input_norms=norms[len(outs) :],
+            product=arrays["product"].reshape(len(columns), -1),
             columns=columns,
             errors=errors,
             hidden=hidden,
+            wide_errors=_split(wide, outs),
+            wide_inputs=_split(wide[sum(outs) :], inputs),
             active=active,
             slope=slope,
             error_bits=[a.view(integer) for a in errors],
             active_bits=[a.view(integer) for a in active],
             slope_bits=[a.view(integer) for a in slope],
-            sign_shift=np.array(8 * full[0].itemsize - 1, dtype=integer),
+            sign_shift=np.array(bits - 1, dtype=integer),
         )
 
 

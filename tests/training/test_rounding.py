@@ -1,0 +1,180 @@
+"""One record moves the clipped sum by at most clip_norm * (1 + CLIP_SLACK), rounding of all the others included.
+
+A record inserted in front shifts every other record to another place of another block. Each test compares the sums of
+two neighbouring data sets at the same parameters, with nothing added and nothing averaged.
+"""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from dpscp.training import DPSGD, corrected_outputs
+from dpscp.training.networks import CLIP_SLACK, ClippedGradient, Loss, Network, squared_norms
+
+HEAD = DPSGD(classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
+NET = DPSGD(hidden=(8,), classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
+
+
+def clipped_sum(mechanism, X, y, n_records, parameters=None):
+    setup = mechanism.prepare(X, y, n_records=n_records)
+    with threadpool_limits(1), np.errstate(all="ignore"):
+        descent = setup.descent(setup.records)
+        if parameters is not None:
+            np.copyto(descent._fast, parameters, casting="same_kind")
+        return np.array(descent.clipped_sum(None), dtype=float)
+
+
+def change(mechanism, X, y, parameters=None):
+    """By how many clip norms a copy of the first record, inserted in front, moves the sum."""
+    with_copy = np.concatenate([X[:1], X]), np.concatenate([y[:1], y])
+    sums = [clipped_sum(mechanism, *data, len(X), parameters) for data in ((X, y), with_copy)]
+    return np.linalg.norm(sums[1] - sums[0]) / mechanism.clip_norm
+
+
+def ordinary(n):
+    X = np.random.default_rng(0).normal(size=(n, 10)).astype(np.float32)
+    return X, (X[:, 0] > 0).astype(int)
+
+
+def all_alike(n):
+    """Every addition rounds in the same direction."""
+    return np.full((n, 10), 0.77, dtype=np.float32), np.zeros(n, dtype=int)
+
+
+def positive(n):
+    X, _ = ordinary(n)
+    return np.abs(X), np.zeros(n, dtype=int)
+
+
+@pytest.mark.parametrize("mechanism", [HEAD, NET], ids=["head", "net"])
+@pytest.mark.parametrize("data", [ordinary, all_alike, positive])
+def test_a_record_in_front_moves_the_sum_of_many_by_one_clip_norm(mechanism, data):
+    assert change(mechanism, *data(100_000)) <= 1 + CLIP_SLACK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", [HEAD, NET], ids=["head", "net"])
+@pytest.mark.parametrize("data", [ordinary, all_alike, positive])
+def test_a_record_in_front_moves_the_sum_of_a_million_by_one_clip_norm(mechanism, data):
+    assert change(mechanism, *data(1_000_000)) <= 1 + CLIP_SLACK
+
+
+def on_the_edge(n, weights, dtype="float32"):
+    """Rows whose product with the weights is a rounding error, so that another rounding gives another sign."""
+    X = np.random.default_rng(0).normal(size=(n, len(weights))).astype(dtype)
+    weights = weights.astype(dtype).astype(float)
+    X[:, 0] = -(X[:, 1:].astype(float) @ weights[1:]) / weights[0]
+    return X
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("d", "outputs"), [(32, 16), (64, 4), (40, 1)])
+def test_a_record_never_changes_the_error_of_another_one(d, outputs, dtype):
+    """The pinball loss jumps at its target. Matrix products of two sizes round differently, and all records would jump
+    at once: 28 clip norms for 300 records before blocks had sizes that round alike."""
+    weights = np.random.default_rng(1).normal(size=d)
+    mechanism = DPSGD(
+        loss="pinball", quantiles=tuple(np.arange(1, outputs + 1) / (outputs + 1)), noise_multiplier=1.0,
+        fit_intercept=False, dtype=dtype,
+    )  # fmt: skip
+    for n in (15, 64, 71, 75, 76, 149, 150, 300, 303):
+        X = on_the_edge(n, weights, dtype)
+        assert change(mechanism, X, np.zeros(n), np.tile(weights, outputs)) <= 1 + CLIP_SLACK
+
+
+def test_a_record_never_switches_a_unit_of_another_one():
+    d, hidden = 32, 16
+    rng = np.random.default_rng(1)
+    weights = rng.normal(size=d)
+    mechanism = DPSGD(hidden=(hidden,), loss="squared", noise_multiplier=1.0, fit_intercept=False)
+    parameters = np.concatenate([np.tile(weights, hidden), rng.normal(size=hidden)])
+    for n in (64, 75, 76, 128, 150):
+        assert change(mechanism, on_the_edge(n, weights), np.full(n, 50.0), parameters) <= 1 + CLIP_SLACK
+
+
+def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
+    """Blocks of 48 round one place differently, as an edge kernel does: they are not used. If all do, records go one
+    at a time, and the sum is the same."""
+    network, loss = Network((20, 3)), Loss("cross_entropy")
+    plain = ClippedGradient._backward
+
+    def edge(sizes):
+        def backward(self, loss, layers, rows, target):
+            v = plain(self, loss, layers, rows, target)
+            if len(rows) in sizes:
+                v.wide[:, -1] *= 1 + 2.0**-23
+            return v
+
+        return backward
+
+    monkeypatch.setattr(ClippedGradient, "_backward", edge({48}))
+    gradient = ClippedGradient(network, loss, 1.0, "float32", batch=100)
+    assert gradient.block(40) == gradient.chunk > 48
+    assert gradient.block(60) == 64
+    X, y = ordinary(300)
+    mechanism = DPSGD(classes=(0, 1), noise_multiplier=1.0)
+    whole = clipped_sum(mechanism, X, y, 300)
+    monkeypatch.setattr(ClippedGradient, "_backward", edge(set(range(2, 10_000))))
+    assert ClippedGradient(network, loss, 1.0, "float32", batch=100).chunk == 1
+    np.testing.assert_allclose(clipped_sum(mechanism, X, y, 300), whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("d", [3, 20_000])
+@pytest.mark.parametrize("clip_norm", [1e-30, 1e-20, 1.0, 1e20])
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e18])
+def test_squared_norms_lose_nothing_in_wide_rows_and_at_tiny_clip_norms(d, clip_norm, scale):
+    X = (scale * np.random.default_rng(2).normal(size=(2, d))).astype(np.float32)
+    mechanism = DPSGD(loss="logistic", classes=(0, 1), noise_multiplier=1.0, clip_norm=clip_norm)
+    one = clipped_sum(mechanism, X[:1], np.array([1]), 1)
+    exact = 0.5 * np.append(X[0].astype(float), 1.0)
+    wanted = exact * min(1.0, clip_norm / np.linalg.norm(exact))
+    np.testing.assert_allclose(one, -wanted, rtol=1e-9)
+    assert np.linalg.norm(one) <= clip_norm * (1 + 1e-9)
+
+
+def test_squared_norms_do_not_depend_on_the_place():
+    row = np.random.default_rng(3).normal(size=37).astype(np.float32)
+    assert len(set(squared_norms(np.tile(row, (999, 1))).tolist())) == 1
+
+
+def test_a_tiny_clip_norm_is_refused():
+    with pytest.raises(ValueError, match=r"clip_norm must be at least 1e-30"):
+        replace(HEAD, clip_norm=1e-31)
+
+
+@pytest.mark.parametrize("large", [1e20, 1e39, 1.7e308])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("feature_bound", [None, 1.0])
+def test_a_finite_record_never_decides_whether_training_raises_or_warns(large, dtype, feature_bound):
+    rng = np.random.default_rng(0)
+    X, labels = rng.normal(size=(60, 3)), np.arange(60) % 2
+    wild = X.copy()
+    wild[5] = large, -large, 0.0
+    target = X[:, 0].copy()
+    target[7] = -large
+    shared = {"noise_multiplier": 1.0, "steps": 3, "dtype": dtype, "feature_bound": feature_bound}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for hidden in ((), (4,)):
+            DPSGD(classes=(0, 1), hidden=hidden, **shared).train(wild, labels, n_records=60)
+            DPSGD(loss="squared", hidden=hidden, **shared).train(wild, target, n_records=60)
+
+
+def test_rows_are_scaled_onto_their_bound_before_they_are_cast():
+    mechanism = DPSGD(classes=(0, 1), noise_multiplier=1.0, feature_bound=1.0, fit_intercept=False)
+    rows = mechanism.prepare(np.array([[3e39, 4e39]]), [0], n_records=1).records.rows
+    np.testing.assert_allclose(rows, [[0.6, 0.8]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("large", [1e20, 1e39])
+def test_a_large_row_leaves_the_correction_finite(large):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    X[5] = large
+    trained = DPSGD(classes=(0, 1), noise_multiplier=1.0, steps=5, keep_trajectory=True).train(X, y, n_records=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isfinite(corrected_outputs(trained.model, trained.trajectory, X, y)).all()
