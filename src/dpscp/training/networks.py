@@ -305,15 +305,15 @@ class ClippedGradient:
 
     def _made_up_results(self, size: int) -> Iterator[Array]:
         """Errors and inputs of made-up records, each in every place of a block: enough to see any other rounding."""
-        network, stream = self.network, np.random.Generator(np.random.PCG64(0))
+        network, one = self.network, Network((self.network.shapes[0][1], 1), intercept=False)
         flat = aligned_empty((network.n_parameters,), self.dtype)
         flat[:] = network.initial(0, 1.0)
         rows = aligned_empty((size, network.shapes[0][1]), self.dtype)
         target = np.zeros(size, dtype=int) if self.loss.name == "cross_entropy" else np.full(size, 0.5)
         long = np.full(size, 16 * self.limit**2)  # rows said to be so long that clipping acts
         # the own loss may round as well; the squared one hides no bit of an output
-        for loss in (self.loss, *[Loss("squared")] * (1 + 12 // network.widths[-1])):
-            rows[:] = stream.uniform(-1.0, 1.0, rows.shape[1])
+        for i, loss in enumerate((self.loss, *[Loss("squared")] * (1 + 12 // network.widths[-1]))):
+            rows[:] = one.initial(1 + i, math.sqrt(rows.shape[1]))  # uniform on -1 to 1
             if network.intercept:
                 rows[:, -1] = 1
             with np.errstate(all="ignore"):
