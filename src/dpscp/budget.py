@@ -25,24 +25,19 @@ import math
 import os
 import sqlite3
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from os import PathLike
 from typing import Any
 
-import numpy as np
 from dp_accounting.dp_event import DpEvent
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as pld
 
 from dpscp._checks import check_probability
 from dpscp.exceptions import BudgetError
-from dpscp.privacy import Budget, Ledger, compose, delta_of, epsilon_of
-from dpscp.privacy.events import possible_histories, require_event
+from dpscp.privacy import Budget, Ledger
+from dpscp.privacy.events import require_event
 
 __all__ = ["BudgetStore", "Line", "Reservation"]
 
@@ -54,11 +49,6 @@ _READABLE = (1, 2)
 _APPLICATION_ID = 0x44505342
 _LOCK_SECONDS = 60.0
 _FIRST_DIGEST = "0" * 64
-# As many combinations of parallel parts as the accounting of the privacy room looks at one by one.
-_MOST_HISTORIES = 64
-# Grid of the profiles used beyond that, and what lies beyond their ends: both only ever raise epsilon.
-_PROFILE_STEP = 1e-3
-_PROFILE_TAIL = 1e-15
 
 _SEEDED = (
     "a budget store pays for private runs only, and the noise of this one comes from a seed: use random_state=None (no "
@@ -226,10 +216,7 @@ class BudgetStore:
         return self._read()
 
     def ledger(self) -> Ledger:
-        """What counts as spent: every commit, and every reservation that was never committed.
-
-        ``spent`` adds it up also where the ledger itself holds too many parallel parts to be asked.
-        """
+        """What counts as spent: every commit, and every reservation that was never committed."""
         return _ledger_of(self._read())
 
     def spent(self, delta: float | None = None) -> float:
@@ -541,43 +528,5 @@ def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
 
 
 def _epsilon(ledger: Ledger, delta: float) -> float:
-    """Epsilon of the whole ledger, also where its parallel parts have too many combinations to look at each."""
     # a seeded run is in no new file, but an earlier release wrote some
-    if not ledger.is_private:
-        return math.inf
-    events = [entry.event for entry in ledger.entries]
-    if math.prod(len(possible_histories(e)) for e in events) <= _MOST_HISTORIES:
-        return ledger.epsilon(delta)
-    return _epsilon_by_profiles(events, delta)
-
-
-def _epsilon_by_profiles(events: Sequence[DpEvent], delta: float) -> float:
-    """An upper bound in time linear in the number of events.
-
-    A record lies in one part of each parallel event. Instead of trying all combinations, each such event is replaced by
-    the pair of distributions whose privacy profile is the largest of its parts' profiles: it dominates every part, and
-    domination survives composition.
-    """
-    parallel = Counter(e for e in events if len(possible_histories(e)) > 1)
-    plain = [e for e in events if e not in parallel]
-    losses = [_profile_loss(event).self_compose(count) for event, count in parallel.items()]
-    if plain:
-        losses.append(_profile_loss(compose(*plain)))
-    total = losses[0]
-    for loss in losses[1:]:
-        total = total.compose(loss)
-    return float(total.get_epsilon_for_delta(delta))
-
-
-@lru_cache(maxsize=256)
-def _profile_loss(event: DpEvent) -> pld.PrivacyLossDistribution:
-    """A privacy loss distribution that dominates the event, from its profile (both directions together)."""
-    top = max(1.0, min(200.0, epsilon_of(event, _PROFILE_TAIL)))
-    size = math.ceil(top / _PROFILE_STEP)
-    epsilons = np.arange(size + 1) * _PROFILE_STEP
-    deltas = np.minimum.accumulate(delta_of(event, epsilons))
-    # the profile at negative epsilon follows from swapping the two distributions
-    negative = (1 - np.exp(-epsilons[1:]) * (1 - deltas[1:]))[::-1]
-    profile = np.minimum.accumulate(np.concatenate([negative, deltas]))
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(_PROFILE_STEP, -size, size, profile)
-    return pld.PrivacyLossDistribution(pmf)
+    return math.inf if ledger.seeded else ledger.epsilon(delta)

@@ -27,6 +27,7 @@ from dpscp.guarantees import (
     value_buffer,
 )
 from dpscp.privacy import Budget, LatticeNoise, Ledger, as_event, compose, parallel, shared_lattice_noise
+from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, default_steps, private_quantile, rank_sensitivity
 
@@ -177,7 +178,7 @@ def find_thresholds(
     score_range: tuple[float, float],
     held_out: bool = False,
     steps: int | None = None,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
     random_state: int | None = None,
     extra_assumptions: tuple[str, ...] = (),
 ) -> Thresholds:
@@ -187,8 +188,7 @@ def find_thresholds(
     scored records are not those of ``spent``, and each part may spend the whole budget.
     """
     check_range("score_range", score_range)
-    # the integer noise of the search has no exact Gaussian-DP account
-    check_choice("accountant", accountant, ("pld", "rdp"))
+    accountant = release_accountant(accountant)
     budget.require(spent, accountant)
     n_groups, n_levels = len(scores_by_group), len(rule.alphas)
     if not rule.possible:
@@ -347,7 +347,7 @@ def calibrate(
     failure_probability: float | None = None,
     steps: int | None = None,
     n_records: int | None = None,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
     random_state: int | None = None,
 ) -> Calibration:
     """Find a private threshold for your own scores, so that the whole release is (epsilon, delta)-DP.

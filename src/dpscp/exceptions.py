@@ -2,11 +2,15 @@
 
 from sklearn.exceptions import NotFittedError
 
-__all__ = ["BudgetError", "GuaranteeWarning", "NotFittedError", "SeededWarning"]
+__all__ = ["BudgetError", "GuaranteeWarning", "NotFittedError", "SeededWarning", "UnsupportedEventError"]
 
 
 class BudgetError(ValueError):
     """A privacy target cannot be met: the message holds what was asked, what is possible, and what to change."""
+
+
+class UnsupportedEventError(ValueError):
+    """An accountant was asked about an event it cannot account for."""
 
 
 class GuaranteeWarning(UserWarning):

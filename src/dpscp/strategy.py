@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_positive, check_probability
-from dpscp.privacy import Budget, Ledger, gdp_epsilon, gdp_mu
+from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
 from dpscp.training import (
     DenseModel,
     Mechanism,
@@ -54,7 +54,7 @@ class Request:
     n_records: int
     n_found: bool
     n_features: int
-    accountant: str
+    accountant: str | Accountant
     grouped: bool
     classes: tuple[Any, ...] | None = None
     classes_found: bool = False
@@ -63,7 +63,7 @@ class Request:
 
     def __post_init__(self) -> None:
         check_choice("guarantee", self.guarantee, GUARANTEES)
-        check_choice("accountant", self.accountant, ("pld", "rdp"))
+        release_accountant(self.accountant)
         for name in ("train_share", "calibration_fraction"):
             value = getattr(self, name)
             if value != "auto":

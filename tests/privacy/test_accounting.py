@@ -16,11 +16,14 @@ from dp_accounting.dp_event import (
     UnsupportedDpEvent,
 )
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import RdpAccountant
 from scipy import special
 
 from dpscp.privacy import (
     OPACUS_ORDERS,
+    UnsupportedEventError,
     approximate_dp_event,
+    as_accountant,
     compose,
     count_noise,
     delta_of,
@@ -36,7 +39,7 @@ from dpscp.privacy import (
     parallel,
     tradeoff_of,
 )
-from dpscp.privacy.accounting import discrete_gaussian_cdf
+from dpscp.privacy.accounting import PLD, discrete_gaussian_cdf
 from dpscp.privacy.events import possible_histories
 
 DELTA = 1e-5
@@ -101,6 +104,14 @@ def test_renyi_mode_is_opacus_accounting():
         theirs = rdp.get_epsilon(DELTA)
     ours = epsilon_of(compose(PAPER_TRAINING, gaussian_event(40.0, 20)), DELTA, "rdp")
     assert ours == pytest.approx(theirs, rel=1e-9)
+
+
+def test_renyi_profile_is_dp_accountings():
+    event = compose(dpsgd_event(1.3, 0.05, 40), discrete_gaussian_event(20, 1, 4))
+    theirs = RdpAccountant(OPACUS_ORDERS)
+    theirs.compose(dpsgd_event(1.3, 0.05, 40)).compose(gaussian_event(20.0, 4))
+    expected = [theirs.get_delta(float(e)) for e in EPSILONS]
+    np.testing.assert_allclose(delta_of(event, EPSILONS, "rdp"), expected, rtol=1e-12)
 
 
 # ---- the discrete Gaussian against brute force
@@ -223,20 +234,37 @@ def test_parallel_of_equal_parts_is_one_part():
     )
 
 
-def test_repeated_parallel_and_too_many_combinations_are_refused():
+def test_repeated_parallel_is_refused():
     both = parallel(gaussian_event(1.0), gaussian_event(2.0))
     with pytest.raises(ValueError, match="parallel event cannot be repeated"):
         epsilon_of(SelfComposedDpEvent(both, 2), DELTA)
     assert epsilon_of(SelfComposedDpEvent(both, 1), DELTA) == epsilon_of(gaussian_event(1.0), DELTA)
-    different = [parallel(gaussian_event(1.0 + i), gaussian_event(20.0 + i)) for i in range(7)]
-    with pytest.raises(ValueError, match="combinations"):
-        epsilon_of(compose(*different), DELTA)
+
+
+def test_too_many_combinations_are_bounded_by_profiles():
+    fit = parallel(dpsgd_event(40.0, 0.1, 50), discrete_gaussian_event(4096 * 20, 2048, 10))
+    exact = epsilon_of(compose(*[fit] * 4), DELTA)
+    # an upper bound, and a close one: the grid of 1e-3 costs far less than a thousandth
+    assert exact <= PLD.bound([fit] * 4).epsilon(DELTA) <= exact * 1.001
+    beside = compose(*[fit] * 3, gaussian_event(20.0))
+    assert epsilon_of(beside, DELTA) <= PLD.bound([fit] * 3 + [gaussian_event(20.0)]).epsilon(DELTA)
+
+    different = [parallel(gaussian_event(20.0 + i), gaussian_event(40.0 + i)) for i in range(7)]
+    worst = math.sqrt(sum((20.0 + i) ** -2 for i in range(7)))
+    assert gdp_epsilon(DELTA, worst) <= epsilon_of(compose(*different), DELTA) <= gdp_epsilon(DELTA, worst) * 1.001
+    assert delta_of(compose(*different), 0.5) == pytest.approx(gdp_delta(0.5, worst), rel=0.01)
+    for accountant in ("rdp", "gdp"):
+        assert not as_accountant(accountant).supports(compose(*different))
+        with pytest.raises(UnsupportedEventError, match="combinations"):
+            epsilon_of(compose(*different), DELTA, accountant)
+    with pytest.raises(UnsupportedEventError, match="combinations"):
+        epsilon_of(parallel(compose(*different), gaussian_event(2.0)), DELTA)
 
 
 def test_the_same_split_fitted_often_costs_the_worst_number_of_visits_to_each_part():
     # neither part is worse in general: which history is the worst depends on all of them
     train, count = dpsgd_event(1.0, 0.02, 100), gaussian_event(6.0, 10)
-    fits = 12
+    fits = 5
     histories = [compose(*[train] * k, *[count] * (fits - k)) for k in range(fits + 1)]
     worst = max(epsilon_of(h, DELTA) for h in histories)
     assert epsilon_of(compose(*[parallel(train, count)] * fits), DELTA) == pytest.approx(worst, rel=1e-9)
@@ -261,13 +289,15 @@ def test_other_basic_events():
 
 
 def test_renyi_and_gaussian_modes_refuse_what_they_cannot_bound():
-    with pytest.raises(ValueError, match="accountant='rdp'"):
+    with pytest.raises(UnsupportedEventError, match=r"accountant='rdp' cannot account for ApproximateDpEvent; .*'pld'"):
         epsilon_of(approximate_dp_event(0.5), DELTA, "rdp")
     for event in (discrete_gaussian_event(10), dpsgd_event(1.0, 0.1, 2)):
-        with pytest.raises(ValueError, match="accountant='gdp'"):
+        assert [as_accountant(name).supports(event) for name in ("pld", "rdp", "gdp")] == [True, True, False]
+        with pytest.raises(UnsupportedEventError, match="accountant='gdp'"):
             epsilon_of(event, DELTA, "gdp")
     for unknown in (UnsupportedDpEvent(), PoissonSampledDpEvent(0.1, LaplaceDpEvent(1.0))):
-        with pytest.raises(ValueError, match=r"Unsupported|Poisson"):
+        assert not any(as_accountant(name).supports(unknown) for name in ("pld", "rdp", "gdp"))
+        with pytest.raises(UnsupportedEventError, match=r"Unsupported|Poisson"):
             epsilon_of(unknown, DELTA)
 
 

@@ -11,7 +11,16 @@ from sklearn.utils import check_random_state
 from dpscp._checks import check_choice, check_count, check_probability, check_range
 from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
-from dpscp.privacy import Budget, Ledger, compose, parallel, secure_generator, shared_lattice_noise
+from dpscp.privacy import (
+    Accountant,
+    Budget,
+    Ledger,
+    compose,
+    parallel,
+    release_accountant,
+    secure_generator,
+    shared_lattice_noise,
+)
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, noisy_midpoint_quantile
 from dpscp.records import untold_overflow
@@ -165,7 +174,7 @@ class DPSplit(_Threshold):
         steps: int = 20,
         split: str = "independent",
         n_records: int | None = None,
-        accountant: str = "pld",
+        accountant: str | Accountant = "pld",
         random_state: int | None = None,
     ) -> None:
         self.estimator = estimator
@@ -187,7 +196,7 @@ class DPSplit(_Threshold):
             )
         budget = Budget(self.epsilon, self.delta)
         check_choice("split", self.split, SPLITS)
-        check_choice("accountant", self.accountant, ("pld", "rdp"))
+        release_accountant(self.accountant)
         steps = check_count("steps", self.steps)
         nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
         # a mechanism that knows its task fails before training, not after

@@ -12,6 +12,7 @@ from dpscp._checks import check_choice
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal, plain
 from dpscp.exceptions import GuaranteeWarning
+from dpscp.privacy import Accountant
 from dpscp.records import check_row_by_row, checked_labels, checked_rows, class_list, untold_overflow
 from dpscp.scores import (
     aps_of_labels,
@@ -74,7 +75,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         ``group_values`` for each row, from that row alone (tried on parts of the rows). An unknown group gets full
         sets.
     n_records : the public nominal number of records; None declares len(X) public.
-    accountant : ``"pld"`` (tight) or ``"rdp"``.
+    accountant : ``"pld"`` (tight), ``"rdp"``, or an own ``dpscp.privacy.Accountant`` or its registered name.
     random_state : None for system entropy; an integer repeats the run and is NOT private.
 
     Attributes
@@ -115,7 +116,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         groups: str | Callable[[Any], Any] | None = None,
         group_values: Sequence[Any] | None = None,
         n_records: int | None = None,
-        accountant: str = "pld",
+        accountant: str | Accountant = "pld",
         random_state: int | None = None,
     ) -> None:
         self.estimator = estimator

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from dpscp._checks import check_choice, check_range
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
+from dpscp.privacy import Accountant
 from dpscp.records import checked_rows, checked_targets
 from dpscp.scores import (
     absolute_residual,
@@ -69,7 +70,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
         groups: Callable[[Any], Any] | None = None,
         group_values: Sequence[Any] | None = None,
         n_records: int | None = None,
-        accountant: str = "pld",
+        accountant: str | Accountant = "pld",
         random_state: int | None = None,
     ) -> None:
         self.estimator = estimator

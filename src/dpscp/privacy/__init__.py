@@ -1,6 +1,18 @@
 """The privacy room: events, the ledger, accounting, trade-off functions, calibration and noise."""
 
-from dpscp.privacy.accounting import OPACUS_ORDERS, delta_of, epsilon_of, is_private, tradeoff_of
+from dpscp.exceptions import UnsupportedEventError
+from dpscp.privacy.accounting import (
+    OPACUS_ORDERS,
+    Accountant,
+    as_accountant,
+    delta_of,
+    epsilon_of,
+    is_private,
+    register_accountant,
+    register_loss,
+    release_accountant,
+    tradeoff_of,
+)
 from dpscp.privacy.calibrate import (
     as_event,
     count_noise,
@@ -12,6 +24,7 @@ from dpscp.privacy.calibrate import (
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     DiscreteGaussianDpEvent,
+    EventKind,
     ParallelDpEvent,
     approximate_dp_event,
     compose,
@@ -20,6 +33,7 @@ from dpscp.privacy.events import (
     gaussian_event,
     non_private_event,
     parallel,
+    register_event,
 )
 from dpscp.privacy.ledger import Budget, Entry, Ledger
 from dpscp.privacy.noise import (
@@ -47,17 +61,21 @@ from dpscp.privacy.tradeoff import (
 
 __all__ = [
     "OPACUS_ORDERS",
+    "Accountant",
     "ApproximateDpEvent",
     "Budget",
     "CanonicalNoise",
     "DiscreteGaussianDpEvent",
     "Entry",
+    "EventKind",
     "IntegerSource",
     "LatticeNoise",
     "Ledger",
     "ParallelDpEvent",
     "Tradeoff",
+    "UnsupportedEventError",
     "approximate_dp_event",
+    "as_accountant",
     "as_event",
     "canonical_noise",
     "compose",
@@ -80,6 +98,10 @@ __all__ = [
     "non_private_event",
     "parallel",
     "perfect_privacy",
+    "register_accountant",
+    "register_event",
+    "register_loss",
+    "release_accountant",
     "sample_discrete_gaussian",
     "secure_generator",
     "shared_count_noise",

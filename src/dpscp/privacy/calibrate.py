@@ -11,8 +11,8 @@ from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
 from dpscp._checks import check_count, check_fraction, check_positive, check_probability
 from dpscp.exceptions import BudgetError
-from dpscp.privacy.accounting import epsilon_of, is_private
-from dpscp.privacy.events import compose, dpsgd_event, gaussian_event, require_event
+from dpscp.privacy.accounting import Accountant, as_accountant, epsilon_of, is_private
+from dpscp.privacy.events import DiscreteGaussianDpEvent, compose, dpsgd_event, gaussian_event, require_event
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
 from dpscp.privacy.tradeoff import gdp_mu
@@ -40,7 +40,12 @@ def as_event(training: DpEvent | Ledger | None) -> DpEvent:
 
 
 def smallest_noise(
-    event_at: Callable[[float], DpEvent], epsilon: float, delta: float, *, accountant: str = "pld", guess: float = 1.0
+    event_at: Callable[[float], DpEvent],
+    epsilon: float,
+    delta: float,
+    *,
+    accountant: str | Accountant = "pld",
+    guess: float = 1.0,
 ) -> float:
     """The smallest noise at which ``event_at(noise)`` is (epsilon, delta)-DP, to 0.02 % and never below it.
 
@@ -94,7 +99,9 @@ def start_below(estimate: float) -> float:
     return start
 
 
-def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int, accountant: str = "pld") -> float:
+def noise_multiplier(
+    epsilon: float, delta: float, sampling_rate: float, steps: int, accountant: str | Accountant = "pld"
+) -> float:
     """The smallest noise multiplier with which DP-SGD is (epsilon, delta)-DP."""
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
@@ -115,13 +122,14 @@ def count_noise(
     steps: int,
     training: DpEvent | Ledger | None = None,
     sensitivity: float = 1.0,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
 ) -> float:
     """The smallest standard deviation of the noise on each of ``steps`` counts that keeps the whole release in budget.
 
     ``training`` is what was spent before on the same records; leave it out for a held-out part. ``sensitivity``
-    is the rank statistic's (1/2 centred, max(alpha, 1 - alpha) linear, 1 for the paper's). Under ``pld`` and ``rdp``
-    the noise is the integer noise that the search really adds; under ``gdp`` it is continuous, for planning.
+    is the rank statistic's (1/2 centred, max(alpha, 1 - alpha) linear, 1 for the paper's). The noise is
+    the integer noise that the search really adds; under an accountant that has no account of it (``gdp``) it is
+    continuous, for planning.
 
     >>> [round(count_noise(eps, 1e-5, steps=20, accountant="rdp"), 2) for eps in (0.5, 1, 2)]
     [34.29, 18.09, 9.61]
@@ -137,13 +145,13 @@ def shared_count_noise(
     steps: int,
     sensitivities: Sequence[float],
     training: DpEvent | Ledger | None = None,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
 ) -> tuple[float, ...]:
     """``count_noise`` for several searches on the same records: one noise each, in proportion to its sensitivity.
 
     Every search of ``steps`` counts costs the same, and all of them with training stay in the budget.
     """
-    if accountant != "gdp":
+    if as_accountant(accountant).supports(DiscreteGaussianDpEvent(1)):
         lattices = shared_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)
         return tuple(lattice.count_noise for lattice in lattices)
     releases = check_count("steps", steps) * len(sensitivities)
@@ -159,7 +167,7 @@ def shared_lattice_noise(
     steps: int,
     sensitivities: Sequence[float | Fraction],
     training: DpEvent | Ledger | None = None,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
 ) -> tuple[LatticeNoise, ...]:
     """The noise of ``shared_count_noise`` as the objects that were accounted for, to be drawn from as they are."""
     fractions = [sensitivity_fraction(s) for s in sensitivities]
@@ -180,7 +188,7 @@ def _smallest_ratio(
     delta: float,
     releases: int,
     training: DpEvent | Ledger | None,
-    accountant: str,
+    accountant: str | Accountant,
 ) -> float:
     """The smallest noise in units of the sensitivity at which training and ``searches`` fit the budget."""
     check_positive("epsilon", epsilon)

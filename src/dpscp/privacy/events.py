@@ -5,7 +5,8 @@ helper takes public numbers only. Neighbouring data sets differ by one added or 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import attr
@@ -21,14 +22,19 @@ from dp_accounting.dp_event import (
 )
 
 from dpscp._checks import check_count, check_fraction, check_nonnegative, check_positive
+from dpscp.exceptions import UnsupportedEventError
 
 __all__ = [
     "ApproximateDpEvent",
     "DiscreteGaussianDpEvent",
     "DpEvent",
+    "EventKind",
     "ParallelDpEvent",
+    "TooManyHistoriesError",
     "approximate_dp_event",
+    "basic_events",
     "compose",
+    "composed_parts",
     "discrete_gaussian_event",
     "dpsgd_event",
     "event_from_dict",
@@ -37,12 +43,17 @@ __all__ = [
     "non_private_event",
     "parallel",
     "possible_histories",
+    "register_event",
 ]
 
 # A ledger with several parallel stages has one history for each combination of parts; real ones have a handful.
 _MOST_HISTORIES = 64
 # Far above any real scale or number of steps, and far below what the accountants' floats can hold.
 _LARGEST_COUNT = 10**18
+
+
+class TooManyHistoriesError(UnsupportedEventError):
+    """Parallel parts have more combinations than are looked at one by one."""
 
 
 @attr.frozen
@@ -149,100 +160,46 @@ def require_event(event: object) -> DpEvent:
     return event
 
 
-def frozen_event(event: DpEvent) -> DpEvent:
-    """The same event with tuples for lists: nobody can change it later, and equal events are found by hashing."""
-    if isinstance(event, ComposedDpEvent):
-        return ComposedDpEvent(tuple(frozen_event(e) for e in event.events))
-    if isinstance(event, ParallelDpEvent):
-        return ParallelDpEvent(tuple(frozen_event(e) for e in event.events))
-    if isinstance(event, SelfComposedDpEvent):
-        return SelfComposedDpEvent(frozen_event(event.event), event.count)
-    return event
+@dataclass(frozen=True)
+class EventKind:
+    """How the events of one class are written to a file, read back and taken apart.
 
-
-def possible_histories(event: DpEvent) -> list[Mapping[DpEvent, int]]:
-    """What one record may have met: for each choice of its parallel parts, how often each basic event ran.
-
-    The privacy of ``event`` is the worst over the list, because a record lies in exactly one part.
+    ``read`` takes the fields that ``write`` returned, by name. An event with ``parts`` is put together again by
+    ``rebuilt(event, parts)``. ``histories`` lists what one record may have met, see ``possible_histories``.
     """
-    histories = _histories(require_event(event))
-    return [dict(h) for h in {frozenset(h.items()): h for h in histories}.values()]
+
+    name: str
+    cls: type[DpEvent]
+    read: Callable[..., DpEvent]
+    write: Callable[[Any], dict[str, Any]] = attr.asdict
+    parts: Callable[[Any], Sequence[DpEvent]] = lambda _event: ()
+    rebuilt: Callable[[Any, tuple[DpEvent, ...]], DpEvent] = lambda event, _parts: event
+    histories: Callable[[Any], list[Counter[DpEvent]]] = lambda event: [Counter({event: 1})]
 
 
-def _histories(event: DpEvent) -> list[Counter[DpEvent]]:
-    if isinstance(event, NoOpDpEvent):
-        return [Counter()]
-    if isinstance(event, SelfComposedDpEvent):
-        if check_count("count", event.count, minimum=0) == 0:
-            return [Counter()]
-        inner = _distinct(_histories(event.event))
-        if len(inner) > 1 and event.count > 1:
-            raise ValueError("a parallel event cannot be repeated: write each repetition as its own entry")
-        return [Counter({e: k * event.count for e, k in h.items()}) for h in inner]
-    if isinstance(event, ParallelDpEvent):
-        return [h for part in event.events for h in _histories(part)] or [Counter()]
-    if isinstance(event, ComposedDpEvent):
-        together: list[Counter[DpEvent]] = [Counter()]
-        for part in event.events:
-            choices = _distinct(_histories(part))
-            # the order does not matter: k fits with the same two parts have k + 1 histories, not 2^k
-            together = _distinct([before + now for before in together for now in choices])
-            if len(together) > _MOST_HISTORIES:
-                raise ValueError(f"more than {_MOST_HISTORIES} combinations of parallel parts: merge some entries")
-        return together
-    if isinstance(event, PoissonSampledDpEvent):
-        if _without_noise(event.event):
-            return [Counter({NonPrivateDpEvent(): 1})]
-        return [Counter({PoissonSampledDpEvent(event.sampling_probability, _sampled_gaussian(event.event)): 1})]
-    return [Counter({NonPrivateDpEvent() if _without_noise(event) else event: 1})]
+_KINDS: dict[type[DpEvent], EventKind] = {}
+_KIND_NAMED: dict[str, EventKind] = {}
+# What holds for an event that nobody registered: no parts, met once, refused by every accountant.
+_UNKNOWN = EventKind("unknown", DpEvent, DpEvent)
 
 
-def _without_noise(event: DpEvent) -> bool:
-    """Whether the event releases the exact statistic; dp-accounting's own events may be built with zero noise."""
-    if isinstance(event, GaussianDpEvent | LaplaceDpEvent):
-        return check_nonnegative("noise_multiplier", event.noise_multiplier) == 0
-    return isinstance(event, NonPrivateDpEvent)
+def register_event(kind: EventKind) -> None:
+    """Make a class of events known, so that ledgers hold it and files keep it; a class and a name are taken once."""
+    if kind.cls in _KINDS or kind.name in _KIND_NAMED:
+        raise ValueError(f"{kind.cls.__name__} or the name {kind.name!r} is registered already")
+    _KINDS[kind.cls] = _KIND_NAMED[kind.name] = kind
 
 
-def _distinct(histories: list[Counter[DpEvent]]) -> list[Counter[DpEvent]]:
-    return list({frozenset(h.items()): h for h in histories}.values())
-
-
-def _sampled_gaussian(event: DpEvent) -> GaussianDpEvent:
-    """The one Gaussian that a sampled event amounts to."""
-    if isinstance(event, GaussianDpEvent):
-        return event
-    if isinstance(event, SelfComposedDpEvent) and isinstance(event.event, GaussianDpEvent):
-        return GaussianDpEvent(event.event.noise_multiplier / event.count**0.5)
-    raise ValueError(f"only Gaussian noise can be accounted for under Poisson sampling, got {type(event).__name__}")
-
-
-_LEAVES: dict[str, type[DpEvent]] = {
-    "gaussian": GaussianDpEvent,
-    "laplace": LaplaceDpEvent,
-    "discrete_gaussian": DiscreteGaussianDpEvent,
-    "approximate_dp": ApproximateDpEvent,
-    "no_op": NoOpDpEvent,
-    "non_private": NonPrivateDpEvent,
-}
-_LEAF_NAMES = {cls: name for name, cls in _LEAVES.items()}
+def _kind_of(event: DpEvent) -> EventKind:
+    return _KINDS.get(type(require_event(event)), _UNKNOWN)
 
 
 def event_to_dict(event: DpEvent) -> dict[str, Any]:
     """The event as plain JSON values."""
-    if isinstance(event, SelfComposedDpEvent):
-        return {"type": "repeated", "count": int(event.count), "event": event_to_dict(event.event)}
-    if isinstance(event, PoissonSampledDpEvent):
-        rate = float(event.sampling_probability)
-        return {"type": "poisson_sampled", "sampling_rate": rate, "event": event_to_dict(event.event)}
-    if isinstance(event, ComposedDpEvent):
-        return {"type": "composed", "events": [event_to_dict(e) for e in event.events]}
-    if isinstance(event, ParallelDpEvent):
-        return {"type": "parallel", "events": [event_to_dict(e) for e in event.events]}
-    name = _LEAF_NAMES.get(type(event))
-    if name is None:
-        raise ValueError(f"{type(event).__name__} has no JSON form; known: {', '.join(_LEAVES)}")
-    return {"type": name} | attr.asdict(event)
+    kind = _kind_of(event)
+    if kind is _UNKNOWN:
+        raise ValueError(f"{type(event).__name__} has no JSON form; known: {', '.join(_KIND_NAMED)}")
+    return {"type": kind.name} | kind.write(event)
 
 
 def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
@@ -251,39 +208,171 @@ def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
         raise ValueError("an event must be an object with a 'type'")
     fields = {key: value for key, value in data.items() if key != "type"}
     kind = data["type"]
-    if not isinstance(kind, str) or kind not in _BUILDERS:
-        raise ValueError(f"unknown event type; known: {', '.join(_BUILDERS)}")
+    if not isinstance(kind, str) or kind not in _KIND_NAMED:
+        raise ValueError(f"unknown event type; known: {', '.join(_KIND_NAMED)}")
     try:
-        return _BUILDERS[kind](**fields)
+        return _KIND_NAMED[kind].read(**fields)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"the fields of a {kind!r} event are wrong: {error}") from None
 
 
-def _repeated(event: Any, count: int) -> DpEvent:
+def frozen_event(event: DpEvent) -> DpEvent:
+    """The same event with tuples for lists: nobody can change it later, and equal events are found by hashing."""
+    kind = _kind_of(event)
+    return kind.rebuilt(event, tuple(map(frozen_event, kind.parts(event))))
+
+
+def composed_parts(event: DpEvent) -> list[DpEvent]:
+    """The events that ``event`` composes one after the other, itself if it is none of several."""
+    if not isinstance(event, ComposedDpEvent):
+        return [event]
+    return [part for inner in event.events for part in composed_parts(inner)]
+
+
+def basic_events(event: DpEvent) -> frozenset[DpEvent]:
+    """Every basic event that some record may have met."""
+    kind = _kind_of(event)
+    parts = kind.parts(event)
+    if not parts:
+        return frozenset(basic for history in kind.histories(event) for basic in history)
+    return frozenset().union(*map(basic_events, parts))
+
+
+def possible_histories(event: DpEvent) -> list[Mapping[DpEvent, int]]:
+    """What one record may have met: for each choice of its parallel parts, how often each basic event ran.
+
+    The privacy of ``event`` is the worst over the list, because a record lies in exactly one part.
+    """
+    return [dict(history) for history in _histories(event)]
+
+
+def _histories(event: DpEvent) -> list[Counter[DpEvent]]:
+    """The histories, each once: the order in which a record met its events does not matter."""
+    return list({frozenset(h.items()): h for h in _kind_of(event).histories(event)}.values())
+
+
+def _noisy_histories(event: GaussianDpEvent | LaplaceDpEvent) -> list[Counter[DpEvent]]:
+    # dp-accounting's own events may be built with zero noise: they release the exact statistic
+    exact = check_nonnegative("noise_multiplier", event.noise_multiplier) == 0
+    return [Counter({NonPrivateDpEvent() if exact else event: 1})]
+
+
+def _sampled_histories(event: PoissonSampledDpEvent) -> list[Counter[DpEvent]]:
+    inner = _histories(event.event)
+    if any(NonPrivateDpEvent() in history for history in inner):
+        return [Counter({NonPrivateDpEvent(): 1})]
+    basic, count = next(iter(inner[0].items()), (None, 0))
+    if len(inner) > 1 or len(inner[0]) > 1 or not isinstance(basic, GaussianDpEvent):
+        raise UnsupportedEventError(
+            f"only Gaussian noise can be accounted for under Poisson sampling, got {type(event.event).__name__}"
+        )
+    # releases on one sample are one release with less noise
+    gaussian = basic if count == 1 else GaussianDpEvent(basic.noise_multiplier / count**0.5)
+    return [Counter({PoissonSampledDpEvent(event.sampling_probability, gaussian): 1})]
+
+
+def _repeated_histories(event: SelfComposedDpEvent) -> list[Counter[DpEvent]]:
+    if not _repeated_parts(event):
+        return [Counter()]
+    inner = _histories(event.event)
+    if len(inner) > 1 and event.count > 1:
+        raise ValueError("a parallel event cannot be repeated: write each repetition as its own entry")
+    return [Counter({e: k * event.count for e, k in h.items()}) for h in inner]
+
+
+def _composed_histories(event: ComposedDpEvent) -> list[Counter[DpEvent]]:
+    together: list[Counter[DpEvent]] = [Counter()]
+    for part in event.events:
+        choices = _histories(part)
+        # k fits with the same two parts have k + 1 histories, not 2^k
+        together = list({frozenset((h := a + b).items()): h for a in together for b in choices}.values())
+        if len(together) > _MOST_HISTORIES:
+            raise TooManyHistoriesError(
+                f"more than {_MOST_HISTORIES} combinations of parallel parts: merge some entries"
+            )
+    return together
+
+
+def _parallel_histories(event: ParallelDpEvent) -> list[Counter[DpEvent]]:
+    return [h for part in event.events for h in _histories(part)] or [Counter()]
+
+
+def _repeated_parts(event: SelfComposedDpEvent) -> Sequence[DpEvent]:
+    return (event.event,) if check_count("count", event.count, minimum=0) else ()
+
+
+def _write_repeated(event: SelfComposedDpEvent) -> dict[str, Any]:
+    return {"count": int(event.count), "event": event_to_dict(event.event)}
+
+
+def _read_repeated(event: Any, count: int) -> DpEvent:
     return SelfComposedDpEvent(event_from_dict(event), _count("count", count))
 
 
-def _poisson_sampled(event: Any, sampling_rate: float) -> DpEvent:
+def _write_sampled(event: PoissonSampledDpEvent) -> dict[str, Any]:
+    return {"sampling_rate": float(event.sampling_probability), "event": event_to_dict(event.event)}
+
+
+def _read_sampled(event: Any, sampling_rate: float) -> DpEvent:
     return PoissonSampledDpEvent(check_fraction("sampling_rate", sampling_rate), event_from_dict(event))
 
 
-def _several(kind: Callable[[tuple[DpEvent, ...]], DpEvent], events: Any) -> DpEvent:
-    # an empty string or object would iterate to "nothing was spent"
-    if not isinstance(events, list | tuple):
-        raise ValueError("events must be a list")
-    return kind(tuple(event_from_dict(e) for e in events))
+def _several(
+    name: str,
+    cls: type[ComposedDpEvent] | type[ParallelDpEvent],
+    histories: Callable[[Any], list[Counter[DpEvent]]],
+) -> EventKind:
+    def read(events: Any) -> DpEvent:
+        # an empty string or object would iterate to "nothing was spent"
+        if not isinstance(events, list | tuple):
+            raise ValueError("events must be a list")
+        return cls(tuple(event_from_dict(e) for e in events))
+
+    return EventKind(
+        name,
+        cls,
+        read,
+        lambda event: {"events": [event_to_dict(e) for e in event.events]},
+        lambda event: tuple(event.events),
+        lambda _event, parts: cls(parts),
+        histories,
+    )
 
 
-# Functions with named fields: an unknown or missing one is a TypeError, nothing is ignored.
-_BUILDERS: dict[str, Callable[..., DpEvent]] = {
-    "gaussian": lambda noise_multiplier: gaussian_event(noise_multiplier),
-    "laplace": lambda noise_multiplier: LaplaceDpEvent(check_positive("noise_multiplier", noise_multiplier)),
-    "discrete_gaussian": lambda sigma, sensitivity: discrete_gaussian_event(sigma, sensitivity),
-    "approximate_dp": lambda epsilon, delta: approximate_dp_event(epsilon, delta),
-    "no_op": NoOpDpEvent,
-    "non_private": NonPrivateDpEvent,
-    "repeated": _repeated,
-    "poisson_sampled": _poisson_sampled,
-    "composed": lambda events: _several(ComposedDpEvent, events),
-    "parallel": lambda events: _several(ParallelDpEvent, events),
-}
+# ``read`` has named fields: an unknown or missing one is a TypeError, nothing is ignored.
+for _kind in (
+    EventKind(
+        "gaussian",
+        GaussianDpEvent,
+        lambda noise_multiplier: gaussian_event(noise_multiplier),
+        histories=_noisy_histories,
+    ),
+    EventKind(
+        "laplace",
+        LaplaceDpEvent,
+        lambda noise_multiplier: LaplaceDpEvent(check_positive("noise_multiplier", noise_multiplier)),
+        histories=_noisy_histories,
+    ),
+    EventKind(
+        "discrete_gaussian",
+        DiscreteGaussianDpEvent,
+        lambda sigma, sensitivity: discrete_gaussian_event(sigma, sensitivity),
+    ),
+    EventKind("approximate_dp", ApproximateDpEvent, lambda epsilon, delta: approximate_dp_event(epsilon, delta)),
+    EventKind("no_op", NoOpDpEvent, NoOpDpEvent, histories=lambda _event: [Counter()]),
+    EventKind("non_private", NonPrivateDpEvent, NonPrivateDpEvent),
+    EventKind(
+        "repeated",
+        SelfComposedDpEvent,
+        _read_repeated,
+        _write_repeated,
+        _repeated_parts,
+        lambda event, parts: SelfComposedDpEvent(parts[0], event.count) if parts else event,
+        _repeated_histories,
+    ),
+    # what was sampled together is one basic event, not a part
+    EventKind("poisson_sampled", PoissonSampledDpEvent, _read_sampled, _write_sampled, histories=_sampled_histories),
+    _several("composed", ComposedDpEvent, _composed_histories),
+    _several("parallel", ParallelDpEvent, _parallel_histories),
+):
+    register_event(_kind)

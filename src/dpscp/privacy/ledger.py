@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from dpscp._checks import check_nonnegative, check_positive, check_probability
 from dpscp.exceptions import BudgetError
-from dpscp.privacy.accounting import Direction, delta_of, epsilon_of, is_private, tradeoff_of
+from dpscp.privacy.accounting import Accountant, Direction, delta_of, epsilon_of, is_private, tradeoff_of
 from dpscp.privacy.events import DpEvent, compose, event_from_dict, event_to_dict, frozen_event, require_event
 from dpscp.privacy.tradeoff import Tradeoff
 
@@ -36,7 +36,7 @@ class Budget:
         check_positive("epsilon", self.epsilon)
         check_probability("delta", self.delta)
 
-    def require(self, ledger: "Ledger", accountant: str = "pld") -> None:
+    def require(self, ledger: "Ledger", accountant: str | Accountant = "pld") -> None:
         """Raise ``BudgetError`` with both numbers if ``ledger`` spends more than this budget."""
         spent = ledger.epsilon(self.delta, accountant)
         if not spent <= self.epsilon:
@@ -131,11 +131,19 @@ class Ledger:
         """Whether every step has privacy and no seed was used."""
         return not self.seeded and not self.non_private_stages
 
-    def epsilon(self, delta: float, accountant: str = "pld") -> float:
-        """Epsilon at ``delta`` of everything in the ledger; infinite if a step is not private."""
-        return epsilon_of(self.event, delta, accountant)
+    def epsilon(self, delta: float, accountant: str | Accountant = "pld", rows: int = 1) -> float:
+        """Epsilon at ``delta`` of everything in the ledger; infinite if a step is not private.
 
-    def delta(self, epsilon: ArrayLike, accountant: str = "pld") -> Any:
+        ``rows=k`` is the promise to someone with up to k of the records, however they are spread over parallel parts:
+        the trade-off function of one record chained k times, for adding all and for removing all, the worse of the two.
+        Exact (k * mu) for continuous Gaussian noise; otherwise an upper bound, rounded against us, and infinite where
+        ``delta`` is too small for the accountant to prove anything about k records.
+
+        Theory: section 9
+        """
+        return epsilon_of(self.event, delta, accountant, rows)
+
+    def delta(self, epsilon: ArrayLike, accountant: str | Accountant = "pld") -> Any:
         """Delta at ``epsilon`` (a number or an array): the privacy profile."""
         return delta_of(self.event, epsilon, accountant)
 
@@ -199,7 +207,7 @@ class Ledger:
         lines += [f"assumed: {assumption}" for assumption in self.assumptions]
         return "\n".join(lines)
 
-    def remaining(self, budget: Budget, accountant: str = "pld") -> float:
+    def remaining(self, budget: Budget, accountant: str | Accountant = "pld") -> float:
         """How far the total epsilon lies below the budget's, at the budget's delta (negative if over)."""
         return check_nonnegative("epsilon", budget.epsilon) - self.epsilon(budget.delta, accountant)
 

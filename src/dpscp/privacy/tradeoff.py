@@ -29,6 +29,7 @@ __all__ = [
     "perfect_privacy",
     "tradeoff_from_profile",
     "tulap_noise",
+    "upper_envelope",
 ]
 
 Tradeoff = Callable[[Any], Any]
@@ -100,7 +101,7 @@ def tradeoff_from_profile(epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: 
         intercepts = np.concatenate([intercepts, np.exp(-eps) * (1 - dlt)])
         slopes = np.concatenate([slopes, np.exp(-eps)])
 
-    kept, starts = _upper_envelope(intercepts, slopes)
+    kept, starts = upper_envelope(intercepts, slopes)
 
     def best_line(x: NDArray[np.float64]) -> NDArray[np.float64]:
         line = kept[np.searchsorted(starts, x, side="right")]
@@ -109,7 +110,7 @@ def tradeoff_from_profile(epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: 
     return _on_unit_interval(best_line)
 
 
-def _upper_envelope(
+def upper_envelope(
     intercepts: NDArray[np.float64], slopes: NDArray[np.float64]
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """The falling lines that are somewhere on top for x >= 0, from left to right, and where each takes over.

@@ -28,7 +28,7 @@ from dpscp._checks import (
     real_number,
 )
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.privacy import dpsgd_event, noise_multiplier, non_private_event, secure_generator
+from dpscp.privacy import Accountant, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training._progress import progress
 from dpscp.training.descent import GRID, Descent, GridNoise, Records, UpdateRule, everyone, poisson_batches, run
 from dpscp.training.draws import batch_limits
@@ -191,7 +191,7 @@ class DPSGD:
         """A copy that trains for these classes and keeps its iterates if they are needed."""
         return replace(self, classes=needs.classes, keep_trajectory=needs.trajectory)
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A copy whose noise multiplier is the smallest that keeps one run within (epsilon, delta).
 
         Raises BudgetError when no noise does. The search ends on the safe side.

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
+    from dpscp.privacy import Accountant
     from dpscp.training.stability import Stability
 
 __all__ = [
@@ -126,7 +127,7 @@ class Mechanism(Protocol):
     def event(self) -> "DpEvent | None":
         """What one run costs, from public constants only; None while the noise is not set."""
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> "Mechanism":
+    def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> "Mechanism":
         """A new mechanism whose noise is solved from the budget and never ends above it.
 
         Raises BudgetError when no finite noise meets the budget.
@@ -166,7 +167,7 @@ class Tunable(Mechanism, Protocol):
     def noise_multiplier(self) -> float | None:
         """Noise standard deviation over sensitivity; None while it is not set."""
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> "Tunable":
+    def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> "Tunable":
         """As for every mechanism."""
 
     def with_noise(self, noise_multiplier: float) -> "Tunable":

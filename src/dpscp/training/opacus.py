@@ -27,7 +27,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
-from dpscp.privacy import Ledger, dpsgd_event, noise_multiplier, non_private_event, secure_generator
+from dpscp.privacy import Accountant, Ledger, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training.descent import poisson_batches
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import Needs, Rehearsal, Trained, paid_event, set_noise
@@ -148,7 +148,7 @@ class OpacusTraining:
         """A copy for these classes."""
         return replace(self, classes=needs.classes)
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A copy with the smallest noise multiplier that keeps one run within (epsilon, delta)."""
         noise = noise_multiplier(epsilon, delta, self.sampling_rate, self.steps, accountant=accountant)
         return replace(self, noise_multiplier=noise, budget=(float(epsilon), float(delta)))

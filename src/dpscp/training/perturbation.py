@@ -16,7 +16,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_positive, check_range
-from dpscp.privacy import gaussian_event, noise_multiplier, secure_generator
+from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.labels import check_classes, encode_labels, found_labels
 from dpscp.training.mechanism import Needs, Trained, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
@@ -87,7 +87,7 @@ class OutputPerturbation:
         """A copy for these classes."""
         return replace(self, classes=needs.classes)
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A copy with the smallest noise that keeps one run within (epsilon, delta)."""
         noise = noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant)
         return replace(self, noise_multiplier=noise, budget=(float(epsilon), float(delta)))
@@ -169,7 +169,7 @@ class ObjectivePerturbation:
             return None
         return gaussian_event(1 / _with_trace(dominating_mu(self._privacy_loss(1 / noise)), noise))
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A copy with (nearly) the smallest noise that keeps one run within (epsilon, delta), never below it."""
         target = 1 / noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant)
         # sqrt(mu'^2 + (mu / TRACE_NOISE)^2) <= target holds when mu' is this, because mu <= target

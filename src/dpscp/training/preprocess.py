@@ -21,7 +21,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
 from dpscp.exceptions import BudgetError
-from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
+from dpscp.privacy import (
+    Accountant,
+    compose,
+    epsilon_of,
+    gaussian_event,
+    gdp_epsilon,
+    gdp_mu,
+    secure_generator,
+    smallest_noise,
+)
 from dpscp.privacy.calibrate import start_below
 from dpscp.privacy.seeds import PREPROCESSING, stream_seed
 from dpscp.training.mechanism import (
@@ -414,7 +423,7 @@ class Preprocessed:
         """The mechanism's bound if every step is data independent (such steps keep the width), else None."""
         return None if self._private_steps else shift_bound(self.mechanism, n_features, n_records, classes)
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A new mechanism whose whole event is (epsilon, delta)-DP; steps whose noise is set keep it."""
         check_positive("epsilon", epsilon)
         check_probability("delta", delta)

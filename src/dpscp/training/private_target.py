@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count, check_positive, check_probability, check_range
 from dpscp.exceptions import BudgetError
-from dpscp.privacy import compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
+from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.seeds import TARGET_SCALE, stream_seed
 from dpscp.training.mechanism import (
     Mechanism,
@@ -84,7 +84,7 @@ class PrivateTarget:
         """The mechanism's own rehearsal."""
         return rehearsal(self.mechanism, input_shape)
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A new mechanism whose whole event is (epsilon, delta)-DP.
 
         The mechanism gets what Gaussian DP leaves; where the accountant finds the composition above the

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpscp._checks import check_choice, check_count, check_fraction, check_positive, check_probability
-from dpscp.privacy import gdp_epsilon, gdp_mu
+from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.mechanism import Mechanism
 from dpscp.training.preprocess import (
@@ -70,7 +70,7 @@ class Recipe:
     search_steps: int = SEARCH_STEPS
     reasons: Mapping[str, tuple[object, str]] = field(default_factory=dict)
 
-    def calibrated(self, *, accountant: str = "pld") -> Mechanism:
+    def calibrated(self, *, accountant: str | Accountant = "pld") -> Mechanism:
         """The mechanism with its noise solved from the training budget."""
         return self.mechanism.calibrated(self.train_epsilon, self.delta, accountant=accountant)
 

@@ -9,6 +9,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_range
+from dpscp.privacy import Accountant
 from dpscp.training.labels import real_targets
 from dpscp.training.mechanism import Mechanism, Model, Needs, Rehearsal, Trained, configured, rehearsal, shift_bound
 from dpscp.training.networks import DenseModel
@@ -102,7 +103,7 @@ class ScaledTarget:
         half_width = (self.y_bounds[1] - self.y_bounds[0]) / 2
         return replace(bound, score_lipschitz=bound.score_lipschitz * half_width)
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A new mechanism within the budget."""
         return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
 from dpscp._checks import check_count, check_positive, check_probability, check_range
-from dpscp.privacy import gaussian_event, noise_multiplier, secure_generator
+from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.mechanism import Trained, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.release import gaussian_release, grid_slack, warn_large_delta
@@ -70,7 +70,7 @@ class SufficientStatistics:
         """A copy with this noise."""
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str = "pld") -> Self:
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A copy with the smallest noise that keeps one run within (epsilon, delta)."""
         noise = noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant)
         return replace(self, noise_multiplier=noise, budget=(float(epsilon), float(delta)))

@@ -1,0 +1,51 @@
+"""What events cost: epsilon, delta and trade-off functions of a composition.
+
+Three accountants, a file each:
+
+``pld``  privacy loss distributions, tight up to the discretisation and always rounded against us (the default);
+``rdp``  Rényi DP on Opacus' order grid, the paper's own accounting;
+``gdp``  exact Gaussian DP, for compositions of continuous Gaussian releases only.
+
+Under ``pld`` a composition of continuous Gaussians is not discretised at all: its cost is known exactly.
+``register_accountant`` adds one from outside.
+"""
+
+from dpscp.privacy.accounting.base import (
+    Accountant,
+    Direction,
+    History,
+    Profile,
+    as_accountant,
+    delta_of,
+    epsilon_of,
+    is_private,
+    register_accountant,
+    release_accountant,
+    tradeoff_of,
+)
+from dpscp.privacy.accounting.gdp import GDP
+from dpscp.privacy.accounting.pld import PLD, discrete_gaussian_cdf, register_loss
+from dpscp.privacy.accounting.rdp import OPACUS_ORDERS, RDP
+
+__all__ = [
+    "GDP",
+    "OPACUS_ORDERS",
+    "PLD",
+    "RDP",
+    "Accountant",
+    "Direction",
+    "History",
+    "Profile",
+    "as_accountant",
+    "delta_of",
+    "discrete_gaussian_cdf",
+    "epsilon_of",
+    "is_private",
+    "register_accountant",
+    "register_loss",
+    "release_accountant",
+    "tradeoff_of",
+]
+
+for _accountant in (PLD, RDP, GDP):
+    register_accountant(_accountant)

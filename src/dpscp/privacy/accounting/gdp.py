@@ -1,0 +1,39 @@
+"""Exact Gaussian DP, for compositions of continuous Gaussian releases only."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+
+from dpscp.privacy.accounting.base import Accountant, Array, Direction, History
+from dpscp.privacy.tradeoff import gdp_delta, gdp_epsilon
+
+__all__ = ["GDP", "GaussianProfile"]
+
+
+@dataclass(frozen=True)
+class GaussianProfile:
+    """The exact cost of ``mu``-GDP; ``mu=0`` where nothing happened."""
+
+    mu: float
+
+    @classmethod
+    def of(cls, history: History) -> "GaussianProfile":
+        """The cost of continuous Gaussian releases."""
+        return cls(math.sqrt(sum(count / event.noise_multiplier**2 for event, count in history.items())))
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon at ``delta``, rounded up."""
+        return gdp_epsilon(delta, self.mu)
+
+    def delta(self, epsilons: Array, direction: Direction) -> Array:  # noqa: ARG002 (both directions are alike)
+        """The smallest delta at each epsilon."""
+        return np.array([gdp_delta(e, self.mu) for e in epsilons])
+
+
+def _is_gaussian(event: DpEvent) -> bool:
+    return isinstance(event, GaussianDpEvent)
+
+
+GDP = Accountant("gdp", _is_gaussian, GaussianProfile.of)
