@@ -37,8 +37,8 @@ def mutant(
 
 # ---- privacy: events
 
-ACCOUNTING, CALIBRATE, LEDGER, NOISE, TRADEOFF = (
-    f"tests/privacy/test_{name}.py" for name in ("accounting", "calibrate", "ledger", "noise", "tradeoff")
+ACCOUNTING, CALIBRATE, GROUP, LEDGER, NOISE, TRADEOFF = (
+    f"tests/privacy/test_{name}.py" for name in ("accounting", "calibrate", "group", "ledger", "noise", "tradeoff")
 )
 SPIES = "tests/test_wiring.py"
 mutant(
@@ -64,15 +64,15 @@ mutant(
 )
 mutant(
     "privacy/events.py",
-    "for part in event.events:\n            choices",
-    "for part in event.events[:2]:\n            choices",
+    "for part in event.events:\n        choices",
+    "for part in event.events[:2]:\n        choices",
     "a third entry of a ledger is free",
     f"{ACCOUNTING}::test_gaussians_are_exact",
 )
 mutant(
     "privacy/events.py",
-    "event.event.noise_multiplier / event.count**0.5",
-    "event.event.noise_multiplier",
+    "basic.noise_multiplier / count**0.5",
+    "basic.noise_multiplier",
     "several releases within one sample cost one",
     f"{ACCOUNTING}::test_sampled_releases_share_one_sample",
 )
@@ -94,21 +94,21 @@ mutant(
 # ---- privacy: accounting
 
 mutant(
-    "privacy/accounting.py",
-    "return max(_epsilon(history",
-    "return min(_epsilon(history",
+    "privacy/accounting/base.py",
+    "return max(profile.epsilon(",
+    "return min(profile.epsilon(",
     "the better of two disjoint parts counts",
     f"{ACCOUNTING}::test_parallel_costs_the_worst_part_and_not_the_sum",
 )
 mutant(
-    "privacy/accounting.py",
+    "privacy/accounting/pld.py",
     "mu_squared = sum(n / e",
     "mu_squared = sum(1 / e",
     "Gaussian releases beside others count once each",
     f"{ACCOUNTING}::test_continuous_noise_counts_beside_other_events",
 )
 mutant(
-    "privacy/accounting.py",
+    "privacy/accounting/rdp.py",
     "GaussianDpEvent(event.sigma / event.sensitivity)",
     "GaussianDpEvent(event.sigma)",
     "Renyi accounting forgets the sensitivity of integer noise",
@@ -116,21 +116,21 @@ mutant(
     f"{CALIBRATE}::test_noise_scales_with_sensitivity",
 )
 mutant(
-    "privacy/accounting.py",
-    '"remove" if direction == "add" else "add")',
-    "direction)",
+    "privacy/accounting/base.py",
+    "self.delta(event, epsilons, _OPPOSITE[direction])",
+    "self.delta(event, epsilons, direction)",
     "the trade-off's other half is taken from the same direction",
     f"{ACCOUNTING}::test_add_direction_of_one_sampled_step_is_the_neyman_pearson_curve",
 )
 mutant(
-    "privacy/accounting.py",
+    "privacy/accounting/pld.py",
     '{"add": [loss._pmf_add], "remove": [loss._pmf_remove]}',
     '{"add": [loss._pmf_remove], "remove": [loss._pmf_add]}',
     "adding and removing a record exchanged",
     f"{ACCOUNTING}::test_add_direction_of_one_sampled_step_is_the_neyman_pearson_curve",
 )
 mutant(
-    "privacy/accounting.py",
+    "privacy/accounting/pld.py",
     "masses, float(below[-1]), True)",
     "masses, 0.0, True)",
     "the far tail of integer noise is dropped",
@@ -138,18 +138,40 @@ mutant(
     harmless="below 1e-18 of the mass by construction: rounding of the same size is not seen either",
 )
 mutant(
-    "privacy/accounting.py",
+    "privacy/accounting/pld.py",
     "below_shifted = discrete_gaussian_cdf(first - 1 - sensitivity, sigma)",
     "below_shifted = discrete_gaussian_cdf(first - 1 - sensitivity // 2, sigma)",
     "integer noise accounted for half the sensitivity",
     f"{ACCOUNTING}::test_discrete_gaussian_loss_against_enumeration",
 )
 mutant(
-    "privacy/accounting.py",
+    "privacy/accounting/pld.py",
     "return one.self_compose(count, _TAIL) if count > 1 else one",
     "return one",
     "many counts cost one",
     f"{ACCOUNTING}::test_discrete_gaussian_loss_against_enumeration",
+)
+
+mutant(
+    "privacy/accounting/base.py",
+    'directions: tuple[Direction, ...] = ("add", "remove")',
+    'directions: tuple[Direction, ...] = ("add",)',
+    "groups: someone who takes records out is forgotten",
+    f"{GROUP}::test_both_directions_count",
+)
+mutant(
+    "privacy/accounting/group.py",
+    "for _ in range(rows):",
+    "for _ in range(rows - 1):",
+    "groups: one record too few",
+    f"{GROUP}::test_integer_noise_against_the_mechanism_with_k_times_the_sensitivity",
+)
+mutant(
+    "privacy/accounting/base.py",
+    "gdp_epsilon(delta, rows * mu)",
+    "gdp_epsilon(delta, math.sqrt(rows) * mu)",
+    "groups: records of one person counted as if they were independent releases",
+    f"{GROUP}::test_gaussian_noise_costs_k_times_mu_exactly",
 )
 
 # ---- privacy: ledger, calibrate, tradeoff, noise
@@ -180,7 +202,7 @@ mutant(
 )
 mutant(
     "privacy/ledger.py",
-    "epsilon_of(self.event, delta, accountant)",
+    "epsilon_of(self.event, delta, accountant, rows)",
     "epsilon_of(self.event, delta)",
     "the ledger ignores the accountant",
     f"{LEDGER}::test_a_budget_is_not_exceeded_by_a_hair",
