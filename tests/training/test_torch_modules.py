@@ -6,6 +6,7 @@ Each refusal stands beside a module of the same kind that is safe and trains.
 import copy
 import io
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -424,6 +425,34 @@ def test_clipped_sums_do_not_depend_on_order_or_parts_and_one_record_moves_them_
         whole = sums_of(gradients, 0.5, 256)
         assert torch.equal(whole, sums_of(gradients.flip(0), 0.5, 1000))
         assert float(torch.linalg.vector_norm(whole - sums_of(gradients[1:], 0.5, 256))) <= 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["ordinary", "equal rows"])
+@pytest.mark.parametrize("hidden", [(), (16,)])
+def test_a_record_in_front_of_a_million_moves_the_clipped_sum_by_one_clip_norm_and_the_slack(hidden, data):
+    torch.manual_seed(0)
+    widths = [10, *hidden, 2]
+    linears = [nn.Linear(a, b) for a, b in pairwise(widths)]
+    module = nn.Sequential(*[part for linear in linears for part in (linear, nn.ReLU())][:-1])
+    n, clip_norm = 1_000_000, 0.1
+    rows = torch.randn(n + 1, 10) if data == "ordinary" else (3 * torch.randn(1, 10)).repeat(n + 1, 1)
+    labels = torch.arange(n + 1) % 2 if data == "ordinary" else torch.zeros(n + 1, dtype=torch.int64)
+    mechanism = training(module, clip_norm=clip_norm)
+    wrapped = torch_modules.load_opacus()[0](copy.deepcopy(module), loss_reduction="sum")
+
+    def clipped_sum(first):
+        sums = [torch.zeros(p.shape, dtype=torch.int64) for p in module.parameters()]
+        for begin in range(first, n + 1, 4096):
+            part = slice(begin, begin + 4096)
+            add_clipped(
+                torch_modules.gradient_rows(wrapped, mechanism._losses, rows[part], labels[part]), clip_norm, sums
+            )
+        return torch.cat([s.flatten() for s in sums]).double() / 2**32
+
+    moved = float(torch.linalg.vector_norm(clipped_sum(0) - clipped_sum(1)))
+    print(f"moved by {moved:.12f} clip norms")
+    assert moved <= 1 + opacus._KERNEL_SLACK
 
 
 @pytest.mark.parametrize("clip_norm", [1e-300, 1e-30, 1e-3, 1.0, 1e30, 1e300])
