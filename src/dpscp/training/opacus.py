@@ -10,8 +10,8 @@ batch takes a noisy step like any other. torch's own generator is still used by 
 themselves (dropout), which privacy does not depend on.
 
 Floating point. A clipped gradient is cut towards zero to a public grid of clip_norm / 2**32, so its norm never
-grows, and the integers are added exactly: in whatever order and parts a batch is summed, a record moves the sum by
-at most clip_norm. What is left is said in docs/decisions.md.
+grows, and the integers are added exactly, in whatever order and parts: a record moves the sum by at most clip_norm.
+What is left (torch may compute another record's last bits differently in another batch) is in docs/decisions.md.
 
 torch and Opacus are imported when a mechanism is made, not when this module is: ``pip install dpscp[torch]``.
 """
