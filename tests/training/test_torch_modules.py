@@ -14,6 +14,7 @@ import pytest
 from dpscp import BudgetStore, PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.audit import ModuleGame, audit
 from dpscp.training import opacus, torch_modules
+from dpscp.training.networks import CLIP_SLACK
 from dpscp.training.opacus import OpacusTraining, add_clipped
 from dpscp.training.private_model import PrivateModel
 
@@ -452,7 +453,19 @@ def test_a_record_in_front_of_a_million_moves_the_clipped_sum_by_one_clip_norm_a
 
     moved = float(torch.linalg.vector_norm(clipped_sum(0) - clipped_sum(1)))
     print(f"moved by {moved:.12f} clip norms")
-    assert moved <= 1 + opacus._KERNEL_SLACK
+    assert moved <= 1 + CLIP_SLACK
+
+
+def test_the_noise_is_scaled_for_the_stated_slack(monkeypatch):
+    scales = []
+
+    def listening(exact, noise_std, rng):
+        scales.append(noise_std)
+        return np.zeros_like(exact)
+
+    monkeypatch.setattr(opacus, "gaussian_release", listening)
+    training(nn.Linear(6, 2), steps=3, noise_multiplier=2.5, clip_norm=7.0).train(*records())
+    assert scales == [2.5 * (1 + CLIP_SLACK)] * 6  # in clip norms, for weight and bias of every step
 
 
 @pytest.mark.parametrize("clip_norm", [1e-300, 1e-30, 1e-3, 1.0, 1e30, 1e300])

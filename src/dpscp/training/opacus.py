@@ -31,6 +31,7 @@ from dpscp.privacy import Accountant, Ledger, dpsgd_event, noise_multiplier, non
 from dpscp.training.descent import poisson_batches
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import Needs, Rehearsal, Trained, paid_event, set_noise
+from dpscp.training.networks import CLIP_SLACK
 from dpscp.training.private_model import softmax
 from dpscp.training.release import gaussian_release, warn_large_delta
 from dpscp.training.torch_modules import (
@@ -56,9 +57,6 @@ _ROWS_PER_FORWARD = 4096
 # Clipped gradients are integers in units of clip_norm / _UNITS; sums of _MOST_RECORDS of them fit in 64 bits.
 _UNITS = 2**32
 _MOST_RECORDS = 2**30
-# The noise is scaled for this much more than clip_norm, relatively: torch may compute the last bits of a record's
-# gradient differently in another batch.
-_KERNEL_SLACK = 1e-4
 
 
 @dataclass(frozen=True)
@@ -230,7 +228,8 @@ class OpacusTraining:
             optimizer = torch.optim.Adam(trainable, lr=self.learning_rate)
         else:
             optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
-        noise = set_noise(self.noise_multiplier) * (1 + _KERNEL_SLACK)  # in clip norms
+        # in clip norms; the slack is for torch, which may round a record's gradient differently in another batch
+        noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
         for batch in self._batches(len(rows), rng):
             sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in trainable]
             for begin in range(0, len(batch), self.physical_batch):
