@@ -16,7 +16,8 @@ ROOT = Path(dpscp.__file__).parent
 LAYERS = [
     {"_checks", "_printed", "exceptions"},
     {"privacy"},
-    {"quantile", "training", "scores", "sets", "metrics", "records", "persistence", "budget", "schema"},
+    {"quantile", "training", "sets", "metrics", "records", "persistence", "budget", "schema"},
+    {"scores"},
     {"guarantees"},
     {"calibration", "strategy"},
     {"conformal", "baselines"},

@@ -14,9 +14,9 @@ import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel
 from dpscp.baselines import DPSplit
 from dpscp.conformal.base import GROUP_FUNCTION
-from dpscp.conformal.classifier import LABEL_SCORES, OWN_SCORE
 from dpscp.privacy import dpsgd_event
 from dpscp.records import group_index
+from dpscp.scores import LABEL_SCORES, OWN_SCORE, aps_of_labels
 from dpscp.training import DPSGD, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
 
 N = 200
@@ -349,7 +349,7 @@ class TestOwnScores:
     @pytest.mark.parametrize("classes", [2, 3, 40])
     def test_ordinary_scores_pass(self, classes):
         X, y = labelled()
-        for score in (squared, lambda p: 1 - p, lambda p: np.clip(-np.log(p + 1e-12) / 30, 0, 1), LABEL_SCORES["aps"]):
+        for score in (squared, lambda p: 1 - p, lambda p: np.clip(-np.log(p + 1e-12) / 30, 0, 1), aps_of_labels):
             model = classifier(STABLE, guarantee="split", conformity_score=score, classes=list(range(max(classes, 3))))
             assert model.fit(X, y).predict_set(X[:1])[1].shape == (1, max(classes, 3), 1)
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dpscp as dp
 from dpscp import scores as s
 
 RNG = np.random.default_rng(0)
@@ -144,3 +145,74 @@ class TestRefusals:
                 function(penalty=-1.0)
             with pytest.raises(ValueError, match="free_labels"):
                 function(free_labels=-1)
+
+
+class SquaredMiss:
+    """A label score of a user: the squared probability that was missing."""
+
+    natural = False
+
+    def range(self, n_classes):  # noqa: ARG002
+        return 0.0, 1.0
+
+    def of_labels(self, probabilities):
+        return (1 - probabilities) ** 2
+
+
+class HalfScale:
+    """An interval score of a user: half the absolute residual."""
+
+    natural = False
+    outputs = 1
+
+    def range(self, y_bounds):
+        return 0.0, (y_bounds[1] - y_bounds[0]) / 2
+
+    def of_targets(self, targets, pair):
+        return np.abs(targets - pair.centre) / 2
+
+    def interval(self, pair, thresholds):
+        reach = 2 * np.broadcast_to(thresholds, (len(pair.centre), np.shape(thresholds)[-1]))
+        return np.stack([pair.centre[:, None] - reach, pair.centre[:, None] + reach], axis=1)
+
+
+class NarrowInterval(HalfScale):
+    """A mistake: the interval leaves out targets that the score accepts."""
+
+    def interval(self, pair, thresholds):
+        return super().interval(pair, np.asarray(thresholds) / 2)
+
+
+class OfTheBatch(HalfScale):
+    """A mistake: scores in units of the batch."""
+
+    def of_targets(self, targets, pair):
+        return np.abs(targets - pair.centre) / np.abs(targets).max()
+
+
+def test_a_score_of_ones_own_is_a_value_with_a_set():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(4000, 3))
+    y = (X[:, 0] + 0.2 * rng.normal(size=4000) > 0).astype(int)
+    common = {"epsilon": 4.0, "guarantee": "split", "feature_bounds": (-1, 1), "accountant": "rdp", "random_state": 0}
+    own = dp.PrivateConformalClassifier(classes=[0, 1], conformity_score=SquaredMiss(), **common).fit(X, y)
+    known = dp.PrivateConformalClassifier(classes=[0, 1], conformity_score=lambda p: (1 - p) ** 2, **common).fit(X, y)
+    np.testing.assert_array_equal(own.threshold_, known.threshold_)
+    assert s.OWN_SCORE in own.certificate_.assumptions
+
+    target = X.sum(axis=1) + 0.2 * rng.normal(size=4000)
+    common |= {"y_bounds": (-4, 4)}
+    half = dp.PrivateConformalRegressor(conformity_score=HalfScale(), **common).fit(X, target)
+    whole = dp.PrivateConformalRegressor(conformity_score="absolute", **common).fit(X, target)
+    assert 2 * half.threshold_[0] == pytest.approx(whole.threshold_[0], rel=0.02)
+    np.testing.assert_allclose(half.predict_interval(X)[1], whole.predict_interval(X)[1], atol=0.05)
+    assert s.OWN_SCORE in half.ledger_.assumptions
+
+
+@pytest.mark.parametrize("score", [NarrowInterval(), OfTheBatch()])
+def test_a_wrong_interval_score_is_refused_before_anything_is_spent(score, tmp_path):
+    store = dp.BudgetStore.create(tmp_path / "study", 5.0, 1e-5, dataset="made up")
+    model = dp.PrivateConformalRegressor(conformity_score=score, y_bounds=(-4, 4))
+    with pytest.raises(ValueError, match="conformity_score"):
+        model.fit(np.zeros((50, 2)), np.arange(50) / 50, budget=store)
+    assert not store.ledger().entries

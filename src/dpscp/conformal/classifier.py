@@ -8,19 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
-from dpscp._checks import check_choice
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal, plain
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import Accountant
-from dpscp.records import check_row_by_row, checked_labels, checked_rows, class_list, untold_overflow
-from dpscp.scores import (
-    aps_of_labels,
-    infinite_without_probabilities,
-    lac_of_labels,
-    raps_of_labels,
-    raps_range,
-)
+from dpscp.records import checked_labels, checked_rows, class_list
+from dpscp.scores import OWN_SCORE, LabelScore, label_score
+from dpscp.scores.labels import OwnLabelScore
 from dpscp.sets import label_set
 from dpscp.strategy import Request, Strategy, corrected_model_outputs
 from dpscp.training.mechanism import Model, Trained
@@ -29,18 +23,6 @@ from dpscp.training.private_model import PrivateModel
 __all__ = ["PrivateConformalClassifier"]
 
 ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
-OWN_SCORE = (
-    "conformity_score gives a row its scores from that row of probabilities alone (privacy needs it too: else one "
-    "record would change the scores of the others)"
-)
-# A score may leave its range by what sums of float32 probabilities lose.
-_ROUNDING = 1e-5
-
-LABEL_SCORES: Mapping[str, Callable[..., NDArray[Any]]] = {
-    "lac": lac_of_labels,
-    "aps": aps_of_labels,
-    "raps": raps_of_labels,
-}
 
 
 class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ignore[misc]
@@ -60,9 +42,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
     guarantee : ``"auto"`` (the certified one that public numbers predict to give the smallest sets), ``"universal"``,
         ``"stability"``, ``"split"`` (certified), ``"corrected"``, ``"asymptotic"`` (not proven in finite samples) or
         ``"finite"`` (the paper's buffered variant).
-    conformity_score : ``"lac"`` (1 - p_y), ``"aps"``, ``"raps"``, or a function of the probabilities (n, n_classes)
-        that returns a score between 0 and 1 for every label, each row's from that row alone (tried on made-up rows
-        before anything is spent, and on parts of the records).
+    conformity_score : ``"lac"`` (1 - p_y), ``"aps"``, ``"raps"``, a ``dpscp.scores.LabelScore`` of your own, or a
+        function of the probabilities (n, n_classes) that returns a score between 0 and 1 for every label; each row's
+        from that row alone (tried on made-up rows before anything is spent, and on parts of the records).
     train_share : training gets (train_share * epsilon, delta) and calibration what the composition leaves; ``"auto"``
         chooses from public numbers. Not used by ``"split"``, where each part gets the whole budget.
     calibration_fraction : share of the records held out by ``guarantee="split"``.
@@ -107,7 +89,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         delta: float = 1e-5,
         confidence_level: float | Sequence[float] = 0.9,
         guarantee: str = "auto",
-        conformity_score: str | Callable[[NDArray[Any]], NDArray[Any]] = "lac",
+        conformity_score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]] = "lac",
         train_share: float | str = 0.5,
         calibration_fraction: float | str = "auto",
         feature_bound: float | None = None,
@@ -144,8 +126,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
         with the name of its data set.
         """
-        if not callable(self.conformity_score):
-            check_choice("conformity_score", self.conformity_score, LABEL_SCORES)
+        score = self._score()
         self._check_store(budget)
         self._forget()
         rows = checked_rows(self, X, reset=True)
@@ -160,8 +141,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
                 GuaranteeWarning,
                 stacklevel=2,
             )
-        if callable(self.conformity_score):
-            self._try_score(len(public))
+        if isinstance(score, OwnLabelScore):
+            score.try_it(len(public))
         self._fit(X, rows, index, request, budget)
         self.classes_ = public
         return self
@@ -179,7 +160,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         return "classes" in self.estimator.ledger.public_facts.get("taken_from_data", ())
 
     def _trusted_functions(self) -> tuple[str, ...]:
-        own = (OWN_SCORE,) if callable(self.conformity_score) else ()
+        own = (OWN_SCORE,) if isinstance(self._score(), OwnLabelScore) else ()
         return (*super()._trusted_functions(), *own)
 
     def _groups(
@@ -190,7 +171,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         return super()._groups(X, targets, request)
 
     def _natural_score(self) -> bool:
-        return self.conformity_score == "lac"
+        return self._score().natural
 
     def _check_outputs(self, model: Model, request: Request) -> None:
         if model.task != "classification":
@@ -206,60 +187,38 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
             )
 
     def _score_range(self, model: Model) -> tuple[float, float]:
-        return raps_range(len(model.classes or ())) if self.conformity_score == "raps" else (0.0, 1.0)
+        return self._score().range(len(model.classes or ()))
 
-    def _label_scores(self, probabilities: NDArray[Any], *, thorough: bool = False) -> NDArray[Any]:
-        """Every label's score; infinite where the model or the caller's score gives no number."""
-        if not callable(self.conformity_score):
-            # while a fit is running there is no ledger yet
-            if self.__sklearn_is_fitted__() and OWN_SCORE in self.ledger_.assumptions:
-                raise ValueError(
-                    "conformity_score must be the function that the thresholds were found with; set it after loading"
-                )
-            return infinite_without_probabilities(LABEL_SCORES[self.conformity_score], probabilities)
-        with untold_overflow():
-            scores = infinite_without_probabilities(self._own_scores, probabilities)
-            check_row_by_row(
-                "conformity_score",
-                lambda part, _: infinite_without_probabilities(self._own_scores, part),
-                probabilities,
-                scores,
-                thorough=thorough,
-            )
-        return scores
+    def _score(self) -> LabelScore:
+        return label_score(self.conformity_score)
 
-    def _own_scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
-        assert callable(self.conformity_score)
-        scores = np.asarray(self.conformity_score(probabilities))
-        if scores.shape != probabilities.shape or scores.dtype.kind not in "fiub":
-            raise ValueError("conformity_score must return one score for every row and label, a real number")
-        return np.where(np.isnan(scores), np.inf, scores)
-
-    def _try_score(self, n_classes: int) -> None:
-        """Refuse a score of the caller that cannot work, on made-up probabilities: no record is used."""
-        rows = _made_up_probabilities(n_classes)
-        scores = self._label_scores(rows, thorough=True)
-        low, high = scores.min(), scores.max()
-        if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
+    def _label_scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        """Every label's score, at prediction."""
+        score = self._score()
+        if OWN_SCORE in self.ledger_.assumptions and not isinstance(score, OwnLabelScore):
             raise ValueError(
-                f"conformity_score must return scores between 0 and 1, got {low:g} to {high:g} for made-up "
-                "probabilities (NaN counts as infinite); rescale it by public constants, or clip it"
+                "conformity_score must be the function that the thresholds were found with; set it after loading"
             )
+        return score.of_labels(probabilities)
 
     def _scores(
         self, trained: Trained, rows: NDArray[Any], labels: NDArray[Any], strategy: Strategy
     ) -> tuple[NDArray[Any], tuple[str, ...]]:
-        probabilities = np.asarray(trained.model.predict_proba(rows))
-        own = np.arange(len(rows)), labels
-        scores = self._label_scores(probabilities, thorough=True)[own]
+        score, own = self._score(), (np.arange(len(rows)), labels)
+
+        def of_own_label(probabilities: NDArray[Any]) -> NDArray[Any]:
+            if isinstance(score, OwnLabelScore):
+                return np.asarray(score.of_labels(probabilities, thorough=True)[own])
+            return np.asarray(score.of_labels(probabilities)[own])
+
+        scores = of_own_label(np.asarray(trained.model.predict_proba(rows)))
         if strategy.guarantee != "corrected":
             return scores, ()
         outputs, note = corrected_model_outputs(trained, rows, labels)
         if outputs is None:
             return scores, (note,)
         shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        corrected = self._label_scores(shifted / shifted.sum(axis=1, keepdims=True), thorough=True)[own]
-        return np.maximum(scores, corrected), (note,)
+        return np.maximum(scores, of_own_label(shifted / shifted.sum(axis=1, keepdims=True))), (note,)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Class probabilities of the private model, (n, n_classes)."""
@@ -300,13 +259,3 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
             # files of earlier versions certified found classes too
             self.certificates_ = tuple(c.with_found_classes() for c in self.certificates_)
             self.certificate_ = self.certificates_[0]
-
-
-def _made_up_probabilities(n_classes: int) -> NDArray[np.float64]:
-    """Rows that a model could give: no opinion, certainty, ties, and fixed waves from flat to sharp."""
-    labels = np.arange(n_classes)
-    certain = np.eye(n_classes)[:: max(1, n_classes // 8)]
-    tie = np.where(labels < 2, 0.5, 0.0)
-    waves = np.array([sharpness * np.cos(sharpness + 2.3 * labels) for sharpness in np.linspace(0.1, 30, 15)])
-    shifted = np.exp(waves - waves.max(axis=1, keepdims=True))
-    return np.vstack([np.full(n_classes, 1 / n_classes), certain, tie, shifted / shifted.sum(axis=1, keepdims=True)])

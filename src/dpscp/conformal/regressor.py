@@ -7,25 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
-from dpscp._checks import check_choice, check_range
+from dpscp._checks import check_range
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
 from dpscp.privacy import Accountant
 from dpscp.records import checked_rows, checked_targets
-from dpscp.scores import (
-    absolute_residual,
-    cqr,
-    normalized_residual,
-)
-from dpscp.sets import normalized_interval, quantile_interval, residual_interval
+from dpscp.scores import OWN_SCORE, IntervalScore, Pair, interval_score
+from dpscp.scores.intervals import OwnIntervalScore
 from dpscp.strategy import Request, Strategy, corrected_model_outputs
 from dpscp.training.mechanism import Model, Trained
 
 __all__ = ["PrivateConformalRegressor"]
-
-INTERVAL_SCORES = ("absolute", "normalized", "cqr")
-# A predicted scale below this share of the target's range counts as this share: a public floor keeps scores bounded.
-_SMALLEST_SCALE = 0.01
 
 
 class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: ignore[misc]
@@ -36,7 +28,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
     holds for targets outside as well.
 
     ``conformity_score``: ``"absolute"`` |y - prediction|; ``"cqr"`` distance outside a privately trained pair of
-    quantiles; ``"normalized"`` |y - centre| / half-width of that pair.
+    quantiles; ``"normalized"`` |y - centre| / half-width of that pair; or a ``dpscp.scores.IntervalScore`` of your own.
 
     Examples
     --------
@@ -61,7 +53,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
         delta: float = 1e-5,
         confidence_level: float | Sequence[float] = 0.9,
         guarantee: str = "auto",
-        conformity_score: str = "absolute",
+        conformity_score: str | IntervalScore = "absolute",
         train_share: float | str = 0.5,
         calibration_fraction: float | str = "auto",
         y_bounds: tuple[float, float] | None = None,
@@ -98,7 +90,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
         reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
         with the name of its data set.
         """
-        check_choice("conformity_score", self.conformity_score, INTERVAL_SCORES)
+        score = self._score()
         self._check_store(budget)
         self._forget()
         rows = checked_rows(self, X, reset=True)
@@ -108,14 +100,20 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
                 "y_bounds=(low, high) is required: the public range of the target, never taken from the data"
             )
         low, high = check_range("y_bounds", self.y_bounds)
-        request = self._request(rows, fit_params, y_bounds=(low, high), quantile_pair=self._needs_pair())
+        request = self._request(rows, fit_params, y_bounds=(low, high), quantile_pair=score.outputs == 2)
+        if isinstance(score, OwnIntervalScore):
+            score.try_it((low, high))
         return self._fit(X, rows, targets, request, budget)
 
-    def _needs_pair(self) -> bool:
-        return self.conformity_score in ("cqr", "normalized")
+    def _score(self) -> IntervalScore:
+        return interval_score(self.conformity_score)
+
+    def _trusted_functions(self) -> tuple[str, ...]:
+        own = (OWN_SCORE,) if isinstance(self._score(), OwnIntervalScore) else ()
+        return (*super()._trusted_functions(), *own)
 
     def _natural_score(self) -> bool:
-        return self.conformity_score == "absolute"
+        return self._score().natural
 
     def _training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         low, high = check_range("y_bounds", self.y_bounds)
@@ -126,68 +124,44 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
             raise ValueError("estimator must train a regression model")
 
     def _score_range(self, model: Model) -> tuple[float, float]:  # noqa: ARG002
-        low, high = check_range("y_bounds", self.y_bounds)
-        width = high - low
-        return {"absolute": (0.0, width), "normalized": (0.0, 1 / _SMALLEST_SCALE), "cqr": (-width, width)}[
-            self.conformity_score
-        ]
+        return self._score().range(check_range("y_bounds", self.y_bounds))
 
-    def _parts(self, outputs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Prediction, lower and upper quantile (equal to it without a pair), within the public range."""
-        low, high = check_range("y_bounds", self.y_bounds)
-        if outputs.shape[1] != (2 if self._needs_pair() else 1):
+    def _pair(self, outputs: NDArray[Any]) -> Pair:
+        """What the model says, within the public range."""
+        if outputs.shape[1] != self._score().outputs:
             raise ValueError(
                 f"conformity_score={self.conformity_score!r} needs a model with "
-                f"{'a pair of quantiles' if self._needs_pair() else 'one output'}, this one has {outputs.shape[1]}"
+                f"{'a pair of quantiles' if self._score().outputs == 2 else 'one output'}, this one has "
+                f"{outputs.shape[1]}"
             )
-        inside = np.array(outputs, dtype=np.float64)
-        np.clip(inside, low, high, out=inside)
-        if np.isnan(inside).any():  # the model overflowed: the middle of the range is as good a guess as any
-            inside[np.isnan(inside)] = (low + high) / 2
-        if inside.shape[1] == 1:
-            return (inside[:, 0],) * 3
-        lower, upper = inside.min(axis=1), inside.max(axis=1)
-        return (lower + upper) / 2, lower, upper
+        return Pair.of(outputs, check_range("y_bounds", self.y_bounds))
 
-    def _scale(self, lower: NDArray[Any], upper: NDArray[Any]) -> NDArray[Any]:
-        low, high = check_range("y_bounds", self.y_bounds)
-        return np.asarray(np.maximum((upper - lower) / 2, _SMALLEST_SCALE * (high - low)))
-
-    def _score(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
-        centre, lower, upper = self._parts(outputs)
-        if self.conformity_score == "absolute":
-            scores = absolute_residual(targets, centre)
-        elif self.conformity_score == "cqr":
-            scores = cqr(targets, lower, upper)
-        else:
-            scores = normalized_residual(targets, centre, self._scale(lower, upper))
+    def _of_targets(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
+        scores = self._score().of_targets(targets, self._pair(outputs))
         # a record that makes the model overflow fits as badly as can be; refusing it would tell that it is there
         return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
 
     def _scores(
         self, trained: Trained, rows: NDArray[Any], targets: NDArray[Any], strategy: Strategy
     ) -> tuple[NDArray[Any], tuple[str, ...]]:
-        scores = self._score(targets, np.asarray(trained.model.outputs(rows)))
+        scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
         if strategy.guarantee != "corrected":
             return scores, ()
         low, high = check_range("y_bounds", self.y_bounds)
         outputs, note = corrected_model_outputs(trained, rows, np.clip(targets, low, high))
         if outputs is None:
             return scores, (note,)
-        return np.maximum(scores, self._score(targets, outputs)), (note,)
+        return np.maximum(scores, self._of_targets(targets, outputs)), (note,)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The prediction for each row, within ``y_bounds``."""
         rows = self._rows(X)
-        return np.asarray(self._parts(np.asarray(self.model_.outputs(rows)))[0])
+        return self._pair(np.asarray(self.model_.outputs(rows))).centre
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predictions (n,) and intervals (n, 2, n_levels); an infinite interval where no finite threshold was found."""
         rows = self._rows(X)
-        centre, lower, upper = self._parts(np.asarray(self.model_.outputs(rows)))
-        thresholds = self._row_thresholds(X, len(rows))
-        if self.conformity_score == "absolute":
-            return centre, residual_interval(centre, thresholds)
-        if self.conformity_score == "cqr":
-            return centre, quantile_interval(lower, upper, thresholds)
-        return centre, normalized_interval(centre, self._scale(lower, upper), thresholds)
+        pair = self._pair(np.asarray(self.model_.outputs(rows)))
+        if OWN_SCORE in self.ledger_.assumptions and not isinstance(self._score(), OwnIntervalScore):
+            raise ValueError("conformity_score must be the one of the fit; set it again after loading")
+        return pair.centre, self._score().interval(pair, self._row_thresholds(X, len(rows)))
