@@ -442,6 +442,6 @@ def _inputs(X: ArrayLike) -> NDArray[np.float32]:
 
 
 def _float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Finite numbers as float32; one beyond its range becomes the end of it: a single record must not decide more."""
-    end = np.finfo(np.float32).max
+    """Finite numbers as float32; larger ones become 2**100, as in the NumPy engine: one record must not decide more."""
+    end = 2.0**100
     return np.asarray(np.clip(values, -end, end), dtype=np.float32)
