@@ -3,9 +3,27 @@
 The filter is added here and not in pyproject.toml: there it would import dpscp before coverage is measured.
 """
 
+import sys
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let seeded runs through."""
     config.addinivalue_line("filterwarnings", "ignore::dpscp.SeededWarning")
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
+    """Put a value in the place of a name in every module of the package that holds it: a spy survives moved code."""
+
+    def put(name: str, value: Any) -> None:
+        ours = [module for title, module in list(sys.modules.items()) if title.partition(".")[0] == "dpscp"]
+        holders = [module for module in ours if name in vars(module)]
+        assert holders, f"no module holds {name}"
+        for module in holders:
+            monkeypatch.setattr(module, name, value)
+
+    return put

@@ -291,6 +291,13 @@ def test_full_classification_equals_refitting_with_each_label():
     assert not sets.all()
 
 
+def test_full_classification_keeps_labels_that_tie():
+    """A score counts as below only if it is strictly: among equal records every label stays."""
+    X, y = np.zeros((20, 1)), np.arange(20) % 2
+    model = FullConformal(LogisticRegression(C=1e-6, fit_intercept=False), confidence_level=0.5).fit(X, y)
+    assert model.predict_set(np.zeros((1, 1)))[1].all()
+
+
 def test_slices_cover_all_rows_once():
     parts = list(slices(10, 2**21))
     assert [p.start for p in parts] == list(range(0, 10, 2))

@@ -6,6 +6,7 @@ from the ledger makes it smaller.
 """
 
 import math
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel, calibrate
 from dpscp.guarantees import marginal_offset, universal_alpha
-from dpscp.privacy import ParallelDpEvent, dpsgd_event, epsilon_of, gaussian_event, noise
+from dpscp.privacy import IntegerSource, ParallelDpEvent, dpsgd_event, epsilon_of, gaussian_event, noise
 from dpscp.privacy.accounting import tradeoff_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.quantile import noisy_midpoint_quantile, private_quantile, rank_sensitivity
@@ -43,7 +44,7 @@ def regressor(estimator, **changes):
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def drawn(everywhere):
     """Every use of the integer sampler: its scale and the values it gave."""
     honest, seen = noise.sample_discrete_gaussian, []
 
@@ -52,7 +53,7 @@ def drawn(monkeypatch):
         seen.append((sigma, tuple(int(value) for value in values)))
         return values
 
-    monkeypatch.setattr(noise, "sample_discrete_gaussian", listening)
+    everywhere("sample_discrete_gaussian", listening)
     return seen
 
 
@@ -61,7 +62,7 @@ class Spy:
 
     def __init__(self, task="classification"):
         self.task = task
-        self.rows = self.targets = self.n_records = None
+        self.rows = self.targets = self.n_records = self.seed = None
         self.asked = []
 
     @property
@@ -71,8 +72,8 @@ class Spy:
     def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
         return self
 
-    def train(self, X, y, *, random_state=None, n_records=None):  # noqa: ARG002
-        self.rows, self.targets, self.n_records = np.array(X), np.array(y), n_records
+    def train(self, X, y, *, random_state=None, n_records=None):
+        self.rows, self.targets, self.n_records, self.seed = np.array(X), np.array(y), n_records, random_state
         classes = (0, 1, 2) if self.task == "classification" else None
 
         def outputs(rows):
@@ -181,6 +182,30 @@ def test_each_search_draws_its_own_noise(drawn, seed):
     assert len(set(values)) == len(values)
 
 
+def test_training_assignment_and_search_are_seeded_apart(everywhere):
+    """One seed for two of them would make a record's part, or the search's noise, follow the noise of training."""
+    used = {"split": [], "search": []}
+
+    def generator(random_state=None):
+        used["split"].append(random_state)
+        return np.random.default_rng(random_state)
+
+    class Source(IntegerSource):
+        def __init__(self, random_state=None):
+            used["search"].append(random_state)
+            super().__init__(random_state)
+
+    everywhere("secure_generator", generator)
+    everywhere("IntegerSource", Source)
+    spy = Spy()
+    classifier(spy, guarantee="split", confidence_level=[0.6, 0.7], random_state=5).fit(*labelled())
+    seeds = [spy.seed, *used["split"], *used["search"]]
+    assert len(seeds) >= 4
+    assert None not in seeds
+    assert len(set(seeds)) == len(seeds)
+    assert spy.seed != 5
+
+
 def test_each_level_has_the_noise_of_its_own_sensitivity():
     """Levels share the budget equally: the same ratio of noise to sensitivity, whatever the level."""
     model = classifier(guarantee="split", confidence_level=[0.6, 0.7, 0.9]).fit(*labelled())
@@ -279,15 +304,38 @@ def test_the_inner_level_uses_the_direction_of_result_b():
     assert found.quantile.alpha == pytest.approx(levels["add"], abs=2e-6)
 
 
-def test_a_corrected_regression_uses_its_correction():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, size=(400, 4))
-    y = np.clip(X.mean(axis=1) + 0.2 * rng.normal(size=400), -1, 1)
-    mechanism = DPSGD(loss="huber", steps=30, learning_rate=4.0)
-    with pytest.warns(GuaranteeWarning):  # nothing is proven at such an epsilon
-        corrected, plain = (
-            regressor(mechanism, guarantee=g, epsilon=30.0, feature_bound=2.0).fit(X, y)
-            for g in ("corrected", "asymptotic")
-        )
-    np.testing.assert_array_equal(corrected.predict(X), plain.predict(X))
-    assert corrected.threshold_[0] > plain.threshold_[0]
+# ---- what the correction changes
+
+
+def test_corrected_scores_are_the_ones_that_count(everywhere):
+    """Corrected outputs that give every record's own label a fifth: no score may count as less than .8."""
+    X, y = labelled()
+    sharp = DPSGD(steps=20, learning_rate=5.0)
+    options = {"guarantee": "corrected", "epsilon": 20.0, "confidence_level": 0.7}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GuaranteeWarning)  # nothing is proven at such an epsilon
+        plain = classifier(sharp, **options).fit(X, y).threshold_[0]
+
+        def pulled_down(model, trajectory, rows, labels, **_):
+            logits = np.full((len(rows), 3), math.log(0.4))
+            logits[np.arange(len(rows)), np.asarray(labels)] = math.log(0.2)
+            return logits
+
+        everywhere("corrected_outputs", pulled_down)
+        corrected = classifier(sharp, **options).fit(X, y).threshold_[0]
+    assert plain < 0.7
+    assert corrected >= 0.8
+
+
+def test_corrected_residuals_are_the_ones_that_count(everywhere):
+    X = np.random.default_rng(0).uniform(-1, 1, size=(600, 2))
+    y = X[:, 0] / 2
+    mechanism = DPSGD(loss="huber", steps=30, learning_rate=1.0)
+    options = {"guarantee": "corrected", "epsilon": 20.0, "confidence_level": 0.7, "feature_bound": 2.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GuaranteeWarning)
+        plain = regressor(mechanism, **options).fit(X, y).threshold_[0]
+        everywhere("corrected_outputs", lambda *given, **_: np.asarray(given[3])[:, None] + 0.6)
+        corrected = regressor(mechanism, **options).fit(X, y).threshold_[0]
+    assert plain < 0.5
+    assert corrected >= 0.6

@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
 from table import MUTANTS, Mutant  # noqa: E402 (this folder is no package)
 
-# What the tests of a mutant need; results and documents stay where they are.
-COPIED = ("src", "tests", "conftest.py", "pyproject.toml")
+# What the tests of a mutant need; experiments and results stay where they are.
+COPIED = ("src", "tests", "docs", "README.md", "conftest.py", "pyproject.toml")
 # A mistake may make a loop endless: that counts as noticed.
 LONGEST_SECONDS = 180
 Job = tuple[Mutant | None, tuple[str, ...]]

@@ -437,15 +437,15 @@ mutant(
 )
 mutant(
     "training/networks.py",
-    "np.maximum(norms, self.limit, out=norms)",
-    "np.maximum(norms, 0.98 * self.limit, out=norms)",
+    "np.maximum(factors, self.limit, out=factors)",
+    "np.maximum(factors, 0.98 * self.limit, out=factors)",
     "short gradients are stretched",
     f"{ENGINE}::test_clipped_sum_equals_per_sample_gradients",
 )
 mutant(
     "training/networks.py",
-    "limit, tiny = feature_bound * (1 - CLIP_SLACK[dtype])",
-    "limit, tiny = 2 * feature_bound * (1 - CLIP_SLACK[dtype])",
+    "limit, tiny = feature_bound * (1",
+    "limit, tiny = 2 * feature_bound * (1",
     "rows may be twice as long as declared",
     f"{ENGINE}::test_feature_bound_is_enforced_in_training_and_prediction",
 )
@@ -755,28 +755,28 @@ mutant(
 # ---- scores, sets, metrics
 
 mutant(
-    "scores.py",
+    "scores/functions.py",
     "return 1.0 - _probabilities(probabilities)",
     "return 1.0 - _probabilities(probabilities) ** 2",
     "labels are scored otherwise than records",
     "tests/test_scores.py",
 )
 mutant(
-    "scores.py",
+    "scores/functions.py",
     "mass = np.minimum(np.cumsum(ordered, axis=1), 1.0)",
     "mass = np.cumsum(ordered, axis=1)",
     "scores beyond their public range",
     "tests/test_scores.py::test_scores_stay_in_their_public_range",
 )
 mutant(
-    "scores.py",
+    "scores/functions.py",
     'order = np.argsort(-p, axis=1, kind="stable")',
     'order = p.shape[1] - 1 - np.argsort(-p[:, ::-1], axis=1, kind="stable")',
     "ties are ordered otherwise",
     "tests/test_scores.py::test_equal_probabilities_are_ordered_by_label",
 )
 mutant(
-    "scores.py",
+    "scores/functions.py",
     "np.asarray(lower, float) - y, y - np.asarray(upper, float)",
     "np.asarray(lower, float) - y, np.asarray(upper, float) - y",
     "a sign in the quantile score",
@@ -1063,14 +1063,14 @@ mutant(
     "= child_seeds(seed, 3)",
     "= (seed, seed, seed)",
     "training, split and search share a seed",
-    f"{CONFORMAL}::TestRandomness::test_the_parts_of_a_run_draw_apart",
+    f"{SPIES}::test_training_assignment_and_search_are_seeded_apart",
 )
 mutant(
     "conformal/classifier.py",
-    "return np.maximum(scores, corrected), (note,)",
+    "return np.maximum(scores, of_own_label(shifted / shifted.sum(axis=1, keepdims=True))), (note,)",
     "return scores, (note,)",
     "the correction is computed and not used",
-    f"{CONFORMAL}::TestGuarantees::test_corrected_thresholds_lie_above_uncorrected_ones",
+    f"{SPIES}::test_corrected_scores_are_the_ones_that_count",
 )
 mutant(
     "conformal/classifier.py",
@@ -1087,7 +1087,7 @@ mutant(
     f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
 )
 mutant(
-    "conformal/regressor.py",
+    "scores/intervals.py",
     "np.clip(inside, low, high, out=inside)",
     "np.asarray(inside)",
     "predictions leave the declared range",
@@ -1095,10 +1095,10 @@ mutant(
 )
 mutant(
     "conformal/regressor.py",
-    "return np.maximum(scores, self._score(targets, outputs)), (note,)",
+    "return np.maximum(scores, self._of_targets(targets, outputs)), (note,)",
     "return scores, (note,)",
     "the correction of a regression is computed and not used",
-    f"{SPIES}::test_a_corrected_regression_uses_its_correction",
+    f"{SPIES}::test_corrected_residuals_are_the_ones_that_count",
 )
 mutant(
     "strategy.py",
@@ -1194,7 +1194,7 @@ mutant(
     "random_state=seeds[1], n_records=max(nominal // 2, 1))",
     "random_state=seeds[1], n_records=int(trains.sum()))",
     "DP-Split divides by the true size of its half",
-    f"{BASELINES}::test_dp_split_keeps_nothing_of_the_size_of_the_data",
+    f"{BASELINES}::test_dp_split_trains_and_calibrates_on_disjoint_halves",
 )
 mutant(
     "baselines/cross.py",
@@ -1208,7 +1208,7 @@ mutant(
     "np.count_nonzero(scores[:-1] < scores[-1])",
     "np.count_nonzero(scores[:-1] <= scores[-1])",
     "full conformal treats ties as misses",
-    f"{BASELINES}::test_full_classification_equals_refitting_with_each_label",
+    f"{BASELINES}::test_full_classification_keeps_labels_that_tie",
 )
 mutant(
     "baselines/base.py",

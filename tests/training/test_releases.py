@@ -5,7 +5,6 @@ give the very same result. What still differs came another way, without noise an
 """
 
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from dpscp.training import (
     Trained,
     UnitNorm,
 )
-from dpscp.training import perturbation as perturbation_module
 from dpscp.training.networks import DenseModel, Loss, Network
 from dpscp.training.objective_privacy import dominating_mu
 from dpscp.training.perturbation import SOLVER_SHARE, TRACE_NOISE
@@ -33,29 +31,19 @@ from dpscp.training.release import gaussian_release
 from dpscp.training.whitening import PrivateWhitening
 
 
-def replace_releases(monkeypatch, release):
-    """Put ``release`` in the place of ``gaussian_release`` wherever the package holds it."""
-    holders = [
-        m for name, m in list(sys.modules.items()) if name.startswith("dpscp.") and "gaussian_release" in vars(m)
-    ]
-    assert len(holders) >= 5
-    for module in holders:
-        monkeypatch.setattr(module, "gaussian_release", release)
-
-
 @pytest.fixture
-def cut(monkeypatch):
+def cut(everywhere):
     """Releases say nothing of what they are asked about."""
 
     def numbers_of_its_own(exact, noise_std, rng):
         size = np.shape(exact)
         return noise_std * np.random.default_rng(sum(size)).normal(size=size)
 
-    replace_releases(monkeypatch, numbers_of_its_own)
+    everywhere("gaussian_release", numbers_of_its_own)
 
 
 @pytest.fixture
-def released(monkeypatch):
+def released(everywhere):
     """The standard deviation of every release."""
     seen = []
 
@@ -63,7 +51,7 @@ def released(monkeypatch):
         seen.append(noise_std)
         return gaussian_release(exact, noise_std, rng)
 
-    replace_releases(monkeypatch, listening)
+    everywhere("gaussian_release", listening)
     return seen
 
 
@@ -203,14 +191,14 @@ def test_perturbation_pays_for_the_tolerance_of_its_solver(released):
     assert released == [pytest.approx(3.0 * gradient * (1 + 2 * SOLVER_SHARE) / strength, rel=1e-9)]
 
 
-def test_objective_perturbation_draws_the_scales_of_its_event(released, monkeypatch):
+def test_objective_perturbation_draws_the_scales_of_its_event(released, everywhere):
     class Listening:
         def normal(self, loc, scale, size):
             linear.append(scale)
             return np.random.default_rng(0).normal(loc, scale, size)
 
     linear = []
-    monkeypatch.setattr(perturbation_module, "secure_generator", lambda _: Listening())
+    everywhere("secure_generator", lambda _: Listening())
     (X, y), _ = data_sets()
     mechanism = ObjectivePerturbation("logistic", penalty=20.0, noise_multiplier=3.0, classes=(0, 1))
     mechanism.train(X, (y > 0.2).astype(int), random_state=0, n_records=40)
