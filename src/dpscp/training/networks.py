@@ -404,6 +404,8 @@ class ClippedGradient:
         self._products += 1
         into = self._total_layers if first else self._extra_layers
         slices = math.ceil(len(rows) / len(self._slice))
+        if slices > 1:
+            rows = rows[:m]  # padding adds nothing, and wide rows are worth leaving out
         step = math.ceil(len(rows) / slices)  # equal ones: a short product costs nearly as much as a long one
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
@@ -411,9 +413,9 @@ class ClippedGradient:
                 part = self._slice[: len(part)]
                 np.copyto(part, rows[start : start + step])
             if start:
-                into[0] += np.dot(errors[0][:, start : start + step], part, out=self._slice_product)
+                into[0] += np.dot(errors[0][:, start : start + len(part)], part, out=self._slice_product)
             else:
-                np.dot(errors[0][:, :step], part, out=into[0])
+                np.dot(errors[0][:, : len(part)], part, out=into[0])
         for depth, inputs in enumerate(hidden, start=1):
             np.dot(errors[depth], inputs.T, out=into[depth])
         if not first:
