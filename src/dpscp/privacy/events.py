@@ -301,16 +301,8 @@ def _repeated_parts(event: SelfComposedDpEvent) -> Sequence[DpEvent]:
     return (event.event,) if check_count("count", event.count, minimum=0) else ()
 
 
-def _write_repeated(event: SelfComposedDpEvent) -> dict[str, Any]:
-    return {"count": int(event.count), "event": event_to_dict(event.event)}
-
-
 def _read_repeated(event: Any, count: int) -> DpEvent:
     return SelfComposedDpEvent(event_from_dict(event), _count("count", count))
-
-
-def _write_sampled(event: PoissonSampledDpEvent) -> dict[str, Any]:
-    return {"sampling_rate": float(event.sampling_probability), "event": event_to_dict(event.event)}
 
 
 def _read_sampled(event: Any, sampling_rate: float) -> DpEvent:
@@ -365,13 +357,19 @@ for _kind in (
         "repeated",
         SelfComposedDpEvent,
         _read_repeated,
-        _write_repeated,
+        lambda event: {"count": int(event.count), "event": event_to_dict(event.event)},
         _repeated_parts,
         lambda event, parts: SelfComposedDpEvent(parts[0], event.count) if parts else event,
         _repeated_histories,
     ),
     # what was sampled together is one basic event, not a part
-    EventKind("poisson_sampled", PoissonSampledDpEvent, _read_sampled, _write_sampled, histories=_sampled_histories),
+    EventKind(
+        "poisson_sampled",
+        PoissonSampledDpEvent,
+        _read_sampled,
+        lambda event: {"sampling_rate": float(event.sampling_probability), "event": event_to_dict(event.event)},
+        histories=_sampled_histories,
+    ),
     _several("composed", ComposedDpEvent, _composed_histories),
     _several("parallel", ParallelDpEvent, _parallel_histories),
 ):

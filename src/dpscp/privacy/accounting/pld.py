@@ -187,33 +187,20 @@ def _dominating_loss(event: DpEvent) -> Loss:
     return Loss(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(_PROFILE_STEP, -size, size, profile))
 
 
-def _gaussian_loss(event: GaussianDpEvent, bucket: float) -> Loss:
-    return pld.from_gaussian_mechanism(event.noise_multiplier, value_discretization_interval=bucket)
-
-
-def _sampled_gaussian_loss(event: PoissonSampledDpEvent, bucket: float) -> Loss:
-    return pld.from_gaussian_mechanism(
-        event.event.noise_multiplier,
-        sampling_prob=event.sampling_probability,
-        value_discretization_interval=bucket,
-    )
-
-
-def _laplace_loss(event: LaplaceDpEvent, bucket: float) -> Loss:
-    return pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=bucket)
-
-
-def _approximate_loss(event: ApproximateDpEvent, bucket: float) -> Loss:
-    parameters = common.DifferentialPrivacyParameters(event.epsilon, event.delta)
-    return pld.from_privacy_parameters(parameters, value_discretization_interval=bucket)
-
-
 _LOSSES: dict[type[DpEvent], Callable[[Any, float], Loss]] = {
-    GaussianDpEvent: _gaussian_loss,
-    PoissonSampledDpEvent: _sampled_gaussian_loss,
+    GaussianDpEvent: lambda event, bucket: pld.from_gaussian_mechanism(
+        event.noise_multiplier, value_discretization_interval=bucket
+    ),
+    PoissonSampledDpEvent: lambda event, bucket: pld.from_gaussian_mechanism(
+        event.event.noise_multiplier, sampling_prob=event.sampling_probability, value_discretization_interval=bucket
+    ),
+    LaplaceDpEvent: lambda event, bucket: pld.from_laplace_mechanism(
+        event.noise_multiplier, value_discretization_interval=bucket
+    ),
+    ApproximateDpEvent: lambda event, bucket: pld.from_privacy_parameters(
+        common.DifferentialPrivacyParameters(event.epsilon, event.delta), value_discretization_interval=bucket
+    ),
     DiscreteGaussianDpEvent: _discrete_gaussian_loss,
-    LaplaceDpEvent: _laplace_loss,
-    ApproximateDpEvent: _approximate_loss,
 }
 
 
@@ -223,4 +210,8 @@ def register_loss(kind: type[DpEvent], loss: Callable[[Any, float], Loss]) -> No
         raise ValueError(f"{kind.__name__} has a privacy loss distribution already")
 
 
-PLD = Accountant("pld", lambda event: type(event) in _LOSSES, _profile, _bound, _FOURIER_NOISE, RDP)
+def _has_loss(event: DpEvent) -> bool:
+    return type(event) in _LOSSES
+
+
+PLD = Accountant("pld", _has_loss, _profile, _bound, _FOURIER_NOISE, RDP)

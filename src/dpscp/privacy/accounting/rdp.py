@@ -18,16 +18,12 @@ __all__ = ["OPACUS_ORDERS", "RDP"]
 OPACUS_ORDERS = tuple([1 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)))
 
 
-def _itself(event: DpEvent) -> DpEvent:
-    return event
-
-
 # The event whose Rényi divergences, as dp-accounting knows them, bound those of an event of this kind. The discrete
 # Gaussian is rho-zCDP with the rho of the continuous one: bounded by the same line.
 _STANDS_FOR: dict[type[DpEvent], Callable[[Any], DpEvent]] = {
-    GaussianDpEvent: _itself,
-    PoissonSampledDpEvent: _itself,
-    LaplaceDpEvent: _itself,
+    GaussianDpEvent: lambda event: event,
+    PoissonSampledDpEvent: lambda event: event,
+    LaplaceDpEvent: lambda event: event,
     DiscreteGaussianDpEvent: lambda event: GaussianDpEvent(event.sigma / event.sensitivity),
 }
 
@@ -62,4 +58,8 @@ def _composed(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
     return _RenyiProfile(composed)
 
 
-RDP = Accountant("rdp", lambda event: type(event) in _STANDS_FOR, _profile)
+def _has_divergences(event: DpEvent) -> bool:
+    return type(event) in _STANDS_FOR
+
+
+RDP = Accountant("rdp", _has_divergences, _profile)
