@@ -66,6 +66,7 @@ def expected_numbers(model, evaluation) -> dict[str, float]:
     ledger, delta = model.ledger_, model.delta
     found = {"ledger.epsilon": ledger.epsilon(delta), "delta": delta, "budget.epsilon": model.epsilon}
     found["attack.1.blind"] = ATTACKS[1]
+    found |= {f"group.{rows}.epsilon": ledger.epsilon(delta, rows=rows) for rows in (1, 2, 5, 10)}
     for i, x in enumerate(ATTACKS):
         found |= {f"attack.{i}.false_alarms": x, f"attack.{i}.missed": ledger.tradeoff(x)}
         found[f"attack.{i}.found"] = 1 - ledger.tradeoff(x)

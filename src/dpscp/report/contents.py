@@ -11,10 +11,12 @@ from scipy import stats
 from dpscp import metrics
 from dpscp.privacy import Ledger, ParallelDpEvent, epsilon_of, gdp_mu
 
-__all__ = ["ATTACKS", "TERMS", "Evaluation", "LevelEvaluation", "Spending", "budget_tracks", "evaluate"]
+__all__ = ["ATTACKS", "GROUP_SIZES", "TERMS", "Evaluation", "LevelEvaluation", "Spending", "budget_tracks", "evaluate"]
 
 # False-alarm rates at which the attacker's best detection is printed.
 ATTACKS = (0.01, 0.05, 0.1)
+# How many records somebody may have: the promise is about one, and the page says what it means for these.
+GROUP_SIZES = (1, 2, 5, 10)
 _BINS = 20
 
 # What each number of a certificate means, in plain words.

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
 from dpscp.guarantees import _PROOF, ON_AVERAGE, ONE_RELEASE, term_text
-from dpscp.report.contents import ATTACKS, TERMS, Evaluation, budget_tracks
+from dpscp.report.contents import ATTACKS, GROUP_SIZES, TERMS, Evaluation, budget_tracks
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 
 __all__ = ["html_report", "write_atomically", "write_report"]
@@ -128,6 +128,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "is_classifier": hasattr(estimator, "classes_"),
         "ledger": ledger,
         "spent": ledger.epsilon(delta, estimator.accountant),
+        "groups": [(rows, ledger.epsilon(delta, estimator.accountant, rows=rows)) for rows in GROUP_SIZES],
         "budget_epsilon": epsilon,
         "delta": delta,
         "tracks": tracks,
