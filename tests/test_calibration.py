@@ -12,8 +12,17 @@ import dpscp
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate, calibration
 from dpscp.calibration import calibration_rule, find_thresholds
 from dpscp.guarantees import Stability, universal_alpha
-from dpscp.privacy import Budget, IntegerSource, LatticeNoise, dpsgd_event, gaussian_event, gdp_mu, non_private_event
-from dpscp.quantile import rank_sensitivity
+from dpscp.privacy import (
+    Budget,
+    IntegerSource,
+    LatticeNoise,
+    compose,
+    dpsgd_event,
+    gaussian_event,
+    gdp_mu,
+    non_private_event,
+)
+from dpscp.quantile import rank_sensitivity, search
 
 SCORES = np.random.default_rng(0).uniform(size=5000)
 SPENT = gaussian_event(2 / gdp_mu(1.0, 1e-5))  # a quarter of mu^2 at epsilon 1
@@ -89,7 +98,7 @@ class TestBudget:
 
     def test_several_levels_and_groups_share_it(self):
         budget, spent = Budget(1.0, 1e-5), Ledger().add("train", SPENT)
-        rule = calibration_rule("universal", (0.1, 0.3), spent, SCORES.size, grouped=True)
+        rule = calibration_rule("universal", (0.1, 0.3), spent, SCORES.size, n_groups=3)
         groups = [SCORES[:2000], SCORES[2000:], np.empty(0)]
         found = find_thresholds(
             groups, rule, spent=spent, budget=budget, score_range=(0, 1), accountant="rdp", random_state=0
@@ -169,16 +178,19 @@ class TestGuarantees:
 
     def test_a_random_part_is_charged(self):
         rule = calibration_rule("split", (0.1,), Ledger(), 10_000, part=0.2)
-        assert rule.inner[0] == pytest.approx(0.1 - 1e-6)
+        assert rule.sized
         assert rule.n_nominal == 2000
-        assert 1700 < rule.n_min < 1850
-        assert rule.rank == "linear"
+        assert rule.rank == "centred"
+        c = quiet(training=None, held_out=True, n_records=4000)
+        assert c.quantile.alpha == pytest.approx(0.1 - 1e-4)  # the charge for a size that comes out too large
 
     def test_chunks_and_streams(self):
         expected = quiet(steps=12).threshold
+        assert quiet(SCORES.tolist(), steps=12).threshold == expected
+        # a declared number is a plan: the true one is released with noise, whatever the scores come from
+        expected = quiet(n_records=5000, steps=12).threshold
         assert quiet(lambda: np.array_split(SCORES, 4), n_records=5000, steps=12).threshold == expected
         assert quiet(iter(np.array_split(SCORES, 4)), n_records=5000, steps=12).threshold == expected
-        assert quiet(SCORES.tolist(), steps=12).threshold == expected
 
 
 CANARY = 0.7391824655
@@ -274,10 +286,20 @@ class TestRefusals:
 
 
 def test_certificate_holds_public_numbers_only():
-    """With a nominal n, two data sets give the same certificate and the same ledger."""
+    """With a nominal n, two data sets of one size give the same certificate and the same ledger."""
     one = quiet(n_records=5000, steps=10)
-    two = quiet(SCORES[:-7] ** 2, n_records=5000, steps=10)
+    two = quiet(SCORES**2, n_records=5000, steps=10)
     assert one.threshold != two.threshold
+    assert str(one.certificate) == str(two.certificate)
+    assert one.ledger.to_json() == two.ledger.to_json()
+
+
+def test_the_size_is_seen_through_its_noise_only(monkeypatch):
+    """Seven scores less and seven more in the drawn noise: the same certificate and the same ledger."""
+    one = quiet(n_records=5000, steps=10)
+    honest = search.release_size
+    monkeypatch.setattr(search, "release_size", lambda size, *rest: honest(size + 7, *rest))
+    two = quiet(SCORES[:-7] ** 2, n_records=5000, steps=10)
     assert str(one.certificate) == str(two.certificate)
     assert one.ledger.to_json() == two.ledger.to_json()
 
@@ -286,12 +308,20 @@ def test_certificate_holds_public_numbers_only():
 def test_noise_that_is_accounted_for_is_the_noise_that_is_drawn(monkeypatch, epsilon):
     """One object from the accountant to the sampler and the ledger: built a second time its last digit differed."""
     planned, drawn = [], []
-    honest_plan, honest_draw = calibration.shared_lattice_noise, LatticeNoise.sample
-    monkeypatch.setattr(calibration, "shared_lattice_noise", lambda *a: planned.append(honest_plan(*a)) or planned[-1])
+    honest_plan, honest_draw = calibration.sized_lattice_noise, LatticeNoise.sample
+    monkeypatch.setattr(calibration, "sized_lattice_noise", lambda *a: planned.append(honest_plan(*a)) or planned[-1])
     monkeypatch.setattr(LatticeNoise, "sample", lambda self, *a: drawn.append(self) or honest_draw(self, *a))
     c = quiet(steps=9, epsilon=epsilon)
-    assert [planned[-1][0]] == drawn
+    assert list(planned[-1][0]) == drawn
     assert c.ledger.entries[-1].event == drawn[0].event(9)
+    # where the number of scores is private, its release comes first
+    planned.clear()
+    drawn.clear()
+    c = quiet(steps=9, epsilon=epsilon, n_records=5000)
+    noises, size = planned[-1]
+    assert [size, *noises] == drawn
+    assert c.ledger.entries[-1].event == compose(size.event(1), noises[0].event(9))
+    drawn = drawn[1:]
     assert drawn[0].sensitivity / drawn[0].scale == float(rank_sensitivity("centred", c.quantile.alpha))
 
 

@@ -102,8 +102,12 @@ class TestResultA:
     @pytest.mark.parametrize(("alpha", "noise", "steps"), [(0.1, 5.0, 12), (0.5, 0.1, 5), (0.01, 40.0, 20)])
     def test_smallest_useful_n(self, alpha, noise, steps):
         n = g.smallest_useful_n(alpha, noise, steps)
-        assert g.marginal_rank_target(n, alpha, noise, steps) <= n
-        assert n == 1 or g.marginal_rank_target(n - 1, alpha, noise, steps) > n - 1
+
+        def target(n):
+            return (1 - alpha) * (n + 1) + g.minimax_offset(alpha, n, noise, steps)
+
+        assert target(n) <= n
+        assert n == 1 or target(n - 1) > n - 1
 
     @pytest.mark.parametrize(("n", "fraction"), [(1, 0.5), (30, 0.2), (1000, 0.15), (200_000, 0.3)])
     @pytest.mark.parametrize("tail", [1e-6, 0.05, 0.5])

@@ -117,7 +117,7 @@ def test_only_documented_errors(name, a, b, c):
     ),
     probability,
     st.sampled_from(["centred", "linear", "ceil"]),
-    st.sampled_from(["marginal", "union", "none"]),
+    st.sampled_from(["minimax", "marginal", "union", "none"]),
     st.integers(1, 30),
 )
 def test_threshold_is_a_point_of_the_public_grid(scores, alpha, rank, correction, steps):

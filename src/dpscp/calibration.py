@@ -20,25 +20,26 @@ from dpscp.guarantees import (
     CERTIFIED,
     Certificate,
     Stability,
-    marginal_miss_bound,
-    minimum_part_size,
+    minimax_miss_bound,
+    smallest_where,
     universal_alpha,
     universal_floor,
     value_buffer,
 )
-from dpscp.privacy import Budget, LatticeNoise, Ledger, as_event, compose, parallel, shared_lattice_noise
+from dpscp.privacy import Budget, LatticeNoise, Ledger, as_event, compose, parallel, sized_lattice_noise
 from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.privacy.seeds import child_seeds, seed_of
-from dpscp.quantile import PrivateQuantile, default_steps, private_quantile, rank_sensitivity
+from dpscp.quantile import PrivateQuantile, default_steps, private_quantile, rank_sensitivity, sized_offset
 
 __all__ = ["Calibration", "Rule", "Thresholds", "calibrate", "calibration_rule", "find_thresholds"]
 
 GUARANTEES = ("universal", "stability", "split", "corrected", "finite", "asymptotic")
 # The paper's rank buffer m_n in all its experiments.
 _PAPER_RANK_BUFFER = 10
-# Charged to alpha for the random size of a held-out part; levels are multiples of 1e-6.
-_PART_TAIL = 1e-6
-_SMALLEST_LEVEL = 1e-6
+# Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
+_SMALLEST_LEVEL = 2e-6
+# Part of the squared budget of a calibration that releases the number of scores, where it is private.
+SIZE_SHARE = 0.12
 
 EXCHANGEABLE = "new records are exchangeable with the ones used"
 NOMINAL_N = "n_records is the true number of records"
@@ -71,7 +72,9 @@ _LITTLE_PROVEN = "Less of the budget for training would prove more; guarantee='s
 class Rule:
     """How a guarantee calibrates, in public numbers: an inner level for each target, and what surrounds the search.
 
-    ``n_records`` counts the whole table, ``n_nominal`` and ``n_min`` the ``part`` of it whose scores are searched.
+    ``n_records`` counts the whole table, ``n_nominal`` is the planned number of scores of one search: of the ``part``
+    that is searched, or of a group's share of it. ``sized``: their true number is private, and a noisy one is released
+    (Result G); otherwise it is ``n_nominal``.
     """
 
     guarantee: str
@@ -81,7 +84,7 @@ class Rule:
     correction: str
     n_records: int
     n_nominal: int
-    n_min: float
+    sized: bool = False
     part: float = 1.0
     shift: float = 0.0
     rank_buffer: float = 0.0
@@ -89,9 +92,18 @@ class Rule:
     grouped: bool = False
 
     @property
-    def possible(self) -> bool:
-        """Whether every target has an inner level; if not, only full sets can keep the promise."""
-        return min(self.inner) >= _SMALLEST_LEVEL
+    def possible(self) -> tuple[bool, ...]:
+        """Which targets have an inner level; for the others only full sets can keep the promise."""
+        return tuple(a >= _SMALLEST_LEVEL for a in self.inner)
+
+    @property
+    def size_share(self) -> float:
+        """Part of the squared calibration budget that releases the number of scores."""
+        return SIZE_SHARE if self.sized else 0.0
+
+    def steps(self, unit_noise: float) -> int:
+        """How many halvings a search takes when a single count with the whole budget would have ``unit_noise``."""
+        return default_steps(self.n_nominal, unit_noise=unit_noise / math.sqrt(1 - self.size_share))
 
 
 def calibration_rule(
@@ -105,11 +117,14 @@ def calibration_rule(
     score_lipschitz: float | None = None,
     rank_buffer: float | None = None,
     failure_probability: float | None = None,
-    grouped: bool = False,
+    n_groups: int | None = None,
+    counted: bool = False,
 ) -> Rule:
     """The rule of a guarantee, from public numbers only.
 
-    ``part`` is the share of the ``n_records`` that was drawn, record by record, for calibration (1: all of them).
+    ``part`` is the share of the ``n_records`` that was drawn, record by record, for calibration (1: all of them);
+    ``n_groups`` the number of disjoint groups with thresholds of their own (None: no groups). ``counted``: n_records
+    is the number that was found and is declared public; otherwise it is a plan, and the true number stays private.
 
     Theory: section 6
     """
@@ -133,25 +148,20 @@ def calibration_rule(
             inner = (0.0,) * len(alphas)
         else:
             shift = value_buffer(lipschitz, stability.shift_bound)
-    n_nominal, n_min = n_records, float(n_records)
-    if part < 1:
-        n_nominal = max(1, round(part * n_records))
-        n_min = float(minimum_part_size(n_records, part, _PART_TAIL))
-        inner = tuple(a - _PART_TAIL for a in inner)
     paper = guarantee in ("finite", "asymptotic")
+    grouped = n_groups is not None
     buffer = _PAPER_RANK_BUFFER if rank_buffer is None else check_nonnegative("rank_buffer", rank_buffer)
     return Rule(
         guarantee=guarantee,
         alphas=alphas,
         inner=inner,
-        # sizes of parts and groups are random: the linear statistic follows them by itself
-        rank="linear" if grouped or guarantee == "split" else "ceil" if paper else "centred",
-        correction={"finite": "union", "asymptotic": "none"}.get(guarantee, "marginal"),
+        # the paper's variants release no size: with groups only the linear statistic follows it by itself
+        rank="centred" if not paper else "linear" if grouped else "ceil",
+        correction={"finite": "union", "asymptotic": "none"}.get(guarantee, "minimax"),
         n_records=n_records,
-        n_nominal=n_nominal,
         part=part,
-        # a group may hold any number of records
-        n_min=0.0 if grouped else n_min,
+        n_nominal=max(1, round(part * n_records / (n_groups or 1))),
+        sized=not paper and (grouped or part < 1 or not counted),
         shift=shift,
         rank_buffer=buffer if guarantee == "finite" else 0.0,
         failure_probability=failure_probability,
@@ -191,60 +201,85 @@ def find_thresholds(
     accountant = release_accountant(accountant)
     budget.require(spent, accountant)
     n_groups, n_levels = len(scores_by_group), len(rule.alphas)
-    if not rule.possible:
-        # nothing is asked of the scores and nothing more is spent
-        certificates = tuple(_certificate(rule, i, spent, None, extra_assumptions) for i in range(n_levels))
-        return Thresholds(np.full((n_groups, n_levels), np.inf), spent, certificates, ())
-    sensitivities = [rank_sensitivity(rule.rank, a) for a in rule.inner]
-    before = None if held_out else spent
-    if steps is None:
-        unit = shared_lattice_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)[0]
-        steps = default_steps(rule.n_nominal, unit_noise=unit.count_noise)
-    noises = shared_lattice_noise(budget.epsilon, budget.delta, steps, sensitivities, before, accountant)
-    n_searches, seed = n_groups * n_levels, seed_of(random_state)
-    seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
-
-    def search(scores: Any, level: float, noise: LatticeNoise) -> PrivateQuantile:
-        return private_quantile(
-            scores,
-            alpha=level,
-            score_range=score_range,
-            count_noise=noise,
-            steps=steps,
-            correction=rule.correction,
-            rank=rule.rank,
-            rank_buffer=rule.rank_buffer,
-            failure_probability=rule.failure_probability,
-            n_records=rule.n_nominal,
-            n_min=rule.n_min if rule.grouped or rule.n_min < rule.n_nominal else None,
-            random_state=next(seeds),
+    values = np.full((n_groups, n_levels), np.inf)
+    # of a level that only full sets can keep nothing is asked, and nothing is spent on it
+    asked = [i for i in range(n_levels) if rule.possible[i]]
+    found: list[list[PrivateQuantile]] = []
+    ledger = spent
+    if asked:
+        sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in asked]
+        before = None if held_out else spent
+        if steps is None:
+            units, _ = sized_lattice_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)
+            steps = rule.steps(units[0].count_noise)
+        noises, size_noise = sized_lattice_noise(
+            budget.epsilon, budget.delta, steps, sensitivities, before, accountant, rule.size_share
         )
+        n_searches, seed = n_groups * len(asked), seed_of(random_state)
+        seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
 
-    with warnings.catch_warnings():
-        # the caller tells what the certificate and the released thresholds say, once
-        warnings.simplefilter("ignore", GuaranteeWarning)
-        found = [
-            [search(scores, level, noise) for level, noise in zip(rule.inner, noises, strict=True)]
-            for scores in scores_by_group
-        ]
-    values = np.array([[q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found])
-    # each level has noise of its own: a threshold is raised to those of lower levels, so that sets are nested
-    rising = np.argsort([-a for a in rule.alphas], kind="stable")
-    values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
-    ledger = _ledger(rule, spent, found[0], n_groups=n_groups, held_out=held_out, seeded=random_state is not None)
-    budget.require(ledger, accountant)
-    certificates = tuple(_certificate(rule, i, spent, found[0][i], extra_assumptions) for i in range(n_levels))
+        def search(scores: Any, level: float, noise: LatticeNoise, first: PrivateQuantile | None) -> PrivateQuantile:
+            return private_quantile(
+                scores,
+                alpha=level,
+                score_range=score_range,
+                count_noise=noise,
+                steps=steps,
+                correction=rule.correction,
+                rank=rule.rank,
+                rank_buffer=rule.rank_buffer,
+                failure_probability=rule.failure_probability,
+                n_records=rule.n_nominal,
+                # the paper's variants promise nothing for groups, and an empty one is searched like any other
+                n_min=0.0 if rule.grouped and not rule.sized else None,
+                size_noise=size_noise if first is None else None,
+                released_size=None if first is None else first.released_size,
+                random_state=next(seeds),
+            )
+
+        with warnings.catch_warnings():
+            # the caller tells what the certificate and the released thresholds say, once
+            warnings.simplefilter("ignore", GuaranteeWarning)
+            for scores in scores_by_group:
+                row: list[PrivateQuantile] = []
+                for i, noise in zip(asked, noises, strict=True):
+                    # all levels of a group share the one size that its first search released
+                    row.append(search(scores, rule.inner[i], noise, row[0] if row else None))
+                found.append(row)
+        values[:, asked] = [[q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found]
+        # each level has noise of its own: a threshold is raised to those of lower levels, so that sets are nested
+        rising = np.argsort([-a for a in rule.alphas], kind="stable")
+        values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
+        ledger = _ledger(rule, spent, asked, found, held_out=held_out, seeded=random_state is not None)
+        budget.require(ledger, accountant)
+    searches: list[list[PrivateQuantile]] = [[] for _ in range(n_levels)]
+    for place, i in enumerate(asked):
+        searches[i] = [row[place] for row in found]
+    certificates = tuple(_certificate(rule, i, spent, searches[i], extra_assumptions) for i in range(n_levels))
     return Thresholds(values, ledger, certificates, tuple(q for row in found for q in row))
 
 
 def _ledger(
-    rule: Rule, spent: Ledger, searches: Sequence[PrivateQuantile], *, n_groups: int, held_out: bool, seeded: bool
+    rule: Rule,
+    spent: Ledger,
+    asked: Sequence[int],
+    found: Sequence[Sequence[PrivateQuantile]],
+    *,
+    held_out: bool,
+    seeded: bool,
 ) -> Ledger:
     """The entries of one group's searches: groups are disjoint and cost the same, so one of them stands for all."""
+    searches = found[0]
+    groups = f", {len(found)} disjoint groups in parallel" if len(found) > 1 else ""
     notes = []
-    for alpha, q in zip(rule.alphas, searches, strict=True):
-        note = f"level {1 - alpha:g}: {q.steps} noisy counts, noise {q.count_noise:.4g}, rank statistic {q.rank!r}"
-        notes.append(note + (f", {n_groups} disjoint groups in parallel" if n_groups > 1 else ""))
+    for i, q in zip(asked, searches, strict=True):
+        size = ""
+        if q is searches[0] and q.released_size is not None:
+            size = f"the number of scores once, noise {q.released_size.size_noise:.4g}; "
+        notes.append(
+            f"{size}level {1 - rule.alphas[i]:g}: {q.steps} noisy counts, noise {q.count_noise:.4g}, "
+            f"rank statistic {q.rank!r}{groups}"
+        )
     if held_out and spent.entries:
         both = parallel(spent.event, compose(*(q.event for q in searches)))
         ledger = Ledger((), spent.public_facts, spent.seeded).add(
@@ -254,44 +289,59 @@ def _ledger(
         ledger = spent
         for q, note in zip(searches, notes, strict=True):
             ledger = ledger.add("calibration", q.event, note)
-    ledger = ledger.declare(
-        n_records=ledger.public_facts.get("n_records", rule.n_records),
-        score_range=list(searches[0].score_range),
-        search_steps=searches[0].steps,
-        inner_levels=[1 - q.alpha for q in searches],
-    )
+    facts: dict[str, Any] = {
+        "n_records": ledger.public_facts.get("n_records", rule.n_records),
+        "score_range": list(searches[0].score_range),
+        "search_steps": searches[0].steps,
+        "inner_levels": [1 - q.alpha for q in searches],
+    }
+    if rule.sized:
+        facts["released_sizes"] = [_released(row[0]) for row in found]
+    ledger = ledger.declare(**facts)
     return ledger.mark_seeded() if seeded else ledger
 
 
+def _released(q: PrivateQuantile) -> float:
+    """The noisy number of scores, rounded for reading."""
+    return math.nan if q.released_size is None else round(float(q.released_size.value), 2)
+
+
 def _certificate(
-    rule: Rule, index: int, spent: Ledger, q: PrivateQuantile | None, extra_assumptions: tuple[str, ...]
+    rule: Rule, index: int, spent: Ledger, searches: Sequence[PrivateQuantile], extra_assumptions: tuple[str, ...]
 ) -> Certificate:
+    """The certificate of one level; ``searches`` has one search for each group, none for an impossible level."""
     alpha = rule.alphas[index]
+    q = searches[0] if searches else None
     terms: dict[str, Any] = {"n_records": rule.n_records}
     if rule.part < 1:
         terms["calibration_records"] = rule.n_nominal
     terms["inner_level"] = 1 - (q.alpha if q else 0.0)
     assumptions = [EXCHANGEABLE, HELD_OUT if rule.guarantee == "split" else INVARIANT]
-    if not rule.grouped:
-        assumptions.insert(1, NOMINAL_N)
-    else:
+    if rule.grouped:
         assumptions.append(FIXED_GROUPS)
+    elif not rule.sized:
+        assumptions.insert(1, NOMINAL_N)
     coverage, advice = 1 - alpha, _NO_LEVEL[rule.guarantee]
     if q is not None:
         sizes = _smallest_sizes(rule, q)
         too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
-        expected = (rule.grouped or q.rank_target <= rule.n_nominal) and not too_wide
-        terms |= {"count_noise": q.count_noise, "steps": q.steps, "noise_offset": q.offset}
-        terms |= {} if rule.grouped else {"rank_target": q.rank_target}
+        n_scores = rule.n_nominal if q.released_size is None else max(1, round(q.released_size.value))
+        expected = (rule.grouped or q.rank_target <= n_scores) and not too_wide
+        terms |= {"count_noise": q.count_noise, "steps": q.steps}
+        # the groups have offsets and targets of their own
+        terms |= {} if rule.grouped else {"noise_offset": q.offset, "rank_target": q.rank_target}
+        if q.released_size is not None:
+            terms["size_noise"] = q.released_size.size_noise
+            terms["released_size"] = [_released(s) for s in searches] if rule.grouped else _released(q)
         terms |= {**sizes, "finite_threshold_expected": expected}
         if rule.shift:
             terms["value_buffer"] = rule.shift
         if rule.guarantee not in CERTIFIED:
-            miss = 1.0  # without the marginal correction nothing holds for groups of unknown size
-            if not rule.grouped:
-                miss = marginal_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
-            elif rule.correction == "marginal":
-                miss = q.alpha
+            miss = 1.0  # without a correction nothing holds for groups of unknown size
+            if rule.correction == "minimax":
+                miss = rule.inner[index]
+            elif not rule.grouped:
+                miss = minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
             terms["ideal_miss_bound"] = miss
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
         advice = ""
@@ -311,7 +361,7 @@ def _certificate(
 
 def _smallest_sizes(rule: Rule, q: PrivateQuantile) -> dict[str, int]:
     """The fewest records with a rank target among them, at this noise: of the table (or a group), and of the part."""
-    smallest = math.ceil((1 - q.alpha + q.offset) / q.alpha)
+    smallest = _smallest_size(q)
     name = "smallest_group" if rule.grouped else "smallest_n"
     if rule.part == 1:
         return {name: smallest}
@@ -319,6 +369,18 @@ def _smallest_sizes(rule: Rule, q: PrivateQuantile) -> dict[str, int]:
     while round(rule.part * whole) < smallest:
         whole += 1
     return {name: whole, f"{name}_calibration": smallest}
+
+
+def _smallest_size(q: PrivateQuantile) -> int:
+    """The smallest number of scores whose rank target lies below it: with fewer, full sets are expected."""
+    if q.released_size is None:
+        return math.ceil((1 - q.alpha + q.offset) / q.alpha)
+    noise, count_noise, steps = q.released_size.size_noise, q.count_noise, q.steps
+
+    def useful(n: int) -> bool:
+        return (1 - q.alpha) * (n + 1) + sized_offset(q.alpha, n, noise, count_noise, steps) <= n
+
+    return smallest_where(useful)
 
 
 @dataclass(frozen=True)
@@ -355,8 +417,9 @@ def calibrate(
     ``scores`` are s(x_i, y_i; theta) of the records, by a model whose training spent ``training`` (an event or a
     ledger). With guarantee ``"universal"``, ``"stability"``, ``"finite"`` or ``"asymptotic"`` the scored records are
     the training records; calibration gets what training left of the budget. With ``held_out=True`` (guarantee
-    ``"split"``) they are others, and each part may spend the whole budget. A score may depend on its record, the model
-    and independent noise only.
+    ``"split"``) they are others, and each part may spend the whole budget. ``n_records`` None declares the number of
+    scores public; a given one is a plan only: the true number stays private and a noisy one is released. A score may
+    depend on its record, the model and independent noise only.
 
     Returns a ``Calibration``: threshold (infinite where no finite one exists), ledger, certificate.
 
@@ -368,7 +431,7 @@ def calibrate(
     >>> c.ledger.epsilon(1e-6) <= 1, c.certificate.coverage
     (True, 0.9)
 
-    Theory: Results A, B, C and E
+    Theory: Results B, C, E, F and G
     """
     budget = Budget(epsilon, delta)
     alpha = check_probability("alpha", alpha)
@@ -394,6 +457,7 @@ def calibrate(
         score_lipschitz=score_lipschitz,
         rank_buffer=rank_buffer,
         failure_probability=failure_probability,
+        counted=n_records is None,
     )
     found = find_thresholds(
         [scores],

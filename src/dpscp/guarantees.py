@@ -1,10 +1,10 @@
-"""What is proven about coverage, as numbers: the paper's statements, Results A to E and I, and the certificate.
+"""What is proven about coverage, as numbers: the paper's statements, Results A to G and I, and the certificate.
 
 Every function takes public numbers only and can be called before any data is touched.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -21,10 +21,13 @@ from dpscp.quantile import (
     expected_maximum,
     marginal_offset,
     marginal_rank_target,
+    minimax_offset,
     release_level,
     release_miss_bound,
     release_offset,
+    sized_offset,
     union_noise_buffer,
+    worst_final_gap,
 )
 from dpscp.quantile.correction import expected_clipped_rank
 from dpscp.training.stability import (
@@ -54,6 +57,8 @@ __all__ = [
     "marginal_miss_bound",
     "marginal_offset",
     "marginal_rank_target",
+    "minimax_miss_bound",
+    "minimax_offset",
     "minimum_part_size",
     "overall_mu",
     "rank_buffer",
@@ -61,6 +66,7 @@ __all__ = [
     "release_miss_bound",
     "release_offset",
     "search_mu",
+    "sized_offset",
     "smallest_useful_n",
     "stability_dpsgd_fixed_normaliser",
     "stability_dpsgd_projection",
@@ -162,22 +168,42 @@ def marginal_miss_bound(n: int, rank_target: float, count_noise: float, steps: i
     return min(1.0, max(0.0, 1 - expected / (n + 1)))
 
 
+def minimax_miss_bound(n: int, rank_target: float, count_noise: float, steps: int) -> float:
+    """The largest miss rate of a search that accepts noisy counts from ``rank_target`` on, whatever the scores are.
+
+    With R the target, E[C(threshold)] >= R - count_noise V_N((R - n - 1) / count_noise), the test score counted. Some
+    scores attain it, to .004 count_noise / (n + 1).
+
+    Theory: Result F
+    """
+    n, count_noise = check_count("n", n), check_positive("count_noise", count_noise)
+    target = real_number("rank_target", rank_target)
+    worst = count_noise * float(worst_final_gap((target - n - 1) / count_noise, steps))
+    return min(1.0, max(0.0, 1 - (target - worst) / (n + 1)))
+
+
 def smallest_useful_n(alpha: float, count_noise: float, steps: int) -> int:
     """The smallest n whose rank target lies below n: with fewer, the threshold is expected at the end of the range.
 
-    Theory: Result A
+    Theory: Result F
     """
+    alpha = check_probability("alpha", alpha)
 
     def useful(n: int) -> bool:
-        return marginal_rank_target(n, alpha, count_noise, steps) <= n
+        return (1 - alpha) * (n + 1) + minimax_offset(alpha, n, count_noise, steps) <= n
 
+    return smallest_where(useful)
+
+
+def smallest_where(holds: Callable[[int], bool]) -> int:
+    """The smallest positive integer from which on ``holds``, which is false below it."""
     high = 1
-    while not useful(high):
+    while not holds(high):
         high *= 2
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if useful(middle) else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 

@@ -15,7 +15,7 @@ from dpscp._printed import asked, at_least, observed
 from dpscp.calibration import Rule, calibration_rule
 from dpscp.guarantees import CERTIFIED, Stability
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu
-from dpscp.quantile import default_steps, marginal_offset, rank_sensitivity, union_noise_buffer
+from dpscp.quantile import minimax_offset, rank_sensitivity, size_tail, sized_offset, union_noise_buffer
 from dpscp.quantile.search import round_level
 from dpscp.strategy import Request, _automatic_guarantee, choose_strategy
 from dpscp.training.mechanism import shift_bound
@@ -246,7 +246,7 @@ def plan(
     >>> plan(epsilon=1.0, overshoot=0.01).needed[PLANNED.index("split")] < 10_000
     True
 
-    Theory: Results A, B, C and E; section 6
+    Theory: Results B, C, E, F and G; section 6
     """
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
     labels: tuple[Any, ...] | None = None
@@ -329,7 +329,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         best_train_share=best,
         train_epsilon=train_epsilon,
         calibration_fraction=fraction,
-        inner_level=1 - rule.inner[0] if rule.possible else 1.0,
+        inner_level=1 - rule.inner[0] if rule.possible[0] else 1.0,
         value_buffer=rule.shift,
         smallest_n=smallest,
         **_search(rule, public, mu_left),
@@ -338,17 +338,19 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
 
 def _search(rule: Rule, public: _Public, mu_left: float) -> dict[str, Any]:
     """The numbers of the threshold search: steps, noise, offset, overshoot."""
-    if not rule.possible:
+    if not rule.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
-    level = float(round_level(rule.inner[0]))
-    sensitivity = float(rank_sensitivity(rule.rank, level))
-
-    unit = sensitivity / mu_left * _MARGIN
-    steps = default_steps(rule.n_nominal, unit_noise=unit)
-    noise = unit * math.sqrt(steps)
+    alpha = rule.inner[0]
+    level = float(round_level(alpha - size_tail(alpha) if rule.sized else alpha))
+    unit = float(rank_sensitivity(rule.rank, level)) / mu_left * _MARGIN
+    steps = rule.steps(unit)
+    noise = unit * math.sqrt(steps / (1 - rule.size_share))
     offset = rule.rank_buffer
-    if rule.correction == "marginal":
-        offset += marginal_offset(rule.n_min, level, noise, steps)
+    if rule.sized:
+        size_noise = _MARGIN / (mu_left * math.sqrt(rule.size_share))
+        offset += sized_offset(level, rule.n_nominal, size_noise, noise, steps)
+    elif rule.correction == "minimax":
+        offset += minimax_offset(level, rule.n_nominal, noise, steps)
     elif rule.correction == "union":
         offset += union_noise_buffer(noise, steps, min(0.5, 1 / rule.n_nominal))
     size = rule.n_nominal

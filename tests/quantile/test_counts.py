@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dpscp import private_quantile
 from dpscp.privacy import IntegerSource, lattice_noise
-from dpscp.quantile import CountSource, marginal_offset, rank_sensitivity, round_level
+from dpscp.quantile import CountSource, minimax_offset, rank_sensitivity, round_level
 from dpscp.quantile import counts as room
 from dpscp.quantile.counts import ArrayCounts, ChunkCounts, StreamCounts, as_counter, midpoint_tree, round_down
 
@@ -50,7 +50,7 @@ def naive_threshold(scores, *, alpha, score_range, count_noise, steps, rank, ran
     target = (1 - level) * (n + 1)
     if rank == "ceil":
         target = Fraction(math.ceil(target))
-    target += Fraction(marginal_offset(n, float(level), noise.count_noise, steps)) + Fraction(1, noise.scale)
+    target += Fraction(minimax_offset(float(level), n, noise.count_noise, steps)) + Fraction(1, noise.scale)
     left, right = low, high = score_range
     clipped = [min(max(exact(s), Fraction(low)), Fraction(high)) for s in scores]
     for draw in draws:

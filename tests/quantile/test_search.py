@@ -15,7 +15,7 @@ from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.quantile import (
     default_steps,
-    marginal_rank_target,
+    minimax_offset,
     noisy_midpoint_quantile,
     rank_sensitivity,
     round_level,
@@ -55,7 +55,7 @@ def basic_event(q):
 
 
 class TestRankStatistic:
-    @pytest.mark.parametrize("correction", ["marginal", "union", "none"])
+    @pytest.mark.parametrize("correction", ["minimax", "marginal", "union", "none"])
     @pytest.mark.parametrize("rank", RANKS)
     @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.73, 0.123457])
     def test_sensitivity_by_brute_force(self, statistic, rank, alpha, correction):
@@ -98,7 +98,7 @@ class TestRankStatistic:
     def test_bar_is_the_rank_target_when_n_is_nominal(self, statistic, rank, n):
         seen, q = statistic(np.zeros(n), alpha=0.1, rank=rank, count_noise=4.0, steps=10)
         bar = seen["needed"] + seen["removed"]
-        least = marginal_rank_target(n, 0.1, q.count_noise, 10)
+        least = 0.9 * (n + 1) + minimax_offset(0.1, n, q.count_noise, 10)
         assert float(bar) == pytest.approx(q.rank_target)
         # the rounding up of "ceil", and one lattice unit
         assert least <= bar <= least + (1 if rank == "ceil" else 0) + 1.01 / seen["scale"]

@@ -96,7 +96,7 @@ def simulate(monkeypatch, pool):
     )
     monkeypatch.setattr(search, "marginal_offset", lru_cache(search.marginal_offset))
 
-    def run(law, n, *, trials, noise=None, **setting):
+    def run(law, n, *, trials, noise=None, correction="marginal", **setting):
         covered = [
             law.covered(
                 private_quantile(
@@ -105,6 +105,7 @@ def simulate(monkeypatch, pool):
                     score_range=(0, 1),
                     count_noise=noise or noise_for(n),
                     steps=STEPS,
+                    correction=correction,
                     **setting,
                 ).threshold
             )

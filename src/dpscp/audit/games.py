@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from dpscp._checks import check_choice, check_count
 from dpscp.audit.bounds import DELTAS, Audit, audited_epsilons
 from dpscp.audit.modules import ModuleGame
-from dpscp.audit.watching import SearchView, StepView, replaced, watched_search, watched_steps
+from dpscp.audit.watching import SearchView, StepView, replaced, watched_search, watched_size, watched_steps
 from dpscp.conformal import PrivateConformalClassifier
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import calibrate as _calibrate
 from dpscp.privacy import epsilon_of
 from dpscp.privacy import ledger as _ledger
 from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_histories
-from dpscp.quantile import private_quantile, search
+from dpscp.quantile import ReleasedSize, private_quantile, search
 from dpscp.training import DPSGD
 
 __all__ = ["GAMES", "Game", "PipelineGame", "SearchGame", "TrainingGame", "audit"]
@@ -334,15 +334,19 @@ class PipelineGame:
             steps: list[StepView] = []
             views: list[SearchView] = []
             stack.enter_context(watched_steps(steps.append))
+            sizes: list[ReleasedSize] = []
             stack.enter_context(watched_search(views.append))
+            stack.enter_context(watched_size(sizes.append))
             for _ in range(runs):
                 steps.clear()
                 views.clear()
+                sizes.clear()
                 fitted = self._fit(with_record)
                 own = 1 - float(fitted.predict_proba(rows[-1:])[0, labels[-1]])
                 total = sum(training(view) for view in steps)
+                total += sum(_size_ratio(size, self.n) for size in sizes)
                 for view in views:
-                    total += _search_ratio(view, searches, own, with_record, self._sigma(fitted))
+                    total += _search_ratio(view, searches, own, with_record, self._sigma(fitted), bool(sizes))
                 played.append(np.array(total))
         return np.array(played)
 
@@ -377,11 +381,19 @@ class PipelineGame:
     @staticmethod
     def _sigma(fitted: PrivateConformalClassifier) -> float:
         history = possible_histories(fitted.ledger_.event)[0]
-        return float(next(e.sigma for e in history if isinstance(e, DiscreteGaussianDpEvent)))
+        # the counts of the search are many, the release of the size is one
+        counts = {e: k for e, k in history.items() if isinstance(e, DiscreteGaussianDpEvent)}
+        return float(max(counts, key=lambda e: counts[e]).sigma)
+
+
+def _size_ratio(size: ReleasedSize, n: int) -> float:
+    """The ratio of a noisy number of scores that is n without the record and n + 1 with it."""
+    gap = float(size.value) - n
+    return float((gap**2 - (gap - 1) ** 2) / (2 * size.size_noise**2))
 
 
 def _search_ratio(
-    view: SearchView, references: Sequence[SearchView], own: float, with_record: bool, sigma: float
+    view: SearchView, references: Sequence[SearchView], own: float, with_record: bool, sigma: float, sized: bool
 ) -> float:
     """The ratio of one search whose scores are those of the released model; ``own`` is the record's score."""
     told = _told_by_constants(view.constants, *(r.constants for r in references))
@@ -392,7 +404,9 @@ def _search_ratio(
     exact = []
     for world, reference in enumerate(references):
         there = counts + (world - int(with_record)) * added
-        exact.append(reference.scale * there - reference.base - reference.bar)
+        # a bar that follows from a released size, which the attacker has seen, is the same in both worlds
+        bar = view.bar if sized else reference.bar
+        exact.append(reference.scale * there - reference.base - bar)
     return float((((view.margins - exact[0]) ** 2 - (view.margins - exact[1]) ** 2) / (2 * sigma**2)).sum())
 
 

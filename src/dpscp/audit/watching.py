@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.quantile import search
+from dpscp.privacy import IntegerSource, LatticeNoise
+from dpscp.quantile import ReleasedSize, search
 from dpscp.quantile.counts import Counter
+from dpscp.quantile.released_size import release_size
 from dpscp.training.descent import Descent
 
-__all__ = ["SearchView", "StepView", "replaced", "watched_search", "watched_steps"]
+__all__ = ["SearchView", "StepView", "replaced", "watched_search", "watched_size", "watched_steps"]
 
 
 @contextmanager
@@ -90,6 +92,19 @@ def watched_search(heard: Callable[[SearchView], None]) -> Iterator[None]:
         return threshold
 
     with replaced(search, "_right_endpoint_search", watching):
+        yield
+
+
+@contextmanager
+def watched_size(heard: Callable[[ReleasedSize], None]) -> Iterator[None]:
+    """Calls ``heard`` with every noisy number of scores that is released inside the block."""
+
+    def watching(size: int, size_noise: float | LatticeNoise, source: IntegerSource) -> ReleasedSize:
+        released = release_size(size, size_noise, source)
+        heard(released)
+        return released
+
+    with replaced(search, "release_size", watching):
         yield
 
 

@@ -53,7 +53,9 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
         groups, group_values = self._groups(X, targets, request)
         reservation = None
         if store is not None:
-            reservation = store.reserve(self._planned_ledger(request, strategy), note=f"{type(self).__name__}.fit")
+            n_groups = None if group_values is None else len(group_values)
+            planned = self._planned_ledger(request, strategy, n_groups)
+            reservation = store.reserve(planned, note=f"{type(self).__name__}.fit")
         with untold_overflow(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told once, above
             training_seed, split_seed, search_seed = child_seeds(seed, 3)
@@ -80,7 +82,8 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
                 request.n_records,
                 part=strategy.calibration_fraction or 1.0,
                 stability=trained.stability if self._natural_score() else None,
-                grouped=group_values is not None,
+                n_groups=None if group_values is None else len(group_values),
+                counted=request.n_found,
             )
             found = find_thresholds(
                 [scores] if group_values is None else [scores[scored[2] == g] for g in range(len(group_values))],
@@ -114,7 +117,7 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
             raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
         store.require_spendable(seeded=self.random_state is not None)
 
-    def _planned_ledger(self, request: Request, strategy: Strategy) -> Ledger:
+    def _planned_ledger(self, request: Request, strategy: Strategy, n_groups: int | None) -> Ledger:
         """What this fit is going to spend: the same steps from the same public numbers, on one made-up score."""
         if strategy.mechanism is not None:
             spent = Ledger().add("training", paid_event(strategy.mechanism))
@@ -122,8 +125,15 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
             spent = Ledger().then(request.estimator.ledger)
         # Result C searches like 'corrected', which needs no trained model to be planned
         guarantee = "corrected" if strategy.guarantee == "stability" else strategy.guarantee
-        part = strategy.calibration_fraction or 1.0
-        rule = calibration_rule(guarantee, request.alphas, spent, request.n_records, part=part, grouped=request.grouped)
+        rule = calibration_rule(
+            guarantee,
+            request.alphas,
+            spent,
+            request.n_records,
+            part=strategy.calibration_fraction or 1.0,
+            n_groups=n_groups,
+            counted=request.n_found,
+        )
         rehearsed = find_thresholds(
             [np.zeros(1)],
             rule,

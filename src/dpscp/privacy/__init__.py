@@ -19,6 +19,7 @@ from dpscp.privacy.calibrate import (
     noise_multiplier,
     shared_count_noise,
     shared_lattice_noise,
+    sized_lattice_noise,
     smallest_noise,
 )
 from dpscp.privacy.events import (
@@ -106,6 +107,7 @@ __all__ = [
     "secure_generator",
     "shared_count_noise",
     "shared_lattice_noise",
+    "sized_lattice_noise",
     "smallest_noise",
     "tradeoff_from_profile",
     "tradeoff_of",

@@ -23,6 +23,7 @@ __all__ = [
     "noise_multiplier",
     "shared_count_noise",
     "shared_lattice_noise",
+    "sized_lattice_noise",
     "smallest_noise",
 ]
 
@@ -170,23 +171,51 @@ def shared_lattice_noise(
     accountant: str | Accountant = "pld",
 ) -> tuple[LatticeNoise, ...]:
     """The noise of ``shared_count_noise`` as the objects that were accounted for, to be drawn from as they are."""
+    return sized_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)[0]
+
+
+def sized_lattice_noise(
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sensitivities: Sequence[float | Fraction],
+    training: DpEvent | Ledger | None = None,
+    accountant: str = "pld",
+    size_share: float = 0.0,
+) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
+    """``shared_lattice_noise``, and the noise of one release of the number of scores (None without ``size_share``).
+
+    ``size_share`` is the part of the squared Gaussian-DP level of all these releases that the size gets.
+
+    Theory: Result G
+    """
+    if not 0 <= size_share < 1:
+        raise ValueError(f"size_share must be at least 0 and below 1, got {size_share:g}: the search needs the rest")
     fractions = [sensitivity_fraction(s) for s in sensitivities]
     releases = check_count("steps", steps) * len(fractions)
+    # one record changes the size by 1: 1 / size_noise^2 = share / (1 - share) * releases / ratio^2
+    size_ratio = math.sqrt((1 - size_share) / (size_share * releases)) if size_share else None
 
     def lattices(ratio: float) -> tuple[LatticeNoise, ...]:
         return tuple(lattice_noise(ratio * float(s), s) for s in fractions)
 
-    def searches(ratio: float) -> DpEvent:
-        return compose(*(lattice.event(steps) for lattice in lattices(ratio)))
+    def size(ratio: float) -> LatticeNoise | None:
+        return None if size_ratio is None else lattice_noise(ratio * size_ratio, Fraction(1))
 
-    return lattices(_smallest_ratio(searches, epsilon, delta, releases, training, accountant))
+    def spending(ratio: float) -> DpEvent:
+        own = size(ratio)
+        return compose(*([] if own is None else [own.event(1)]), *(lattice.event(steps) for lattice in lattices(ratio)))
+
+    weight = releases / (1 - size_share)
+    ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant)
+    return lattices(ratio), size(ratio)
 
 
 def _smallest_ratio(
     searches: Callable[[float], DpEvent],
     epsilon: float,
     delta: float,
-    releases: int,
+    releases: float,
     training: DpEvent | Ledger | None,
     accountant: str | Accountant,
 ) -> float:

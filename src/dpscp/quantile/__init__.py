@@ -2,6 +2,7 @@
 
 from dpscp.quantile.correction import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
 from dpscp.quantile.counts import CountSource
+from dpscp.quantile.minimax import minimax_offset, worst_final_gap
 from dpscp.quantile.release_level import (
     DrawnSize,
     KnownSize,
@@ -10,6 +11,7 @@ from dpscp.quantile.release_level import (
     release_miss_bound,
     release_offset,
 )
+from dpscp.quantile.released_size import ReleasedSize, size_tail, sized_offset
 from dpscp.quantile.search import (
     PrivateQuantile,
     default_steps,
@@ -25,10 +27,12 @@ __all__ = [
     "KnownSize",
     "NoisySize",
     "PrivateQuantile",
+    "ReleasedSize",
     "default_steps",
     "expected_maximum",
     "marginal_offset",
     "marginal_rank_target",
+    "minimax_offset",
     "noisy_midpoint_quantile",
     "private_quantile",
     "rank_sensitivity",
@@ -36,5 +40,8 @@ __all__ = [
     "release_miss_bound",
     "release_offset",
     "round_level",
+    "size_tail",
+    "sized_offset",
     "union_noise_buffer",
+    "worst_final_gap",
 ]

@@ -28,7 +28,7 @@ def expected_maximum(steps: int) -> float:
     """
     steps = check_count("steps", steps)
     # E[M] = integral of 1 - F^N above zero minus integral of F^N below
-    return _excess(0.0, steps) - _shortfall(0.0, steps)
+    return expected_excess(0.0, steps) - _shortfall(0.0, steps)
 
 
 def _shortfall(level: float, steps: int) -> float:
@@ -38,8 +38,10 @@ def _shortfall(level: float, steps: int) -> float:
     return _integral(lambda x: np.exp(steps * special.log_ndtr(x)), -_REACH, level)
 
 
-def _excess(level: float, steps: int) -> float:
-    """E[(M - level)+]: the integral of P(M > x) from ``level``."""
+def expected_excess(level: float, steps: int) -> float:
+    """E[(M - level)+] of the largest M of ``steps`` standard normals: the integral of P(M > x) from ``level``."""
+    if level <= -_REACH:
+        return expected_maximum(steps) - level
     return _integral(lambda x: -np.expm1(steps * special.log_ndtr(x)), level, _REACH)
 
 

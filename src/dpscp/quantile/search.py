@@ -12,10 +12,12 @@ from typing import Any
 
 from dpscp._checks import check_choice, check_count, check_nonnegative, check_positive, check_probability, check_range
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
+from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
 from dpscp.privacy.events import DpEvent
-from dpscp.quantile.correction import expected_maximum, marginal_offset, union_noise_buffer
+from dpscp.quantile.correction import marginal_offset, union_noise_buffer
 from dpscp.quantile.counts import Counter, StreamCounts, as_counter, midpoint
+from dpscp.quantile.minimax import minimax_offset, worst_final_gap
+from dpscp.quantile.released_size import ReleasedSize, release_size, size_tail
 
 __all__ = [
     "PrivateQuantile",
@@ -26,11 +28,11 @@ __all__ = [
     "round_level",
 ]
 
-CORRECTIONS = ("marginal", "union", "none")
+CORRECTIONS = ("minimax", "marginal", "union", "none")
 RANKS = ("centred", "linear", "ceil")
 _LEVEL_UNIT = 10**6
 # Scores may crowd: the grid's share of the error is planned for a density this many times the uniform one.
-_CROWDING = 4.0
+_CROWDING = 2.0
 _STREAM_STEPS = 16
 
 
@@ -50,6 +52,7 @@ class PrivateQuantile:
     rank: str
     offset: float
     seeded: bool
+    released_size: ReleasedSize | None = None
 
     @property
     def is_finite(self) -> bool:
@@ -90,7 +93,7 @@ def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = Tr
 
     def overshoot(steps: int) -> float:
         noise = unit_noise * (math.sqrt(steps) if shared_budget else 1.0)
-        return noise * expected_maximum(steps) + _CROWDING * n_records / 2.0**steps
+        return noise * float(worst_final_gap(-math.inf, steps)) + _CROWDING * n_records / 2.0**steps
 
     return min(range(6, 23), key=overshoot)
 
@@ -103,21 +106,24 @@ def private_quantile(
     mu: float | None = None,
     count_noise: float | LatticeNoise | None = None,
     steps: int | None = None,
-    correction: str = "marginal",
+    correction: str = "minimax",
     rank: str = "centred",
     rank_buffer: float = 0,
     failure_probability: float | None = None,
     n_records: int | None = None,
     n_min: float | None = None,
+    size_noise: float | LatticeNoise | None = None,
+    released_size: ReleasedSize | None = None,
     random_state: int | None = None,
 ) -> PrivateQuantile:
     """A private threshold above the 1 - alpha quantile of ``scores``, with noise that errs upwards only.
 
-    Promise (``correction="marginal"``): if the scores and one more are exchangeable and the number of scores is at
-    least ``n_min``, the one more is at most ``threshold`` (or the threshold is the end of the range, which means
-    "no finite threshold") with probability at least 1 - alpha over data and noise. Ties are allowed.
-    ``"union"`` is the paper's buffer: with probability 1 - ``failure_probability`` (default 1 / n_records) the
-    threshold is at least the wanted order statistic. ``"none"`` promises nothing.
+    Promise (``correction="minimax"``, with the smallest offset that keeps it, or ``"marginal"``, with a larger one): if
+    the scores and one more are exchangeable and the number of scores is at least ``n_min``, the one more is at most
+    ``threshold`` (or the threshold is the end of the range, which means "no finite threshold") with probability at
+    least 1 - alpha over data and noise. Ties are allowed. ``"union"`` is the paper's buffer: with probability
+    1 - ``failure_probability`` (default 1 / n_records) the threshold is at least the wanted order statistic.
+    ``"none"`` promises nothing.
 
     Privacy: ``event`` for adding or removing one score; give ``mu`` (the noise is then sensitivity * sqrt(steps) / mu)
     or ``count_noise``, the standard deviation of the noise on each count, or the ``LatticeNoise`` itself as it was
@@ -132,6 +138,10 @@ def private_quantile(
     n_records : the public nominal number of scores; None declares the number found as public.
     n_min : a public lower bound on the number of scores, for parts of random size (which may then be empty); None
         means ``n_records``.
+    size_noise : the number of scores is private: release it once with integer noise of this standard deviation, and
+        aim at the rank that follows from it. The promise then holds for every number of scores, none included,
+        whatever ``n_records`` says (it is a plan only). Needs ``rank="centred"`` and ``correction="minimax"``.
+    released_size : the ``released_size`` of an earlier search of the same scores, to be used again at no cost.
     random_state : None draws from the operating system; an integer is for tests, warns, and is not private.
 
     >>> import numpy as np
@@ -140,11 +150,15 @@ def private_quantile(
     True
 
     Paper: Algorithm 2 [alg:dp_binary_search], Lemma 1 [lem:one_sided_qhat], Lemma 2 [lemma:search_privacy];
-    Theory: Result A
+    Theory: Results A, F and G
     """
     low, high = check_range("score_range", score_range)
-    level = round_level(alpha)
     check_choice("correction", correction, CORRECTIONS)
+    sized = size_noise is not None or released_size is not None
+    if sized:
+        _check_sized(rank, correction, n_min, size_noise, released_size)
+        alpha = check_probability("alpha", alpha) - size_tail(alpha)
+    level = round_level(alpha)
     check_nonnegative("rank_buffer", rank_buffer)
     if failure_probability is not None:
         check_probability("failure_probability", failure_probability)
@@ -158,18 +172,28 @@ def private_quantile(
     plan = _NoisePlan.of(mu, count_noise, sensitivity)
     # a stream is read while its histogram is made, so its steps must be known before its length is
     stream_steps = steps or (plan.default_steps(n_records) if n_records else _STREAM_STEPS)
-    counter = as_counter(scores, (low, high), stream_steps, allow_empty=n_min is not None)
-    nominal = n_records or max(1, counter.size)
+    counter = as_counter(scores, (low, high), stream_steps, allow_empty=sized or n_min is not None)
+    source = IntegerSource(random_state)
+    bought = None
+    if size_noise is not None:
+        released_size = bought = release_size(counter.size, size_noise, source)
+    found = counter.size if released_size is None else round(released_size.value)
+    nominal = n_records or max(1, found)
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
     noise = plan.noise(steps)
 
     if n_min is not None and n_min > nominal:
         raise ValueError(f"n_min must be at most n_records, got {n_min:g} and {nominal}")
 
-    wanted_rank = (1 - level) * (nominal + 1)
+    planned = Fraction(nominal) if released_size is None else released_size.value
+    wanted_rank = (1 - level) * (planned + 1)
     offset = Fraction(math.ceil(rank_buffer))
-    if correction == "marginal":
-        least = nominal if n_min is None else n_min
+    least = nominal if n_min is None else n_min
+    if released_size is not None:
+        offset += Fraction(released_size.offset(float(level), noise.count_noise, steps))
+    elif correction == "minimax":
+        offset += Fraction(minimax_offset(float(level), least, noise.count_noise, steps))
+    elif correction == "marginal":
         offset += Fraction(marginal_offset(least, float(level), noise.count_noise, steps))
     elif correction == "union":
         beta = failure_probability if failure_probability is not None else min(0.5, 1 / nominal)
@@ -189,16 +213,16 @@ def private_quantile(
         wanted_rank = Fraction(conformal_rank(level, nominal))
     else:
         weight = Fraction(1, 2) if rank == "centred" else 1 - level
-        removed, needed = weight * (counter.size + 1), wanted_rank - weight * (nominal + 1) + offset
+        removed, needed = weight * (counter.size + 1), wanted_rank - weight * (planned + 1) + offset
 
-    draws = noise.sample(steps, IntegerSource(random_state))
+    draws = noise.sample(steps, source)
     threshold = _right_endpoint_search(counter, (low, high), noise.scale, removed, needed, draws)
     result = PrivateQuantile(
         threshold=threshold,
         rank_target=float(wanted_rank + offset),
         count_noise=noise.count_noise,
         steps=steps,
-        event=noise.event(steps),
+        event=noise.event(steps) if bought is None else compose(bought.event, noise.event(steps)),
         alpha=float(level),
         score_range=(low, high),
         n_records=nominal,
@@ -206,10 +230,30 @@ def private_quantile(
         rank=rank,
         offset=float(offset),
         seeded=random_state is not None,
+        released_size=released_size,
     )
     if not result.is_finite:
         warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=2)
     return result
+
+
+def _check_sized(
+    rank: str,
+    correction: str,
+    n_min: float | None,
+    size_noise: float | LatticeNoise | None,
+    released_size: ReleasedSize | None,
+) -> None:
+    """A released size goes with one statistic and one offset; and it is bought or given, not both."""
+    if rank != "centred" or correction != "minimax":
+        raise ValueError(
+            "size_noise and released_size need rank='centred' and correction='minimax', "
+            f"got {rank!r} and {correction!r}"
+        )
+    if n_min is not None:
+        raise ValueError(f"n_min must be None with a released size, got {n_min:g}: the size is found, not assumed")
+    if size_noise is not None and released_size is not None:
+        raise ValueError("give size_noise (release the size) or released_size (use one again), not both")
 
 
 def _right_endpoint_search(

@@ -1,0 +1,216 @@
+"""The minimax offset: how far above the target rank a noisy search must aim, solved exactly as a game.
+
+The search promises coverage for whatever scores there are, so the scores are an adversary. In units of the noise let a
+*gap* be the acceptance level minus the count at a point (the test score counted), so that a midpoint of gap g is
+accepted with probability Q(g) = P(Z >= g). The adversary chooses the gap of each midpoint between the gaps of the two
+ends of the bracket (counts are monotone, nothing else restricts them) and wants the final gap large:
+
+    U_0(l, h) = l,    U_k(l, h) = max over g in [l, h] of Q(g) U_{k-1}(g, h) + (1 - Q(g)) U_{k-1}(l, g).
+
+Here l is the gap at the right end and h that at the left end. V_N(l) = U_N(l, infinity) decides everything: an offset c
+keeps P(miss) <= alpha if and only if V_N(c - A) <= c, A = alpha (n + 1) / noise.
+
+*On the safe side.* Gaps are rounded up to a grid, and a gap rounded up to the point x_m is accepted as often as the
+point below it: Q(x_{m-1}). Both can only help the adversary, because what follows an acceptance is worth at least g to
+him and what follows a rejection at most g. So the game on the grid bounds the true one from above; with a spacing d it
+is the same game moved by d, and its offset exceeds the exact one by d at most, whatever the number of steps. Gaps above
+the last point (7) are cut there, which changes less than 1e-9.
+
+Theory: Result F
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import resources
+from os import PathLike
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dpscp._checks import check_count, check_nonnegative, check_probability
+from dpscp.quantile.correction import expected_excess, marginal_offset
+
+__all__ = ["gap_grid", "minimax_offset", "solve_game", "worst_excess", "worst_final_gap", "write_table"]
+
+Gaps = NDArray[np.float64]
+
+# Where close decisions are made the grid is fine; outside its spacing grows, at no cost.
+_CLOSE = (-2.0, 3.0)
+_TOP, _BOTTOM = 7.0, -4096.0
+# What the shipped table was made with, and the smallest spacing that it keeps.
+_TABLE_SPACING, _TABLE_STEPS, _KEPT_SPACING = 1 / 256, 32, 1 / 64
+# Unequal steps are solved when asked for.
+_QUICK_SPACING = 1 / 32
+_CUT = 1e-9
+_MOST_NOISE = 1e6
+
+
+def gap_grid(spacing: float) -> Gaps:
+    """The gaps that the game is played on, ``spacing`` apart where decisions are close."""
+    low, high = _CLOSE
+    middle = np.arange(round((high - low) / spacing) + 1) * spacing + low
+    above, below = [high], [low]
+    while above[-1] < _TOP:
+        above.append(min(_TOP, above[-1] + spacing * (1 + 4 * (above[-1] - high))))
+    while below[-1] > _BOTTOM:
+        stride = spacing * (1 + 6 * (low - below[-1]))
+        below.append(max(_BOTTOM, below[-1] - (stride if below[-1] > 2.5 * low else -below[-1] / 8)))
+    return np.concatenate([below[:0:-1], middle, above[1:]])
+
+
+def solve_game(gaps: Gaps, accept: Sequence[Gaps]) -> list[Gaps]:
+    """V_k on the grid, an upper bound, for each k: the last k steps are played.
+
+    ``accept[k]`` is the probability of accepting each of the increasing ``gaps`` at step k, in the order of the search.
+    """
+    size = gaps.size
+    rows, columns = np.arange(size)[:, None], np.arange(size)[None, :]
+    value = np.where(rows <= columns, gaps[:, None], 0.0)  # value[l, h]
+    found = []
+    for probability in reversed(accept):
+        taken = np.concatenate([[1.0], probability[:-1]])
+        left = np.where(rows < columns, (1 - taken) * value, -np.inf)
+        later = value.copy()
+        for h in range(1, size):
+            later[:h, h] = np.max(left[:h, 1 : h + 1] + taken[1 : h + 1] * value[1 : h + 1, h], axis=1)
+        value = later
+        found.append(value[:, -1] + _CUT)
+    return found
+
+
+def write_table(path: str | PathLike[str]) -> None:
+    """Solve the game for every number of equal steps in the table (minutes) and write what is kept of it.
+
+    Kept is V_N(l) - l on a coarser grid, rounded up to float32; between grid points ``worst_final_gap`` stays above V.
+    """
+    gaps = gap_grid(_TABLE_SPACING)
+    solved = solve_game(gaps, [special.ndtr(-gaps)] * _TABLE_STEPS)
+    kept = [gaps.size - 1]
+    for index in range(gaps.size - 2, -1, -1):
+        if gaps[kept[-1]] - gaps[index] >= _KEPT_SPACING:
+            kept.append(index)
+    kept.reverse()
+    excess = np.stack([v - gaps for v in solved])[:, kept]
+    rounded = np.nextafter(excess.astype(np.float32), np.float32(np.inf))
+    np.savez_compressed(path, gaps=gaps[kept], excess=rounded)
+
+
+@lru_cache(maxsize=1)
+def _table() -> tuple[Gaps, Gaps]:
+    with resources.files("dpscp.quantile").joinpath("minimax_table.npz").open("rb") as file, np.load(file) as table:
+        return table["gaps"], table["excess"].astype(np.float64)
+
+
+@lru_cache(maxsize=128)
+def _row(steps: int) -> tuple[Gaps, Gaps]:
+    """Grid and V_N - l on it, both parts of V monotone as the true one: V does not fall and V - l does not rise."""
+    gaps, excess = _table()
+    # beyond the table Result A: the final gap is at most the largest of l and the noises
+    own = excess[steps - 1] if steps <= len(excess) else np.array([expected_excess(x, steps) for x in gaps])
+    own = np.maximum.accumulate(own + gaps) - gaps
+    return gaps, np.maximum.accumulate(own[::-1])[::-1]
+
+
+def worst_final_gap(start: Gaps | float, steps: int) -> Gaps:
+    """An upper bound of V_N(start), the largest mean final gap of ``steps`` equal steps, in units of the noise.
+
+    Theory: Result F
+    """
+    gaps, _ = _row(check_count("steps", steps))
+    # below the grid V is at most its value at the grid's end
+    start = np.maximum(np.asarray(start, dtype=float), gaps[0])
+    return np.asarray(start + worst_excess(start, steps))
+
+
+def worst_excess(start: Gaps | float, steps: int) -> Gaps:
+    """``worst_final_gap`` minus ``start``, which keeps its digits where it is tiny; it does not rise with ``start``.
+
+    V does not fall and rises by at most what ``start`` rises by, which bounds it between grid points.
+    """
+    gaps, excess = _row(check_count("steps", steps))
+    start = np.asarray(start, dtype=float)
+    above = np.clip(np.searchsorted(gaps, start), 0, gaps.size - 1)
+    to_next = gaps[above] - start + excess[above]
+    within = np.where(above > 0, np.minimum(excess[np.maximum(above - 1, 0)], to_next), to_next)
+    # above the grid at most the sum of E[(Z - l)+] < density(l) / l^2
+    far = np.maximum(start, gaps[-1])
+    beyond = steps * np.exp(-(far**2) / 2) / (np.sqrt(2 * np.pi) * far**2)
+    return np.asarray(np.where(start > gaps[-1], beyond, within))
+
+
+@overload
+def minimax_offset(alpha: float, n_min: float, count_noise: float, steps: int) -> float: ...
+
+
+@overload
+def minimax_offset(alpha: float, n_min: float, count_noise: Sequence[float] | Gaps, steps: int) -> Gaps: ...
+
+
+def minimax_offset(alpha: float, n_min: float, count_noise: float | Sequence[float] | Gaps, steps: int) -> float | Gaps:
+    """The smallest offset c, in ranks, with which a noisy search keeps its miss rate whatever the scores are.
+
+    A search of ``steps`` halvings that accepts a midpoint when count + noise >= (1 - alpha)(n + 1) + c misses one more
+    exchangeable score with probability at most alpha, for every n >= ``n_min``, ties included; some scores attain this.
+    The result exceeds the smallest such c by at most .004 ``count_noise`` from 1 to 32 steps (.02 where n_min is so
+    small that the offset exceeds alpha (n_min + 1)); above 32 steps it is the offset of Result A.
+
+    With one noise for each step there is one offset for each, in proportion to its noise, to .04 of the largest noise.
+
+    >>> [round(minimax_offset(0.1, 10**6, 1.0, n), 2) for n in (8, 12, 20)]
+    [0.58, 0.84, 1.13]
+
+    Theory: Result F
+    """
+    alpha, n_min = check_probability("alpha", alpha), check_nonnegative("n_min", n_min)
+    steps = check_count("steps", steps)
+    if np.ndim(count_noise) == 0:
+        return _equal_offset(alpha * (n_min + 1), check_nonnegative("count_noise", count_noise), alpha, n_min, steps)
+    noises = tuple(check_nonnegative("count_noise", s) for s in np.asarray(count_noise).ravel().tolist())
+    if len(noises) != steps:
+        raise ValueError(f"count_noise must be one number or one for each of the {steps} steps, got {len(noises)}")
+    if max(noises) == 0:
+        return np.zeros(steps)
+    if max(noises) > _MOST_NOISE * alpha * (n_min + 1):
+        raise ValueError(
+            f"count_noise must be at most {_MOST_NOISE:g} alpha (n_min + 1), got {max(noises):g}: no count would mean "
+            "anything; use less noise"
+        )
+    return _unequal_factor(alpha * (n_min + 1), noises) * np.array(noises)
+
+
+def _equal_offset(room: float, noise: float, alpha: float, n_min: float, steps: int) -> float:
+    if noise == 0:
+        return 0.0
+    gaps, excess = _row(steps)
+    if steps > _TABLE_STEPS or room / noise < excess[-1]:  # the latter is less than one part in 10^9
+        return marginal_offset(n_min, alpha, noise, steps)
+    # V(l) <= c with l = c - A says V(l) - l <= A: the first grid point where it holds, and c is V there
+    first = int(np.argmax(excess <= room / noise))
+    # one or two steps could aim below the rank itself; nobody would expect that
+    return max(0.0, float(gaps[first] + excess[first])) * noise
+
+
+@lru_cache(maxsize=64)
+def _unequal_factor(room: float, noises: tuple[float, ...]) -> float:
+    """The smallest c (to 1e-3) with which offsets c s_k hold for noises s_k; a step without noise needs none."""
+    unit = max(noises)
+    grid = gap_grid(_QUICK_SPACING)
+    start = -room / unit
+
+    def valid(c: float) -> bool:
+        # gaps to the target itself, in units of the largest noise; the cap moves along with the offset
+        gaps = np.union1d(grid[grid > start + c] - c, [start])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            accept = [special.ndtr(-(gaps * unit / s + c)) if s else (gaps <= 0).astype(float) for s in noises]
+        value: float = solve_game(gaps, accept)[-1][0]
+        return value <= 0
+
+    bad, good = 0.0, 1.0
+    while not valid(good):
+        bad, good = good, 2 * good
+    while good - bad > 1e-3:
+        middle = (good + bad) / 2
+        bad, good = (bad, middle) if valid(middle) else (middle, good)
+    return good

@@ -1,0 +1,164 @@
+"""Result F: the game solved on the safe side, against the theory's numbers and an independent, coarser solution."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from dpscp.quantile import expected_maximum, marginal_offset, minimax_offset, worst_final_gap
+from dpscp.quantile.minimax import _row, gap_grid, solve_game
+
+# smallest offset in units of the noise: (steps, A) -> c, exact recursion to three digits
+EXACT = {
+    8: {5: 0.592, 20: 0.579, 50: 0.576, 200: 0.573},
+    10: {5: 0.734, 20: 0.723, 50: 0.721, 200: 0.719},
+    12: {5: 0.845, 20: 0.836, 50: 0.834, 200: 0.833},
+    20: {5: 1.135, 20: 1.130, 50: 1.129, 200: 1.128},
+}
+# one-dimensional form (a little looser) where A is small
+LOOSER = {8: {0.1: 1.54, 0.5: 0.99, 1: 0.83}, 12: {0.1: 1.71, 0.5: 1.20, 1: 1.07}}
+
+
+def offset(steps, room):
+    return minimax_offset(0.1, 10 * room - 1, 1.0, steps)
+
+
+@pytest.mark.parametrize("steps", EXACT)
+def test_the_known_offsets(steps):
+    for room, exact in EXACT[steps].items():
+        assert exact - 0.0005 <= offset(steps, room) <= exact + 0.0055
+
+
+@pytest.mark.parametrize("steps", LOOSER)
+def test_small_samples(steps):
+    for room, looser in LOOSER[steps].items():
+        assert offset(steps, room) <= looser + 0.005
+        assert offset(steps, room) < marginal_offset(10 * room - 1, 0.1, 1.0, steps)
+
+
+def lower_bound(gaps, steps):
+    """The adversary restricted to the grid, each probability as it is: written out again, a bound from below."""
+    accept = special.ndtr(-gaps)
+    value = np.tile(gaps[:, None], gaps.size)
+    for _ in range(steps):
+        later = value.copy()
+        for left in range(gaps.size):
+            for right in range(left, gaps.size):
+                g = np.arange(left, right + 1)
+                later[left, right] = np.max(accept[g] * value[g, right] + (1 - accept[g]) * value[left, g])
+        value = later
+    return value[:, -1]
+
+
+def test_the_shipped_table_lies_between_two_other_solutions():
+    coarse = np.concatenate([[-20.0, -5.0], np.arange(-3, 4.01, 0.25), [7.0]])
+    gaps = gap_grid(1 / 16)
+    above = solve_game(gaps, [special.ndtr(-gaps)] * 12)
+    for steps in (1, 2, 5, 12):
+        shipped = worst_final_gap(gaps, steps)
+        assert np.all(shipped <= above[steps - 1] + 1e-6)
+        if steps < 12:
+            below = lower_bound(coarse, steps)
+            assert np.all(worst_final_gap(coarse, steps) >= below - 1e-12)
+            assert np.all(worst_final_gap(coarse, steps)[2:-1] <= below[2:-1] + 0.03)
+
+
+@pytest.mark.slow
+def test_the_shipped_table_is_what_the_generator_makes(tmp_path):
+    from importlib import resources
+
+    from dpscp.quantile.minimax import write_table
+
+    write_table(tmp_path / "again.npz")
+    again = np.load(tmp_path / "again.npz")
+    shipped = np.load(resources.files("dpscp.quantile").joinpath("minimax_table.npz").open("rb"))
+    np.testing.assert_array_equal(again["gaps"], shipped["gaps"])
+    np.testing.assert_allclose(again["excess"], shipped["excess"], rtol=1e-6)
+
+
+def test_one_step_by_hand():
+    """One step: V(l) = l + max Q(g)(g - l)."""
+    start = np.linspace(-3, 6, 100)
+    g = np.linspace(-30, 9, 40_001)
+    exact = start + np.max(special.ndtr(-g) * np.maximum(g - start[:, None], 0), axis=1)
+    assert np.all(worst_final_gap(start, 1) >= exact - 1e-12)
+    # the spacing of the grid of gaps and, where V bends, of the table
+    assert np.all(worst_final_gap(start, 1) <= exact + 1 / 64)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 12, 22, 32, 40])
+def test_monotone_and_never_faster_than_its_argument(steps):
+    start = np.concatenate([[-1e6, -5000], np.linspace(-300, -10, 50), np.linspace(-10, 9, 4000), [20.0, 60.0]])
+    value = worst_final_gap(start, steps)
+    rise = np.diff(value)
+    assert np.all(rise >= -1e-12)
+    assert np.all(rise <= np.diff(start) + 1e-12)
+    assert np.all(value >= start)
+
+
+def test_convex_in_its_argument():
+    """V bends upwards only, which is why the noise of a released size costs coverage."""
+    for steps in (2, 8, 12, 20):
+        start = np.linspace(-4, 5, 37)
+        assert np.all(np.diff(worst_final_gap(start, steps), 2) >= -2 / 256)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 35), st.floats(0.001, 0.9), st.floats(0, 1e6), st.floats(0.01, 1e4))
+def test_the_offset_is_valid_and_monotone(steps, alpha, n_min, noise):
+    c = minimax_offset(alpha, n_min, noise, steps)
+    room = alpha * (n_min + 1)
+    # what makes it valid, in ranks
+    if room / noise > 1e-6:
+        assert noise * worst_final_gap((c - room) / noise, steps) <= c + 1e-9 * noise
+    assert c <= marginal_offset(n_min, alpha, noise, steps) * (1 + 1e-9) + noise / 16
+    assert minimax_offset(alpha, 2 * n_min + 1, noise, steps) <= c
+    assert minimax_offset(alpha, n_min, noise, steps + 1) >= c - 1e-6 * noise
+
+
+def test_more_steps_cost_more_and_result_a_follows_the_table():
+    offsets = [offset(steps, 50) for steps in range(1, 41)]
+    assert offsets == sorted(offsets)
+    assert offsets[-1] == pytest.approx(expected_maximum(40), abs=0.01)
+
+
+def test_no_noise_needs_no_offset():
+    assert minimax_offset(0.1, 10, 0.0, 8) == 0.0
+    assert minimax_offset(0.1, 10, [0.0, 0.0], 2).tolist() == [0.0, 0.0]
+
+
+def test_absurd_noise_still_ends():
+    assert minimax_offset(1e-6, 0, 1e12, 20) > 1e12
+
+
+class TestUnequalSteps:
+    def test_equal_ones_agree_with_the_table(self):
+        found = minimax_offset(0.1, 500, [2.0] * 6, 6)
+        assert found.shape == (6,)
+        exact = minimax_offset(0.1, 500, 2.0, 6)
+        assert exact - 2 / 256 <= found[0] <= exact + 2 * 0.04
+        assert np.ptp(found) == 0
+
+    def test_less_noise_needs_less(self):
+        graded = minimax_offset(0.1, 500, [2.0, 1.8, 1.5, 1.2, 1.0, 1.0], 6)
+        assert np.all(np.diff(graded) <= 0)
+        assert graded[-1] < minimax_offset(0.1, 500, 2.0, 6)
+
+    @pytest.mark.parametrize(
+        ("noise", "word"), [([1.0, 2.0], "each of the 3"), ([1.0, -1.0, 1.0], "at least 0"), ([1e9, 1, 1], "at most")]
+    )
+    def test_bad_noises(self, noise, word):
+        with pytest.raises(ValueError, match=word):
+            minimax_offset(0.1, 10, noise, 3)
+
+
+@pytest.mark.parametrize("bad", [{"alpha": 0.0}, {"n_min": -1}, {"count_noise": -1.0}, {"steps": 0}])
+def test_bad_numbers(bad):
+    (name,) = bad
+    with pytest.raises(ValueError, match=name):
+        minimax_offset(**{"alpha": 0.1, "n_min": 5, "count_noise": 1.0, "steps": 5} | bad)
+
+
+def test_the_rows_are_kept():
+    assert _row(12) is _row(12)
