@@ -332,7 +332,8 @@ def _certificate(
         terms |= {} if rule.grouped else {"noise_offset": q.offset, "rank_target": q.rank_target}
         if q.released_size is not None:
             terms["size_noise"] = q.released_size.size_noise
-            terms["released_size"] = [_released(s) for s in searches] if rule.grouped else _released(q)
+            # those of groups are among the ledger's public facts
+            terms |= {} if rule.grouped else {"released_size": _released(q)}
         terms |= {**sizes, "finite_threshold_expected": expected}
         if rule.shift:
             terms["value_buffer"] = rule.shift
