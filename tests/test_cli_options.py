@@ -87,6 +87,16 @@ def test_every_option_of_fit_reaches_the_estimator(run, folder):
     assert len(told["certificates"]) == 2
 
 
+def test_what_one_release_covers_is_asked_for_and_told(run, folder):
+    fit = "fit people.csv --schema people.toml --epsilon 8 --confidence 0.6 --guarantee split --seed 1"
+    plain = run(f"{fit} -o one.dpscp")
+    assert "19 of 20 such releases cover at least 5" in plain
+    asked = run(f"{fit} --release-confidence 0.9 -o two.dpscp")
+    assert "9 of 10 such releases cover at least 60.0%" in asked
+    assert dp.load(folder / "two.dpscp").release_confidence == 0.9
+    assert dp.load(folder / "two.dpscp").threshold_[0] > dp.load(folder / "one.dpscp").threshold_[0]
+
+
 def test_without_a_seed_a_fit_is_private(run, folder):
     told = run("fit people.csv --schema people.toml --epsilon 1 --confidence 0.5 -o private.dpscp --json")
     assert told["is_private"]
@@ -167,7 +177,8 @@ def test_a_new_store_has_the_budget_that_was_asked_for(run):
 
 def test_every_option_of_plan_changes_the_plan(run):
     plain = run("plan --n 5000 --epsilon 1 --json")
-    for option in ("--delta 1e-8", "--confidence 0.8", "--classes 7", "--features 300", "--train-share 0.2"):
+    options = ("--delta 1e-8", "--confidence 0.8", "--classes 7", "--features 300", "--train-share 0.2")
+    for option in (*options, "--release-confidence 0.9"):
         changed = run(f"plan --n 5000 --epsilon 1 {option} --json")
         assert changed["rows"] != plain["rows"], option
     told = run("plan --n 5000 --epsilon 1 --delta 1e-8 --confidence 0.8 --features 7 --json")

@@ -1,8 +1,9 @@
 """Numbers as text: a promise is rounded to the side on which it stays true, an observation to the nearest digit."""
 
 import math
+from fractions import Fraction
 
-__all__ = ["asked", "at_least", "at_most", "observed", "spent_epsilon"]
+__all__ = ["asked", "at_least", "at_most", "observed", "odds", "spent_epsilon"]
 
 # Levels are multiples of 1e-6; 1 - alpha in floats may lie this far beside the decimal that is meant.
 _FLOAT_HAIR = 1e-12
@@ -44,6 +45,16 @@ def observed(rate: float, digits: int = 1) -> str:
     '90.5%'
     """
     return f"{rate:.{digits}%}"
+
+
+def odds(probability: float) -> str:
+    """A chosen probability as so many of so many.
+
+    >>> odds(0.95), odds(0.999)
+    ('19 of 20', '999 of 1000')
+    """
+    share = Fraction(probability).limit_denominator(10**6)
+    return f"{share.numerator} of {share.denominator}"
 
 
 def spent_epsilon(epsilon: float) -> str:

@@ -18,9 +18,13 @@ from dpscp._checks import check_choice, check_count, check_nonnegative, check_pr
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import (
     CERTIFIED,
+    RELEASE_CONFIDENCE,
     Certificate,
     Stability,
+    check_release_confidence,
     minimax_miss_bound,
+    release_level,
+    release_offset,
     smallest_where,
     universal_alpha,
     universal_floor,
@@ -29,7 +33,15 @@ from dpscp.guarantees import (
 from dpscp.privacy import Budget, LatticeNoise, Ledger, as_event, compose, parallel, sized_lattice_noise
 from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.privacy.seeds import child_seeds, seed_of
-from dpscp.quantile import PrivateQuantile, default_steps, private_quantile, rank_sensitivity, sized_offset
+from dpscp.quantile import (
+    KnownSize,
+    NoisySize,
+    PrivateQuantile,
+    default_steps,
+    private_quantile,
+    rank_sensitivity,
+    sized_offset,
+)
 
 __all__ = ["Calibration", "Rule", "Thresholds", "calibrate", "calibration_rule", "find_thresholds"]
 
@@ -45,6 +57,7 @@ EXCHANGEABLE = "new records are exchangeable with the ones used"
 NOMINAL_N = "n_records is the true number of records"
 INVARIANT = "training does not depend on the order of the records, and everything it learned from them is in its event"
 HELD_OUT = "the scored records were not used in training"
+INDEPENDENT = "for what a single release covers: the held-out records are independent draws of one law"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
 
 # What gives the search room, beside more records. A larger budget is named only where it cannot cost room: under
@@ -90,6 +103,7 @@ class Rule:
     rank_buffer: float = 0.0
     failure_probability: float | None = None
     grouped: bool = False
+    release_confidence: float | None = None
 
     @property
     def possible(self) -> tuple[bool, ...]:
@@ -119,6 +133,7 @@ def calibration_rule(
     failure_probability: float | None = None,
     n_groups: int | None = None,
     counted: bool = False,
+    release_confidence: float | None = None,
 ) -> Rule:
     """The rule of a guarantee, from public numbers only.
 
@@ -129,6 +144,8 @@ def calibration_rule(
     Theory: section 6
     """
     check_choice("guarantee", guarantee, GUARANTEES)
+    if release_confidence is not None:
+        check_release_confidence(release_confidence, guarantee)
     alphas = tuple(check_probability("alpha", a) for a in alphas)
     inner, shift = alphas, 0.0
     if guarantee == "universal":
@@ -166,6 +183,7 @@ def calibration_rule(
         rank_buffer=buffer if guarantee == "finite" else 0.0,
         failure_probability=failure_probability,
         grouped=grouped,
+        release_confidence=release_confidence,
     )
 
 
@@ -234,6 +252,7 @@ def find_thresholds(
                 n_min=0.0 if rule.grouped and not rule.sized else None,
                 size_noise=size_noise if first is None else None,
                 released_size=None if first is None else first.released_size,
+                release_confidence=rule.release_confidence,
                 random_state=next(seeds),
             )
 
@@ -323,7 +342,7 @@ def _certificate(
         assumptions.insert(1, NOMINAL_N)
     coverage, advice = 1 - alpha, _NO_LEVEL[rule.guarantee]
     if q is not None:
-        sizes = _smallest_sizes(rule, q)
+        sizes = _smallest_sizes(rule, index, q)
         too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
         n_scores = rule.n_nominal if q.released_size is None else max(1, round(q.released_size.value))
         expected = (rule.grouped or q.rank_target <= n_scores) and not too_wide
@@ -345,6 +364,9 @@ def _certificate(
                 miss = minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
             terms["ideal_miss_bound"] = miss
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
+        if rule.guarantee == "split":
+            terms |= _one_release(rule, index, searches)
+            assumptions.append(INDEPENDENT)
         advice = ""
         if too_wide:
             advice = _TOO_WIDE
@@ -360,9 +382,32 @@ def _certificate(
     return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
 
 
-def _smallest_sizes(rule: Rule, q: PrivateQuantile) -> dict[str, int]:
+def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) -> dict[str, float]:
+    """What a single release covers (each group's, where there are groups), and with what confidence.
+
+    Theory: Result I
+    """
+    if rule.release_confidence is not None:  # the searches aimed at it
+        return {"release_confidence": rule.release_confidence, "release_level": 1 - rule.alphas[index]}
+    covered = []
+    for q in searches:
+        search: dict[str, Any] = {"alpha": q.alpha, "count_noise": q.count_noise, "steps": q.steps}
+        size: KnownSize | NoisySize
+        if q.released_size is None:
+            # less a thousandth of the noise, which is more than one unit of its lattice
+            size, offset = KnownSize(rule.n_nominal), q.offset - 1e-3 * q.count_noise
+        else:
+            size = noisy = q.released_size.known()
+            # what the largest number that could have been released would have got: offsets fall with it
+            largest = noisy.released + 2 * noisy.reach(RELEASE_CONFIDENCE)
+            offset = sized_offset(q.alpha, largest, noisy.size_noise, q.count_noise, q.steps)
+        covered.append(release_level(RELEASE_CONFIDENCE, size, offset=offset, **search))
+    return {"release_confidence": RELEASE_CONFIDENCE, "release_level": min(covered)}
+
+
+def _smallest_sizes(rule: Rule, index: int, q: PrivateQuantile) -> dict[str, int]:
     """The fewest records with a rank target among them, at this noise: of the table (or a group), and of the part."""
-    smallest = _smallest_size(q)
+    smallest = _smallest_size(rule, index, q)
     name = "smallest_group" if rule.grouped else "smallest_n"
     if rule.part == 1:
         return {name: smallest}
@@ -372,14 +417,20 @@ def _smallest_sizes(rule: Rule, q: PrivateQuantile) -> dict[str, int]:
     return {name: whole, f"{name}_calibration": smallest}
 
 
-def _smallest_size(q: PrivateQuantile) -> int:
+def _smallest_size(rule: Rule, index: int, q: PrivateQuantile) -> int:
     """The smallest number of scores whose rank target lies below it: with fewer, full sets are expected."""
     if q.released_size is None:
         return math.ceil((1 - q.alpha + q.offset) / q.alpha)
-    noise, count_noise, steps = q.released_size.size_noise, q.count_noise, q.steps
+    size_noise = q.released_size.size_noise
+    search: dict[str, Any] = {"count_noise": q.count_noise, "steps": q.steps}
 
     def useful(n: int) -> bool:
-        return (1 - q.alpha) * (n + 1) + sized_offset(q.alpha, n, noise, count_noise, steps) <= n
+        offset = sized_offset(q.alpha, n, size_noise, **search)
+        if rule.release_confidence is not None:
+            size, level = NoisySize(n, size_noise), 1 - rule.alphas[index]
+            alone = release_offset(rule.release_confidence, size, level=level, alpha=q.alpha, **search)
+            offset = max(offset, alone)
+        return (1 - q.alpha) * (n + 1) + offset <= n
 
     return smallest_where(useful)
 
@@ -410,6 +461,7 @@ def calibrate(
     failure_probability: float | None = None,
     steps: int | None = None,
     n_records: int | None = None,
+    release_confidence: float | None = None,
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
 ) -> Calibration:
@@ -422,6 +474,9 @@ def calibrate(
     scores public; a given one is a plan only: the true number stays private and a noisy one is released. A score may
     depend on its record, the model and independent noise only.
 
+    ``release_confidence`` (for held-out scores): aim so high that with this probability the threshold itself covers the
+    level, beside the average; scores must be independent draws.
+
     Returns a ``Calibration``: threshold (infinite where no finite one exists), ledger, certificate.
 
     >>> import numpy as np
@@ -432,7 +487,7 @@ def calibrate(
     >>> c.ledger.epsilon(1e-6) <= 1, c.certificate.coverage
     (True, 0.9)
 
-    Theory: Results B, C, E, F and G
+    Theory: Results B, C, E, F, G and I
     """
     budget = Budget(epsilon, delta)
     alpha = check_probability("alpha", alpha)
@@ -459,6 +514,7 @@ def calibrate(
         rank_buffer=rank_buffer,
         failure_probability=failure_probability,
         counted=n_records is None,
+        release_confidence=release_confidence,
     )
     found = find_thresholds(
         [scores],

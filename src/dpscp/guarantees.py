@@ -12,7 +12,7 @@ from typing import Any
 from scipy import stats
 
 from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, real_number
-from dpscp._printed import asked, at_least, at_most
+from dpscp._printed import asked, at_least, at_most, odds
 from dpscp.privacy import Tradeoff
 from dpscp.quantile import (
     DrawnSize,
@@ -328,7 +328,9 @@ _PROOF = {
 CERTIFIED = ("universal", "stability", "split")
 # What a proven level is an average of; said wherever one is shown to a person.
 ON_AVERAGE = "on average over data sets like this one, over the noise and over new records"
-ONE_RELEASE = "a single release may cover somewhat less"
+_ONE_RELEASE = "a single release may cover somewhat less"
+# How sure the printed statement about one release is, where no other confidence was asked for.
+RELEASE_CONFIDENCE = 0.95
 # Below this a coverage level is no promise anybody can use.
 _USELESS_LEVEL = 0.5
 
@@ -379,7 +381,19 @@ class Certificate:
 
         A label that no record has is in no set, and nothing in the proofs bounds how often such a label occurs.
         """
-        return replace(self, coverage=0.0, terms={**self.terms, "classes_declared": False})
+        kept = {name: value for name, value in self.terms.items() if not name.startswith("release_")}
+        return replace(self, coverage=0.0, terms={**kept, "classes_declared": False})
+
+    @property
+    def one_release(self) -> str:
+        """What is known of a single release, in words.
+
+        Theory: Result I
+        """
+        level, confidence = self.terms.get("release_level", 0.0), self.terms.get("release_confidence", 0.0)
+        if not level:
+            return _ONE_RELEASE
+        return f"{odds(confidence)} such releases cover at least {at_least(level)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -416,7 +430,7 @@ class Certificate:
         elif self.is_certified:
             head = (
                 f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records, {ON_AVERAGE} "
-                f"({ONE_RELEASE}); proven for finite samples (target {asked(self.target)})."
+                f"({self.one_release}); proven for finite samples (target {asked(self.target)})."
             )
         else:
             head = (
@@ -436,10 +450,27 @@ class Certificate:
         return " ".join(parts)
 
 
+def check_release_confidence(confidence: object, guarantee: str) -> float:
+    """The probability with which one release must cover its level; refused where no bound on that is known.
+
+    Theory: Result I
+    """
+    value = check_probability("release_confidence", confidence)
+    if guarantee not in ("auto", "split"):
+        raise ValueError(
+            f"release_confidence={value:g} needs guarantee='split', got {guarantee!r}: for a threshold found on "
+            "training records no bound on what a single release covers is known, because their scores depend on each "
+            "other through the model; hold records out, or leave release_confidence at None"
+        )
+    return value
+
+
 def term_text(name: str, value: Any) -> str:
     """A number of a certificate for a person: levels are rounded down, bounds on misses up."""
     if name.endswith("_level"):
         return at_least(value, 2)
+    if name.endswith("_confidence"):
+        return asked(value)
     if name.endswith("_bound"):
         return at_most(value, 2)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

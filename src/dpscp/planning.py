@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
-from dpscp._printed import asked, at_least, observed
+from dpscp._printed import asked, at_least, observed, odds
 from dpscp.calibration import Rule, calibration_rule
-from dpscp.guarantees import CERTIFIED, Stability
+from dpscp.guarantees import CERTIFIED, RELEASE_CONFIDENCE, NoisySize, Stability, release_level, release_offset
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu
 from dpscp.quantile import minimax_offset, rank_sensitivity, size_tail, sized_offset, union_noise_buffer
 from dpscp.quantile.search import round_level
@@ -44,8 +44,9 @@ class PlanRow:
 
     ``overshoot`` is the coverage beyond the target that the sets are expected to have: the price of the promise (for
     ``stability`` with scores spread evenly over their range). ``smallest_n``: with fewer records the promise is kept
-    only by full sets. ``best_train_share`` is what ``train_share="auto"`` takes. With ``useful`` false, numbers of the
-    search are missing or of no use.
+    only by full sets. ``release_level``: what a single release covers (19 of 20, or with the asked confidence), None
+    where no bound is known. ``best_train_share`` is what ``train_share="auto"`` takes. With ``useful`` false, numbers
+    of the search are missing or of no use.
     """
 
     guarantee: str
@@ -62,6 +63,7 @@ class PlanRow:
     overshoot: float | None
     useful: bool
     smallest_n: int | None
+    release_level: float | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class Plan:
             "inner level",
             "noise",
             "overshoot",
+            "one release",
             "smallest n",
         ]
         if self.solved_for:
@@ -150,6 +153,7 @@ class Plan:
                 at_least(row.inner_level, 2) if row.inner_level < 1 else "none",
                 f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
                 f"+{observed(max(0.0, row.overshoot), 2)}" if row.overshoot is not None and row.useful else "full sets",
+                at_least(row.release_level) if row.release_level is not None and row.useful else "-",
                 f"{row.smallest_n:,}" if row.smallest_n is not None else "-",
             ]
             if self.solved_for:
@@ -167,9 +171,15 @@ class Plan:
             notes.append(f"* what guarantee='auto' takes. {self._advice()}".rstrip())
         notes.append(
             "overshoot: expected coverage beyond the target; noise: of each count; smallest n: fewer give full sets; "
+            f"one release: what {self._such} releases cover at least; "
             "best share: of epsilon, for training (train_share='auto')."
         )
         return "\n".join([head, "", table[0], "-" * len(table[0]), *table[1:], "", *notes])
+
+    @property
+    def _such(self) -> str:
+        confidence = self._public.release_confidence if self._public is not None else None
+        return odds(confidence if confidence is not None else RELEASE_CONFIDENCE)
 
     def _advice(self) -> str:
         row = self.row(self.automatic or "universal")
@@ -192,6 +202,7 @@ class _Public:
     y_bounds: tuple[float, float] | None
     train_share: float | str
     calibration_fraction: float | str
+    release_confidence: float | None = None
 
     def with_(self, name: str, value: float) -> "_Public":
         changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
@@ -217,6 +228,8 @@ class _Public:
             grouped=False,
             classes=self.classes,
             y_bounds=self.y_bounds,
+            # for the choice of 'auto'; other guarantees are shown for comparison, without it
+            release_confidence=self.release_confidence if guarantee == "auto" else None,
         )
 
 
@@ -232,6 +245,7 @@ def plan(
     y_bounds: tuple[float, float] = (0.0, 1.0),
     train_share: float | str = 0.5,
     calibration_fraction: float | str = "auto",
+    release_confidence: float | None = None,
 ) -> Plan:
     """What a privacy budget buys, for every guarantee, from public numbers only.
 
@@ -239,6 +253,7 @@ def plan(
     overshoot and the smallest n of a useful promise. Or leave one of the two out and give ``overshoot``: the smallest
     value of the missing one with which each guarantee stays within it. ``classes`` is the number or list of labels;
     None plans a regression with targets in ``y_bounds``. The other arguments are the estimators'.
+    With ``release_confidence`` the row of ``split`` aims at it; the others cannot promise it and are shown to compare.
 
     >>> p = plan(n=16_512, epsilon=1.0)
     >>> p.automatic, round(p.row("universal").inner_level, 3), p.row("split").overshoot < 0.02
@@ -246,7 +261,7 @@ def plan(
     >>> plan(epsilon=1.0, overshoot=0.01).needed[PLANNED.index("split")] < 10_000
     True
 
-    Theory: Results B, C, E, F and G; section 6
+    Theory: Results B, C, E, F, G and I; section 6
     """
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
     labels: tuple[Any, ...] | None = None
@@ -265,6 +280,9 @@ def plan(
         y_bounds=y_bounds if labels is None else None,
         train_share=train_share,
         calibration_fraction=calibration_fraction,
+        release_confidence=None
+        if release_confidence is None
+        else check_probability("release_confidence", release_confidence),
     )
     needed: tuple[float | None, ...] = ()
     solved_for = None
@@ -320,7 +338,16 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         spent = Ledger().add("training", gaussian_event(1 / mu_train))
         if guarantee == "stability":
             stability = _stability(public)
-    rule = calibration_rule(guarantee, (public.alpha,), spent, n, part=fraction or 1.0, stability=stability)
+    promised = public.release_confidence if guarantee == "split" else None
+    rule = calibration_rule(
+        guarantee,
+        (public.alpha,),
+        spent,
+        n,
+        part=fraction or 1.0,
+        stability=stability,
+        release_confidence=promised,
+    )
     smallest = None if bare else _smallest_useful(guarantee, public)
     return PlanRow(
         guarantee=guarantee,
@@ -332,12 +359,12 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         inner_level=1 - rule.inner[0] if rule.possible[0] else 1.0,
         value_buffer=rule.shift,
         smallest_n=smallest,
-        **_search(rule, public, mu_left),
+        **_search(rule, public, mu_left, bare=bare),
     )
 
 
-def _search(rule: Rule, public: _Public, mu_left: float) -> dict[str, Any]:
-    """The numbers of the threshold search: steps, noise, offset, overshoot."""
+def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[str, Any]:
+    """The numbers of the threshold search: steps, noise, offset, overshoot, what a single release covers."""
     if not rule.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
     alpha = rule.inner[0]
@@ -345,23 +372,31 @@ def _search(rule: Rule, public: _Public, mu_left: float) -> dict[str, Any]:
     unit = float(rank_sensitivity(rule.rank, level)) / mu_left * _MARGIN
     steps = rule.steps(unit)
     noise = unit * math.sqrt(steps / (1 - rule.size_share))
-    offset = rule.rank_buffer
+    offset, covered = rule.rank_buffer, None
     if rule.sized:
         size_noise = _MARGIN / (mu_left * math.sqrt(rule.size_share))
         offset += sized_offset(level, rule.n_nominal, size_noise, noise, steps)
+        if rule.guarantee == "split":
+            size, search = NoisySize(rule.n_nominal, size_noise), {"alpha": level, "count_noise": noise, "steps": steps}
+            if rule.release_confidence is not None:
+                alone = release_offset(rule.release_confidence, size, level=1 - public.alpha, **search)
+                offset, covered = max(offset, alone), 1 - public.alpha
+            elif not bare:
+                covered = release_level(RELEASE_CONFIDENCE, size, offset=offset, **search)
     elif rule.correction == "minimax":
         offset += minimax_offset(level, rule.n_nominal, noise, steps)
     elif rule.correction == "union":
         offset += union_noise_buffer(noise, steps, min(0.5, 1 / rule.n_nominal))
-    size = rule.n_nominal
+    n_scores = rule.n_nominal
     low, high = public.y_bounds or (0.0, 1.0)
     reach = rule.shift / (high - low)
     return {
         "steps": steps,
         "count_noise": noise,
         "rank_offset": offset,
-        "overshoot": min(1.0, 1 - level + offset / (size + 1) + reach) - (1 - public.alpha),
-        "useful": (1 - level) * (size + 1) + offset <= size and reach < 1,
+        "overshoot": min(1.0, 1 - level + offset / (n_scores + 1) + reach) - (1 - public.alpha),
+        "useful": (1 - level) * (n_scores + 1) + offset <= n_scores and reach < 1,
+        "release_level": covered,
     }
 
 

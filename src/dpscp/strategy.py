@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_positive, check_probability
+from dpscp.guarantees import check_release_confidence
 from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
 from dpscp.training import (
     DenseModel,
@@ -60,9 +61,12 @@ class Request:
     classes_found: bool = False
     y_bounds: tuple[float, float] | None = None
     quantile_pair: bool = False
+    release_confidence: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("guarantee", self.guarantee, GUARANTEES)
+        if self.release_confidence is not None:
+            check_release_confidence(self.release_confidence, self.guarantee)
         release_accountant(self.accountant)
         for name in ("train_share", "calibration_fraction"):
             value = getattr(self, name)
@@ -151,6 +155,8 @@ def _best_train_share(request: Request, guarantee: str) -> float:
 def _for_private_model(request: Request) -> Strategy:
     """A model from elsewhere: ``split`` says that it never saw these records, anything else that it did."""
     guarantee = "universal" if request.guarantee == "auto" else request.guarantee
+    if request.release_confidence is not None:
+        check_release_confidence(request.release_confidence, guarantee)
     if guarantee == "stability":
         raise ValueError("guarantee='stability' needs a mechanism with a stability bound; a PrivateModel carries none")
     model = request.estimator
@@ -249,6 +255,8 @@ def _automatic_guarantee(request: Request) -> str:
     data, Adult and Bank Marketing at n = 1,000 to 15,000 and epsilon = 0.1 to 2 the two cross near mu * sqrt(n) = 11
     (docs/recipe.md). The stability certificate gave larger sets everywhere and is never chosen.
     """
+    if request.release_confidence is not None:
+        return "split"  # the only one that can say what a single release covers
     mu = gdp_mu(request.budget.epsilon, request.budget.delta)
     return "universal" if mu * math.sqrt(request.n_records) <= _CROSSING else "split"
 

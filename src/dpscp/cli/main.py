@@ -23,13 +23,14 @@ from dpscp.cli.evaluation import (
 )
 from dpscp.cli.tables import CommandError, check_output, public_names, read_table, write_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
-from dpscp.guarantees import ON_AVERAGE, ONE_RELEASE
+from dpscp.guarantees import ON_AVERAGE
 from dpscp.planning import plan
 from dpscp.report.page import write_atomically, write_report
 from dpscp.schema import Schema, read_schema, template
 
 __all__ = ["build_parser", "main"]
 
+_RELEASE_HELP = "cover the level with this one release, with probability C (e.g. 0.95); holds records out"
 REFUSED, USAGE, OVER_BUDGET, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -165,6 +166,7 @@ def _fit(given: argparse.Namespace) -> int:
         delta=given.delta,
         confidence_level=levels,
         guarantee=given.guarantee,
+        release_confidence=given.release_confidence,
         random_state=given.seed,
     )
     estimator.save(given.output)
@@ -193,8 +195,7 @@ def _promise_lines(told: dict[str, Any]) -> list[str]:
             kind = "held-out" if told["evaluation"]["held_out"] else "labelled"
             text += f"; {observed(level['coverage'])} of {told['evaluation']['n']:,} {kind} records, "
             text += f"{level['mean_size']:.3g} {what}"
-        lines.append(text)
-    lines.append(f"          {ON_AVERAGE}; {ONE_RELEASE}")
+        lines += [text, f"          {ON_AVERAGE}; {certificate['one_release']}"]
     if "evaluation" in told:
         lines.append(_evaluation_line(told["evaluation"]["held_out"]))
     return lines
@@ -254,6 +255,7 @@ def _plan(given: argparse.Namespace) -> int:
         classes=None if given.regression else (given.classes or 2),
         n_features=given.features,
         train_share=given.train_share,
+        release_confidence=given.release_confidence,
     )
     if given.figure is not None:
         found.figure().savefig(given.figure, dpi=150)
@@ -390,6 +392,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("auto", "universal", "stability", "split", "corrected", "finite", "asymptotic"),
         help="how coverage is guaranteed (default auto)",
     )
+    made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
     made.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="default model.dpscp")
     made.add_argument("--report", type=Path, help="write an HTML report as well")
     made.add_argument("--evaluate", type=Path, help="labelled table outside the promise, to check on")
@@ -439,6 +442,7 @@ def build_parser() -> argparse.ArgumentParser:
     made.add_argument("--regression", action="store_true", help="plan intervals instead of label sets")
     made.add_argument("--features", type=int, default=20, help="width of a row (default 20)")
     made.add_argument("--train-share", type=_share, default=0.5, help="share of epsilon for training, or auto")
+    made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
     made.add_argument("--figure", type=Path, help="write a picture (PNG, SVG or PDF)")
 
     made = command(

@@ -106,7 +106,9 @@ def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[
         "budget_epsilon": float(estimator.epsilon),
         "is_private": estimator.ledger_.is_private,
         "thresholds": [None if np.isinf(t) else float(t) for t in np.ravel(estimator.threshold_)],
-        "certificates": [{**c.to_dict(), "is_vacuous": c.is_vacuous} for c in estimator.certificates_],
+        "certificates": [
+            {**c.to_dict(), "is_vacuous": c.is_vacuous, "one_release": c.one_release} for c in estimator.certificates_
+        ],
         "public_facts": json.loads(estimator.ledger_.to_json())["public_facts"],
     }
     if evaluation is not None:

@@ -84,6 +84,7 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
                 stability=trained.stability if self._natural_score() else None,
                 n_groups=None if group_values is None else len(group_values),
                 counted=request.n_found,
+                release_confidence=request.release_confidence,
             )
             found = find_thresholds(
                 [scores] if group_values is None else [scores[scored[2] == g] for g in range(len(group_values))],
@@ -285,6 +286,7 @@ class PrivateConformal(BaseEstimator):  # type: ignore[misc]
             n_features=rows.shape[1],
             accountant=self.accountant,
             grouped=self.groups is not None,
+            release_confidence=self.release_confidence,
             **own,
         )
 

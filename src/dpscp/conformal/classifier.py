@@ -48,6 +48,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
     train_share : training gets (train_share * epsilon, delta) and calibration what the composition leaves; ``"auto"``
         chooses from public numbers. Not used by ``"split"``, where each part gets the whole budget.
     calibration_fraction : share of the records held out by ``guarantee="split"``.
+    release_confidence : None, or the probability over records and noise with which this one release covers the level
+        itself, beside the average (Result I; independent records). Only for records that were held out: ``"auto"``
+        becomes ``"split"``, and other guarantees are refused.
     feature_bound : public bound on the norm of a row; longer rows are scaled onto it. None, with no ``feature_bounds``:
         every row is scaled to norm one.
     feature_bounds : public (low, high) of the features, numbers or one for each; values are clipped and rescaled.
@@ -92,6 +95,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         conformity_score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]] = "lac",
         train_share: float | str = 0.5,
         calibration_fraction: float | str = "auto",
+        release_confidence: float | None = None,
         feature_bound: float | None = None,
         feature_bounds: Any = None,
         classes: Sequence[Any] | None = None,
@@ -109,6 +113,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         self.conformity_score = conformity_score
         self.train_share = train_share
         self.calibration_fraction = calibration_fraction
+        self.release_confidence = release_confidence
         self.feature_bound = feature_bound
         self.feature_bounds = feature_bounds
         self.classes = classes

@@ -56,6 +56,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
         conformity_score: str | IntervalScore = "absolute",
         train_share: float | str = 0.5,
         calibration_fraction: float | str = "auto",
+        release_confidence: float | None = None,
         y_bounds: tuple[float, float] | None = None,
         feature_bound: float | None = None,
         feature_bounds: Any = None,
@@ -73,6 +74,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
         self.conformity_score = conformity_score
         self.train_share = train_share
         self.calibration_fraction = calibration_fraction
+        self.release_confidence = release_confidence
         self.y_bounds = y_bounds
         self.feature_bound = feature_bound
         self.feature_bounds = feature_bounds

@@ -15,6 +15,7 @@ Theory: Result I
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,7 +34,7 @@ _LEFT_OUT = 1e-12
 # Part of 1 - confidence that is charged for a size that came out far from the truth.
 _SIZE_SHARE = 0.02
 # The law of noise and size together, in units of the noise: spacing and reach of its table.
-_SPACING, _REACH = 1 / 128, 9.0
+_SPACING, _REACH = 1 / 96, 9.0
 # Values of a mixture over n are rounded up to this part of the noise.
 _GRID = 1 / 128
 Numbers = NDArray[np.float64]
@@ -169,9 +170,13 @@ def release_level(
     tail = 1 - check_probability("confidence", confidence)
     search, offset = _Search(alpha, count_noise, steps, size, tail), real_number("offset", offset)
     good, bad = 0.0, 1.0
-    while bad - good > 5e-5:
-        middle = (good + bad) / 2
-        good, bad = (middle, bad) if search.miss_bound(middle, offset) <= tail else (good, middle)
+    while good < bad:
+        while bad - good > 5e-5:
+            middle = (good + bad) / 2
+            good, bad = (middle, bad) if search.holds(middle, offset, tail) else (good, middle)
+        if good == 0 or search.holds_for_all(good, offset, tail):
+            break
+        good, bad = 0.0, good
     return good
 
 
@@ -192,12 +197,16 @@ def release_offset(
     tail = 1 - check_probability("confidence", confidence)
     level, search = check_probability("level", level), _Search(alpha, count_noise, steps, size, tail)
     good, bad = 1.0, 0.0
-    while search.miss_bound(level, good) > tail:
+    while not search.holds_for_all(level, good, tail):
         good, bad = 2 * good, good
-    while good - bad > 1e-3 * max(1.0, count_noise / 8):
-        middle = (good + bad) / 2
-        good, bad = (middle, bad) if search.miss_bound(level, middle) <= tail else (good, middle)
-    return good
+    enough = good
+    while True:
+        while good - bad > 1e-3 * max(1.0, count_noise / 8):
+            middle = (good + bad) / 2
+            good, bad = (middle, bad) if search.holds(level, middle, tail) else (good, middle)
+        if search.holds_for_all(level, good, tail):
+            return good
+        good, bad = enough, good
 
 
 class _Search:
@@ -210,26 +219,49 @@ class _Search:
         spread, self.unit = size.spread(self.alpha)
         self.spread = spread / self.count_noise
         self.sizes = size.blocks(self.alpha, self.count_noise, tail)
-        self._known: dict[float, list[tuple[Numbers, Numbers]]] = {}
+        self._laws: dict[tuple[float, int], tuple[Numbers, Numbers]] = {}
+        self._count = 1 if self.sizes.masses is not None else len(self.sizes.starts)
+        # the blocks that have been the worst so far: most questions are decided by them alone
+        self._hard = [self._count - 1]
 
     def miss_bound(self, level: float, offset: float) -> float:
         """P(B + M >= (1 - alpha)(n + 1) + offset), added up over n or at the worst n."""
+        return max(self._bounds(level, offset, range(self._count)))
+
+    def holds(self, level: float, offset: float, tail: float) -> bool:
+        """Whether the bound is at most ``tail`` at the sizes that have been the worst so far."""
+        return max(self._bounds(level, offset, self._hard)) <= tail
+
+    def holds_for_all(self, level: float, offset: float, tail: float) -> bool:
+        """Whether it is at most ``tail`` at every size; if not, the worst one is remembered."""
+        bounds = self._bounds(level, offset, range(self._count))
+        worst = int(np.argmax(bounds))
+        if bounds[worst] > tail and worst not in self._hard:
+            self._hard.append(worst)
+        return bounds[worst] <= tail
+
+    def _bounds(self, level: float, offset: float, which: Iterable[int]) -> list[float]:
         # a block of n counts as its first: each further record raises B - (1 - alpha)(n + 1) by at most alpha
         needed = offset - self.unit - self.alpha * (self.sizes.width - 1)
-        bounds = [float(mass @ self._tail(needed - ranks)) for ranks, mass in self._ranks(level)]
-        return min(1.0, max(bounds) + self.sizes.charge + _LEFT_OUT)
+        found = []
+        for place in which:
+            ranks, mass = self._ranks(level, place)
+            total = float(mass @ _noise_tail((needed - ranks) / self.count_noise, self.steps, self.spread))
+            found.append(min(1.0, total + self.sizes.charge + _LEFT_OUT))
+        return found
 
-    def _tail(self, t: Numbers) -> Numbers:
-        return _noise_tail(t / self.count_noise, self.steps, self.spread)
+    def _ranks(self, level: float, place: int) -> tuple[Numbers, Numbers]:
+        """The law of B - (1 - alpha)(n + 1) at one block, or over all n where these are added up."""
+        if (level, place) not in self._laws:
+            self._laws = {key: law for key, law in self._laws.items() if key[0] == level}
+            self._laws[level, place] = self._made(level, place)
+        return self._laws[level, place]
 
-    def _ranks(self, level: float) -> list[tuple[Numbers, Numbers]]:
-        """Laws of B - (1 - alpha)(n + 1): one for all n where these are added up, else one for each."""
-        if level not in self._known:
-            laws = [self._at(int(n), level) for n in self.sizes.starts]
-            if self.sizes.masses is not None:
-                laws = [_mixture(laws, self.sizes.masses, _GRID * self.count_noise)]
-            self._known = {level: laws}
-        return self._known[level]
+    def _made(self, level: float, place: int) -> tuple[Numbers, Numbers]:
+        if self.sizes.masses is None:
+            return self._at(int(self.sizes.starts[place]), level)
+        laws = [self._at(int(n), level) for n in self.sizes.starts]
+        return _mixture(laws, self.sizes.masses, _GRID * self.count_noise)
 
     def _at(self, n: int, level: float) -> tuple[Numbers, Numbers]:
         counts = np.arange(*_window(n, level), dtype=np.float64)
@@ -273,7 +305,7 @@ def _noise_tail(t: Numbers, steps: int, spread: float) -> Numbers:
 def _tail_table(steps: int, spread: float) -> Numbers:
     """That probability on a grid; between two points of it, it is at most that at the lower one."""
     points = (1 + spread) * (np.arange(round(2 * _REACH / _SPACING) + 1) * _SPACING - _REACH)
-    ends = np.linspace(-_REACH, _REACH, 1201)
+    ends = np.linspace(-_REACH, _REACH, 401)
     # each bucket of the further normal is charged at its upper end, and what lies beyond the last end in full
     masses = np.diff(special.ndtr(ends), prepend=0.0, append=1.0)
     table = -np.expm1(steps * special.log_ndtr(points[:, None] - spread * ends)) @ masses[:-1] + masses[-1]

@@ -26,6 +26,7 @@ from dpscp._checks import check_nonnegative, check_positive, check_probability
 from dpscp.privacy import IntegerSource, LatticeNoise
 from dpscp.privacy.events import DpEvent
 from dpscp.quantile.minimax import worst_excess
+from dpscp.quantile.release_level import NoisySize
 
 __all__ = ["ReleasedSize", "release_size", "size_tail", "sized_offset"]
 
@@ -53,6 +54,10 @@ class ReleasedSize:
     def size_noise(self) -> float:
         """The standard deviation of its noise."""
         return self.noise.count_noise
+
+    def known(self) -> NoisySize:
+        """What it says about the true number."""
+        return NoisySize(float(self.value), self.size_noise, 1 / self.noise.scale)
 
     def offset(self, alpha: float, count_noise: float, steps: int) -> float:
         """``sized_offset`` of a search with this size."""

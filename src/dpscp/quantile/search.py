@@ -17,6 +17,7 @@ from dpscp.privacy.events import DpEvent
 from dpscp.quantile.correction import marginal_offset, union_noise_buffer
 from dpscp.quantile.counts import Counter, StreamCounts, as_counter, midpoint
 from dpscp.quantile.minimax import minimax_offset, worst_final_gap
+from dpscp.quantile.release_level import KnownSize, release_offset
 from dpscp.quantile.released_size import ReleasedSize, release_size, size_tail
 
 __all__ = [
@@ -114,6 +115,7 @@ def private_quantile(
     n_min: float | None = None,
     size_noise: float | LatticeNoise | None = None,
     released_size: ReleasedSize | None = None,
+    release_confidence: float | None = None,
     random_state: int | None = None,
 ) -> PrivateQuantile:
     """A private threshold above the 1 - alpha quantile of ``scores``, with noise that errs upwards only.
@@ -142,6 +144,9 @@ def private_quantile(
         aim at the rank that follows from it. The promise then holds for every number of scores, none included,
         whatever ``n_records`` says (it is a plan only). Needs ``rank="centred"`` and ``correction="minimax"``.
     released_size : the ``released_size`` of an earlier search of the same scores, to be used again at no cost.
+    release_confidence : aim so high that, with this probability over scores and noise, this one threshold lies at or
+        above the 1 - alpha quantile of the scores' law, beside the average. For independent scores whose number is
+        public (n_records) or released.
     random_state : None draws from the operating system; an integer is for tests, warns, and is not private.
 
     >>> import numpy as np
@@ -150,11 +155,11 @@ def private_quantile(
     True
 
     Paper: Algorithm 2 [alg:dp_binary_search], Lemma 1 [lem:one_sided_qhat], Lemma 2 [lemma:search_privacy];
-    Theory: Results A, F and G
+    Theory: Results A, F, G and I
     """
     low, high = check_range("score_range", score_range)
     check_choice("correction", correction, CORRECTIONS)
-    sized = size_noise is not None or released_size is not None
+    sized, promised = size_noise is not None or released_size is not None, 1 - alpha
     if sized:
         _check_sized(rank, correction, n_min, size_noise, released_size)
         alpha = check_probability("alpha", alpha) - size_tail(alpha)
@@ -203,6 +208,22 @@ def private_quantile(
             offset += 1
         else:
             wanted_rank = Fraction(conformal_rank(level, nominal))
+    if release_confidence is not None:
+        if n_min is not None or correction not in ("minimax", "marginal"):
+            raise ValueError(
+                f"release_confidence={release_confidence:g} needs a number of scores that is public or released (no "
+                "n_min) and correction='minimax' or 'marginal'"
+            )
+        known = KnownSize(nominal) if released_size is None else released_size.known()
+        alone = release_offset(
+            release_confidence,
+            known,
+            level=promised,
+            alpha=float(level),
+            count_noise=noise.count_noise,
+            steps=steps,
+        )
+        offset = max(offset, Fraction(alone))
     if correction != "none":
         # one lattice unit covers the difference between the discrete noise and the normal law of the formulas
         offset += Fraction(1, noise.scale)

@@ -28,6 +28,8 @@ TERMS: Mapping[str, str] = {
     "steps": "noisy counts that the search asks for",
     "rank_target": "the noisy count a threshold must reach to be accepted",
     "noise_offset": "ranks added so that noise costs no coverage on average (Result A)",
+    "size_noise": "standard deviation of the noise on the released number of scores",
+    "released_size": "the noisy number of scores that the rank target follows from (Result G)",
     "smallest_n": "a table with fewer records is expected to get full sets at this noise",
     "smallest_n_calibration": "the held-out records of such a table",
     "smallest_group": "a group with fewer records in the table is expected to get full sets",
@@ -35,6 +37,8 @@ TERMS: Mapping[str, str] = {
     "value_buffer": "added to the threshold for the shift one record can cause (Result C)",
     "ideal_miss_bound": "bound on the miss rate if the scores were those of unseen records",
     "classes_declared": "whether the list of labels was declared; found in the records, it certifies nothing",
+    "release_confidence": "how sure the next number is, over records and noise",
+    "release_level": "what a single release covers at least, with that confidence (Result I)",
     "finite_threshold_expected": "whether these numbers leave room for sets smaller than full",
 }
 

@@ -126,7 +126,8 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     terms = certificate.terms
     if "rank_target" not in terms:
         raise ValueError("this certificate has no single rank target: it is grouped, or only full sets keep it")
-    whole = terms.get("calibration_records", terms["n_records"]) + 1
+    # what the rank target was computed from: the released number of scores, or the public one
+    whole = terms.get("released_size", terms.get("calibration_records", terms["n_records"])) + 1
     aim, spread = terms["rank_target"] / whole, terms["count_noise"] / whole
     figure, (axis,) = _figure()
     left = min(certificate.target, aim - 3.5 * spread)

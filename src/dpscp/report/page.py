@@ -13,7 +13,7 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
-from dpscp.guarantees import _PROOF, ON_AVERAGE, ONE_RELEASE, term_text
+from dpscp.guarantees import _PROOF, ON_AVERAGE, term_text
 from dpscp.report.contents import ATTACKS, GROUP_SIZES, TERMS, Evaluation, budget_tracks
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 
@@ -101,7 +101,7 @@ def _number(name: str, value: Any, text: str | Callable[[Any], str] = plain) -> 
 
 def _term(place: int, name: str, value: Any) -> Any:
     """A number of a certificate: levels and bounds are promises and rounded as such."""
-    promised = name.endswith(("_level", "_bound"))
+    promised = name.endswith(("_level", "_bound", "_confidence"))
     return _number(f"certificate.{place}.terms.{name}", value, (lambda v: term_text(name, v)) if promised else plain)
 
 
@@ -137,7 +137,6 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
         "certificates": certificates,
         "on_average": ON_AVERAGE,
-        "one_release": ONE_RELEASE,
         "terms": TERMS,
         "thresholds": _thresholds(estimator),
         "evaluation": evaluation,
