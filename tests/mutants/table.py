@@ -1648,3 +1648,98 @@ mutant(
     "an Opacus ledger keeps its first stretch only",
     f"{TORCH}::test_from_opacus_keeps_the_ledger",
 )
+
+# ---- what one release covers
+
+RELEASE, PROMISE = "tests/quantile/test_release_level.py", "tests/test_release_confidence.py"
+mutant(
+    "quantile/release_level.py",
+    "return max(self._bounds(level, offset, range(self._count)))",
+    "return self._bounds(level, offset, range(self._count))[0]",
+    "a released size is bounded at its low end, where the offset that is needed is the smallest",
+    f"{RELEASE}::test_noisy_size_is_at_least_every_possible_size",
+    f"{RELEASE}::test_the_low_end_of_the_size_is_not_the_worst",
+)
+mutant(
+    "quantile/release_level.py",
+    "needed = offset - self.unit - self.alpha * (self.sizes.width - 1)",
+    "needed = offset + self.alpha * (self.sizes.width - 1)",
+    "a block of sizes is bounded from the wrong side",
+    f"{RELEASE}::test_blocks_of_a_large_part_cost_little",
+)
+mutant(
+    "quantile/release_level.py",
+    "return swing * self.size_noise, swing * self.size_unit",
+    "return 0.0, swing * self.size_unit",
+    "the noise of the released size is left out of what one release covers",
+    f"{RELEASE}::test_noisy_size_is_at_least_every_possible_size",
+)
+mutant(
+    "quantile/release_level.py",
+    "-np.expm1(steps * special.log_ndtr(t))",
+    "-np.expm1(special.log_ndtr(t))",
+    "what one release covers is bounded with one noise instead of the largest",
+    f"{RELEASE}::test_bound_is_the_average_over_order_statistics",
+)
+mutant(
+    "quantile/search.py",
+    "offset = max(offset, Fraction(alone))",
+    "offset = min(offset, Fraction(alone))",
+    "release_confidence lowers the aim",
+    f"{PROMISE}::test_19_of_20_releases_of_a_random_part_cover_the_level",
+    f"{PROMISE}::test_scores_of_a_known_number",
+)
+mutant(
+    "calibration.py",
+    "release_confidence=rule.release_confidence,\n",
+    "release_confidence=None,\n",
+    "the certificate promises what the search did not aim at",
+    f"{PROMISE}::test_scores_of_a_known_number",
+    f"{PROMISE}::test_on_demand_the_release_covers_the_level",
+)
+mutant(
+    "conformal/base.py",
+    "                release_confidence=request.release_confidence,\n            )\n            found",
+    "            )\n            found",
+    "release_confidence of an estimator is dropped",
+    f"{PROMISE}::test_on_demand_the_release_covers_the_level",
+)
+mutant(
+    "calibration.py",
+    'return {"release_confidence": RELEASE_CONFIDENCE, "release_level": min(covered)}',
+    'return {"release_confidence": RELEASE_CONFIDENCE, "release_level": 1 - rule.alphas[index]}',
+    "a certificate says that a single release covers the level of the average",
+    f"{PROMISE}::test_a_split_certificate_says_what_one_release_covers",
+)
+mutant(
+    "guarantees.py",
+    'if guarantee not in ("auto", "split"):\n        raise',
+    "if guarantee is None:\n        raise",
+    "what one release covers is promised where training records are reused",
+    f"{PROMISE}::test_refused_where_training_records_are_reused",
+)
+
+# ---- words of a promise
+
+WORDS = "tests/test_promises_in_words.py"
+mutant(
+    "_printed.py",
+    "math.floor((level + _FLOAT_HAIR) * unit)",
+    "round(level * unit)",
+    "a lower bound is printed rounded up",
+    f"{WORDS}::test_a_lower_bound_is_never_rounded_up",
+)
+mutant(
+    "_printed.py",
+    "math.ceil((level - _FLOAT_HAIR) * unit)",
+    "round(level * unit)",
+    "an upper bound is printed rounded down",
+    f"{WORDS}::test_a_printed_bound_is_true",
+)
+mutant(
+    "calibration.py",
+    '"n_records": rule.n_records}',
+    '"n_records": rule.n_nominal}',
+    "records of a split certificate are those of the part",
+    f"{WORDS}::test_records_of_a_split_certificate_are_those_of_the_whole_table",
+)

@@ -79,9 +79,9 @@ def test_blocks_of_a_large_part_cost_little():
 
 
 @pytest.mark.parametrize(("released", "size_noise"), [(300.0, 8.0), (37.4, 4.0)])
-def test_noisy_size_is_at_least_every_possible_size(released, size_noise):
+@pytest.mark.parametrize(("level", "offset"), [(0.86, 7.0), (0.9, 20.0)], ids=["few are worst", "many are worst"])
+def test_noisy_size_is_at_least_every_possible_size(released, size_noise, level, offset):
     """At each n within reach the bound is at least the average over the noise of the size, and not far above."""
-    level, offset = 0.86, 7.0
     size = NoisySize(released, size_noise)
     bound = release_miss_bound(level, size, offset=offset, **SEARCH)
     y, weights = np.polynomial.hermite_e.hermegauss(40)
