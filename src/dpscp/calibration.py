@@ -344,8 +344,10 @@ def _certificate(
     if q is not None:
         sizes = _smallest_sizes(rule, index, q)
         too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
-        n_scores = rule.n_nominal if q.released_size is None else max(1, round(q.released_size.value))
-        expected = (rule.grouped or q.rank_target <= n_scores) and not too_wide
+        room = (
+            q.rank_target <= rule.n_nominal if q.released_size is None else q.released_size.value >= _smallest_size(q)
+        )
+        expected = (rule.grouped or room) and not too_wide
         terms |= {"count_noise": q.count_noise, "steps": q.steps}
         # the groups have offsets and targets of their own
         terms |= {} if rule.grouped else {"noise_offset": q.offset, "rank_target": q.rank_target}

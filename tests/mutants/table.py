@@ -340,8 +340,8 @@ mutant(
 )
 mutant(
     "quantile/search.py",
-    "wanted_rank - weight * (nominal + 1) + offset",
-    "wanted_rank - weight * (nominal + 1)",
+    "wanted_rank - weight * (planned + 1) + offset",
+    "wanted_rank - weight * (planned + 1)",
     "the offset is computed and not used",
     f"{SEARCH}::TestRankStatistic::test_bar_is_the_rank_target_when_n_is_nominal",
 )
@@ -859,9 +859,9 @@ mutant(
     "split, several levels: noise not divided and only the first in the ledger",
     f"{SPIES}::test_a_split_ledger_holds_every_level",
     also=(
-        "noises = shared_lattice_noise(budget.epsilon, budget.delta, steps, sensitivities, before, accountant)",
-        "noises = [shared_lattice_noise(budget.epsilon, budget.delta, steps, [s], before, accountant)[0] "
-        "for s in sensitivities]",
+        "steps, sensitivities, before, accountant, rule.size_share\n        )",
+        "steps, sensitivities[:1], before, accountant, rule.size_share\n        )\n"
+        "        noises = noises * len(asked)",
     ),
 )
 mutant(
@@ -887,8 +887,8 @@ mutant(
 )
 mutant(
     "calibration.py",
-    "count_noise=noise,\n            steps=steps,",
-    "count_noise=noises[-1],\n            steps=steps,",
+    "count_noise=noise,\n                steps=steps,",
+    "count_noise=noises[-1],\n                steps=steps,",
     "every level is searched with the last one's noise",
     f"{SPIES}::test_each_level_has_the_noise_of_its_own_sensitivity",
 )
@@ -901,15 +901,15 @@ mutant(
 )
 mutant(
     "calibration.py",
-    "n_min=0.0 if grouped else n_min,",
-    "n_min=n_min,",
-    "small groups get the offset of all records",
+    "(grouped or part < 1 or not counted)",
+    "(part < 1 or not counted)",
+    "groups of unknown size are taken to be as large as planned",
     f"{SPIES}::test_groups_are_corrected_for_any_size",
 )
 mutant(
-    "calibration.py",
-    "inner = tuple(a - _PART_TAIL for a in inner)",
-    "inner = tuple(inner)",
+    "quantile/search.py",
+    'check_probability("alpha", alpha) - size_tail(alpha)',
+    'check_probability("alpha", alpha)',
     "the random size of a part is not charged",
     f"{CALIBRATION}::TestGuarantees::test_a_random_part_is_charged",
 )
@@ -929,8 +929,8 @@ mutant(
 )
 mutant(
     "calibration.py",
-    "_certificate(rule, i, spent, found[0][i], extra_assumptions)",
-    "_certificate(rule, i, spent, found[0][0], extra_assumptions)",
+    "_certificate(rule, i, spent, searches[i], extra_assumptions)",
+    "_certificate(rule, i, spent, searches[0], extra_assumptions)",
     "every certificate holds the first level's numbers",
     f"{SPIES}::test_each_certificate_holds_its_own_numbers",
 )
@@ -1230,7 +1230,7 @@ mutant(
 )
 mutant(
     "planning.py",
-    "offset += marginal_offset(rule.n_min, level, noise, steps)",
+    "offset += sized_offset(level, rule.n_nominal, size_noise, noise, steps)",
     "offset += 0.0",
     "a plan forgets the correction",
     f"{PLANNING}::test_the_plan_is_what_the_fit_does",

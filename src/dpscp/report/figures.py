@@ -126,8 +126,9 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     terms = certificate.terms
     if "rank_target" not in terms:
         raise ValueError("this certificate has no single rank target: it is grouped, or only full sets keep it")
-    # what the rank target was computed from: the released number of scores, or the public one
-    whole = terms.get("released_size", terms.get("calibration_records", terms["n_records"])) + 1
+    planned = terms.get("calibration_records", terms["n_records"])
+    # the search went by the size that was released, where one was
+    whole = max(1.0, terms.get("released_size", planned) + 1)
     aim, spread = terms["rank_target"] / whole, terms["count_noise"] / whole
     figure, (axis,) = _figure()
     left = min(certificate.target, aim - 3.5 * spread)
