@@ -344,9 +344,9 @@ def _certificate(
     if q is not None:
         sizes = _smallest_sizes(rule, index, q)
         too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
-        room = (
-            q.rank_target <= rule.n_nominal if q.released_size is None else q.released_size.value >= _smallest_size(q)
-        )
+        room = q.rank_target <= rule.n_nominal
+        if q.released_size is not None:
+            room = q.released_size.value >= _smallest_size(rule, index, q)
         expected = (rule.grouped or room) and not too_wide
         terms |= {"count_noise": q.count_noise, "steps": q.steps}
         # the groups have offsets and targets of their own
