@@ -1237,8 +1237,8 @@ mutant(
 )
 mutant(
     "planning.py",
-    "part=fraction or 1.0, stability=stability)",
-    "stability=stability)",
+    "part=fraction or 1.0,\n        stability=stability,",
+    "stability=stability,",
     "a plan of split forgets that a part is held out",
     f"{PLANNING}::test_the_plan_is_what_the_fit_does",
 )
