@@ -1742,4 +1742,93 @@ mutant(
     '"n_records": rule.n_nominal}',
     "records of a split certificate are those of the part",
     f"{WORDS}::test_records_of_a_split_certificate_are_those_of_the_whole_table",
+
+# ---- what a module, a function, a file or a word must not do
+
+MODULES = "tests/training/test_torch_modules.py"
+mutant(
+    "training/opacus.py",
+    "        check_unchanged(start, inner)\n",
+    "",
+    "buffers that training changed are released",
+    f"{MODULES}::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
+)
+mutant(
+    "training/torch_modules.py",
+    "sample.shape != (len(rows), *parameter.shape)",
+    "sample.shape[1:] != parameter.shape",
+    "tokens folded into the batch are clipped one by one",
+    f"{MODULES}::test_the_rows_are_counted_on_the_records_too",
+)
+mutant(
+    "training/opacus.py",
+    "        self._rehearse(rows.shape[1:], classes)\n",
+    "",
+    "a module is first tried on the records",
+    f"{MODULES}::test_records_that_are_mixed_in_any_way_are_refused",
+)
+mutant(
+    "training/opacus.py",
+    "released * (self.clip_norm / normaliser)",
+    "released / normaliser",
+    "torch steps forget the clip norm",
+    f"{TORCH}::test_same_updates_as_the_numpy_engine",
+)
+ONE_RECORD = "tests/test_one_record.py"
+mutant(
+    "records.py",
+    "    for part in parts if n > 1 else ():",
+    "    for part in parts[:1] if n > 1 else ():",
+    "a function is asked again about its first row only",
+    ONE_RECORD,
+)
+mutant(
+    "scores/labels.py",
+    "and high <= most + _ROUNDING",
+    "",
+    "an own score may lie above its range",
+    ONE_RECORD,
+)
+mutant(
+    "conformal/base.py",
+    "if request.classes_found:",
+    "if False:",
+    "found classes are certified",
+    "tests/test_found_classes.py::test_found_classes_are_never_certified",
+)
+mutant(
+    "_printed.py",
+    "math.floor((level + _FLOAT_HAIR) * unit)",
+    "round(level * unit)",
+    "a proven bound is rounded to the nearest digit",
+    "tests/test_promises_in_words.py::test_a_lower_bound_is_never_rounded_up",
+    "tests/test_promises_in_words.py::test_a_printed_bound_is_true",
+)
+mutant(
+    "_printed.py",
+    "math.ceil(epsilon * 1000 - 1e-9)",
+    "math.floor(epsilon * 1000)",
+    "a spent epsilon is rounded down",
+    "tests/test_promises_in_words.py::test_a_printed_bound_is_true",
+)
+mutant(
+    "budget.py",
+    "            self._require_name(lines)\n            self._require(",
+    "            self._require(",
+    "a reservation for other records",
+    f"{STORE}::test_spending_repeats_the_name_of_the_data_set",
+)
+mutant(
+    "budget.py",
+    "        if seeded:\n            raise ValueError(_SEEDED)\n        self",
+    "        self",
+    "a seeded fit is found out only after it has looked at the records",
+    f"{STORE}::test_a_seeded_fit_is_refused_before_a_record_is_looked_at",
+)
+mutant(
+    "cli/evaluation.py",
+    "replace(evaluated, held_out=not overlap)",
+    "replace(evaluated, held_out=True)",
+    "records of the fit are called held out",
+    f"{CLI}::test_records_of_a_coarse_table_are_neither_refused_nor_called_held_out",
 )
