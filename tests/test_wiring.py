@@ -280,6 +280,13 @@ def test_the_score_range_is_public():
     assert reg.ledger_.public_facts["score_range"] == (0.0, 8.0)
 
 
+def test_a_seeded_fit_that_never_searches_is_still_marked():
+    with pytest.warns(GuaranteeWarning, match="VACUOUS"):
+        model = classifier(guarantee="universal", confidence_level=1 - 1e-7).fit(*labelled())
+    assert len(model.ledger_.entries) == 1  # nothing was asked of the scores
+    assert model.ledger_.seeded
+
+
 # ---- what the certificate holds
 
 

@@ -1005,9 +1005,8 @@ mutant(
     "conformal/base.py",
     "seeded=seed is not None)",
     "seeded=False)",
-    "the ledger of a seeded fit looks private before the search",
-    f"{CONFORMAL}::TestRandomness::test_a_seeded_run_says_once_that_it_is_not_private",
-    harmless="the search marks the ledger as well; only a fit that never searches would show it",
+    "a seeded fit that never searches looks private",
+    f"{SPIES}::test_a_seeded_fit_that_never_searches_is_still_marked",
 )
 mutant(
     "conformal/base.py",
