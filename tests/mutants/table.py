@@ -1645,7 +1645,7 @@ mutant(
     "for noise, rate, steps in history:",
     "for noise, rate, steps in history[:1]:",
     "an Opacus ledger keeps its first stretch only",
-    f"{TORCH}::test_from_opacus_keeps_the_ledger",
+    f"{TORCH}::test_every_stretch_of_an_opacus_history_is_in_the_ledger",
 )
 
 # ---- what one release covers
@@ -1764,7 +1764,7 @@ mutant(
     "        self._rehearse(rows.shape[1:], classes)\n",
     "",
     "a module is first tried on the records",
-    f"{MODULES}::test_records_that_are_mixed_in_any_way_are_refused",
+    f"{MODULES}::test_training_tries_a_module_on_made_up_records_first",
 )
 mutant(
     "training/opacus.py",

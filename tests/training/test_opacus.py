@@ -5,6 +5,7 @@ import json
 import math
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -348,6 +349,13 @@ def test_from_opacus_keeps_the_ledger(accountant):
     assert model.n_features == 4
     assert model.predict_proba(X).shape == (80, 3)
     assert "opacus_normaliser" in model.ledger.public_facts
+
+
+def test_every_stretch_of_an_opacus_history_is_in_the_ledger():
+    """Noise or rate that changed on the way starts a new stretch of the engine's record."""
+    engine = SimpleNamespace(accountant=SimpleNamespace(history=[(2.0, 0.25, 12), (3.0, 0.5, 7), (0.0, 0.5, 1)]))
+    events = [entry.event for entry in ledger_of_engine(engine).entries]
+    assert events == [dpsgd_event(2.0, 0.25, 12), dpsgd_event(3.0, 0.5, 7), non_private_event()]
 
 
 def test_from_opacus_refuses_an_engine_without_history():

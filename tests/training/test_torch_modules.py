@@ -293,6 +293,21 @@ def test_records_that_are_mixed_in_any_way_are_refused(name):
         training(module).rehearse(shape)
 
 
+def test_training_tries_a_module_on_made_up_records_first():
+    """A mixer that clipping alone would not notice: refused by ``train`` too, before it has seen a record."""
+    seen = []
+
+    def mixed(_, rows):
+        seen.append(rows.detach().clone())
+        return rows + rows.mean(0)
+
+    X, y = records()
+    with pytest.raises(ValueError, match="depends on the other records"):
+        training(with_head(mixed)).train(X, y)
+    real = {row.tobytes() for row in np.asarray(X, dtype=np.float32)}
+    assert not real & {row.numpy().tobytes() for rows in seen for row in rows}
+
+
 def test_a_loss_that_mixes_records_is_refused():
     def centred(outputs, target):
         return nn.functional.cross_entropy(outputs - outputs.mean(0), target, reduction="none")
