@@ -84,7 +84,8 @@ def noticed(mutant: Mutant | None, tests: Sequence[str]) -> Answer:
         os.chdir(copy)
         os.environ["PYTHONPATH"] = str(copy / "src")
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # nothing here needs any, and starting them takes longer
-        sys.path.insert(0, str(copy / "src"))
+        # the folder itself too: tests that start processes name their own module
+        sys.path[:0] = [str(copy / "src"), str(copy)]
         sys.dont_write_bytecode = True
         signal.signal(signal.SIGALRM, _too_long)
         signal.alarm(LONGEST_SECONDS if mutant is not None else 0)

@@ -1741,6 +1741,7 @@ mutant(
     '"n_records": rule.n_nominal}',
     "records of a split certificate are those of the part",
     f"{WORDS}::test_records_of_a_split_certificate_are_those_of_the_whole_table",
+)
 
 # ---- what a module, a function, a file or a word must not do
 
@@ -1794,14 +1795,6 @@ mutant(
     "if False:",
     "found classes are certified",
     "tests/test_found_classes.py::test_found_classes_are_never_certified",
-)
-mutant(
-    "_printed.py",
-    "math.floor((level + _FLOAT_HAIR) * unit)",
-    "round(level * unit)",
-    "a proven bound is rounded to the nearest digit",
-    "tests/test_promises_in_words.py::test_a_lower_bound_is_never_rounded_up",
-    "tests/test_promises_in_words.py::test_a_printed_bound_is_true",
 )
 mutant(
     "_printed.py",
