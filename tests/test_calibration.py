@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import dpscp
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate, calibration
-from dpscp.calibration import calibration_rule, find_thresholds
+from dpscp.calibration import calibration_rule, find_thresholds, plan_searches
 from dpscp.guarantees import Stability, universal_alpha
 from dpscp.privacy import (
     Budget,
@@ -101,7 +101,11 @@ class TestBudget:
         rule = calibration_rule("universal", (0.1, 0.3), spent, SCORES.size, n_groups=3)
         groups = [SCORES[:2000], SCORES[2000:], np.empty(0)]
         found = find_thresholds(
-            groups, rule, spent=spent, budget=budget, score_range=(0, 1), accountant="rdp", random_state=0
+            groups,
+            plan_searches(rule, spent=spent, budget=budget, accountant="rdp"),
+            spent=spent,
+            score_range=(0, 1),
+            random_state=0,
         )
         assert found.values.shape == (3, 2)
         assert found.ledger.epsilon(1e-5, "rdp") <= 1.0

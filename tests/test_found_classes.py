@@ -8,9 +8,9 @@ import pytest
 import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
 from dpscp.cli.work import fitted, summary
-from dpscp.conformal.classifier import ALL_LABELS
 from dpscp.report import html_report
 from dpscp.schema import parse_schema
+from dpscp.tasks import ALL_LABELS
 from dpscp.training import DPSGD
 
 GUARANTEES = ("universal", "stability", "split", "corrected", "finite", "asymptotic")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import dpscp as dp
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
-from dpscp.calibration import calibration_rule, find_thresholds
+from dpscp.calibration import calibration_rule, find_thresholds, plan_searches
 from dpscp.cli import work
 from dpscp.cli.main import _promise_lines, main
 from dpscp.exceptions import GuaranteeWarning
@@ -169,12 +169,12 @@ def searched(guarantee, n, epsilon, *, alpha=0.1, train_epsilon=None, part=1.0):
         spent = spent.add("training", gaussian_event(1 / gdp_mu(train_epsilon or epsilon / 2, DELTA)))
     rule = calibration_rule(guarantee, (alpha,), spent, n, part=part, counted=True)
     budget = Budget(epsilon, DELTA)
-    options = {"score_range": (0, 1), "held_out": guarantee == "split", "accountant": "rdp"}
+    searches = plan_searches(rule, spent=spent, budget=budget, accountant="rdp")
     with pytest.MonkeyPatch.context() as patch:
         # as if the size came out as it is: advice follows from numbers, not from luck
         patch.setattr(search, "release_size", lambda size, noise, _: ReleasedSize(Fraction(size), noise))
         scores = np.zeros(max(1, round(part * n)))
-        found = find_thresholds([scores], rule, spent=spent, budget=budget, **options)
+        found = find_thresholds([scores], searches, spent=spent, score_range=(0, 1))
     return found.certificates[0]
 
 

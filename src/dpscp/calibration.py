@@ -14,22 +14,13 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
-from dpscp._checks import check_choice, check_count, check_nonnegative, check_probability, check_range
+from dpscp._checks import check_count, check_nonnegative, check_probability, check_range
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.guarantees import (
-    CERTIFIED,
-    RELEASE_CONFIDENCE,
-    Certificate,
-    Stability,
-    check_release_confidence,
-    minimax_miss_bound,
-    release_level,
-    release_offset,
-    smallest_where,
-    universal_alpha,
-    universal_floor,
-    value_buffer,
-)
+from dpscp.guarantees import Asked, Certificate, Guarantee, Stability, guarantee_of
+from dpscp.guarantees.certificate import RELEASE_CONFIDENCE, check_release_confidence
+from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
+from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.privacy import Budget, LatticeNoise, Ledger, as_event, compose, parallel, sized_lattice_noise
 from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.privacy.seeds import child_seeds, seed_of
@@ -40,14 +31,22 @@ from dpscp.quantile import (
     default_steps,
     private_quantile,
     rank_sensitivity,
+    release_level,
+    release_offset,
     sized_offset,
 )
 
-__all__ = ["Calibration", "Rule", "Thresholds", "calibrate", "calibration_rule", "find_thresholds"]
+__all__ = [
+    "Calibration",
+    "Rule",
+    "Searches",
+    "Thresholds",
+    "calibrate",
+    "calibration_rule",
+    "find_thresholds",
+    "plan_searches",
+]
 
-GUARANTEES = ("universal", "stability", "split", "corrected", "finite", "asymptotic")
-# The paper's rank buffer m_n in all its experiments.
-_PAPER_RANK_BUFFER = 10
 # Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
 _SMALLEST_LEVEL = 2e-6
 # Part of the squared budget of a calibration that releases the number of scores, where it is private.
@@ -55,25 +54,9 @@ SIZE_SHARE = 0.12
 
 EXCHANGEABLE = "new records are exchangeable with the ones used"
 NOMINAL_N = "n_records is the true number of records"
-INVARIANT = "training does not depend on the order of the records, and everything it learned from them is in its event"
-HELD_OUT = "the scored records were not used in training"
 INDEPENDENT = "for what a single release covers: the held-out records are independent draws of one law"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
 
-# What gives the search room, beside more records. A larger budget is named only where it cannot cost room: under
-# 'universal' training takes its share of it, and every bit of that raises the inner level.
-_REUSE = "a larger alpha or a larger budget"
-_MORE_ROOM = dict.fromkeys(("stability", "corrected", "finite", "asymptotic"), _REUSE) | {
-    "universal": "a larger alpha, or less of the budget for training (a smaller train_share)",
-    "split": "a larger alpha, a larger budget or a larger held-out part",
-}
-# What helps where no number of records does.
-_NO_LEVEL = dict.fromkeys(GUARANTEES, "A larger alpha would help.") | {
-    "universal": "Training spends too much for this guarantee, however many records there are: give it less of the "
-    "budget (more noise, a smaller train_share), raise alpha, or use guarantee='split', which does not pay for reuse.",
-    "stability": "The stability bound of training leaves no level at this alpha: use guarantee='universal' or "
-    "'split', which need no such bound.",
-}
 _TOO_WIDE = (
     "The buffer for the shift that one record can cause is wider than the range of the scores: more records make it "
     "smaller; guarantee='universal' and 'split' need none."
@@ -90,11 +73,10 @@ class Rule:
     (Result G); otherwise it is ``n_nominal``.
     """
 
-    guarantee: str
+    guarantee: Guarantee
     alphas: tuple[float, ...]
     inner: tuple[float, ...]
     rank: str
-    correction: str
     n_records: int
     n_nominal: int
     sized: bool = False
@@ -102,8 +84,13 @@ class Rule:
     shift: float = 0.0
     rank_buffer: float = 0.0
     failure_probability: float | None = None
-    grouped: bool = False
+    n_groups: int | None = None
     release_confidence: float | None = None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether there is a threshold for each of several groups."""
+        return self.n_groups is not None
 
     @property
     def possible(self) -> tuple[bool, ...]:
@@ -121,7 +108,7 @@ class Rule:
 
 
 def calibration_rule(
-    guarantee: str,
+    guarantee: str | Guarantee,
     alphas: Sequence[float],
     spent: Ledger,
     n_records: int,
@@ -143,48 +130,105 @@ def calibration_rule(
 
     Theory: section 6
     """
-    check_choice("guarantee", guarantee, GUARANTEES)
+    chosen = guarantee_of(guarantee)
     if release_confidence is not None:
-        check_release_confidence(release_confidence, guarantee)
-    alphas = tuple(check_probability("alpha", a) for a in alphas)
-    inner, shift = alphas, 0.0
-    if guarantee == "universal":
-        tradeoff = spent.tradeoff_function("add")
-        inner = tuple(universal_alpha(a, tradeoff) for a in alphas)
-    elif guarantee == "stability":
-        lipschitz = score_lipschitz
-        if stability is not None and lipschitz is None:
-            lipschitz = stability.score_lipschitz
-        if stability is None or lipschitz is None:
-            raise ValueError(
-                "guarantee='stability' needs a training mechanism with a stability bound and a score with a Lipschitz "
-                "constant; without them use 'universal' or 'split'"
-            )
-        inner = tuple(a - stability.delta_n for a in alphas)
-        if stability.is_vacuous:  # no finite buffer: as when delta_n uses up alpha, no inner level
-            inner = (0.0,) * len(alphas)
-        else:
-            shift = value_buffer(lipschitz, stability.shift_bound)
-    paper = guarantee in ("finite", "asymptotic")
+        check_release_confidence(release_confidence, chosen)
+    asked = Asked(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
     grouped = n_groups is not None
-    buffer = _PAPER_RANK_BUFFER if rank_buffer is None else check_nonnegative("rank_buffer", rank_buffer)
+    buffer = chosen.rank_buffer
+    if rank_buffer is not None and buffer:
+        buffer = check_nonnegative("rank_buffer", rank_buffer)
     return Rule(
-        guarantee=guarantee,
-        alphas=alphas,
-        inner=inner,
-        # the paper's variants release no size: with groups only the linear statistic follows it by itself
-        rank="centred" if not paper else "linear" if grouped else "ceil",
-        correction={"finite": "union", "asymptotic": "none"}.get(guarantee, "minimax"),
+        guarantee=chosen,
+        alphas=asked.alphas,
+        inner=chosen.inner_levels(asked),
+        # without a released size only the linear statistic follows a group's
+        rank="linear" if grouped and not chosen.releases_size else chosen.rank,
         n_records=n_records,
         part=part,
         n_nominal=max(1, round(part * n_records / (n_groups or 1))),
-        sized=not paper and (grouped or part < 1 or not counted),
-        shift=shift,
-        rank_buffer=buffer if guarantee == "finite" else 0.0,
+        sized=chosen.releases_size and (grouped or part < 1 or not counted),
+        shift=chosen.shift(asked),
+        rank_buffer=buffer,
         failure_probability=failure_probability,
-        grouped=grouped,
+        n_groups=n_groups,
         release_confidence=release_confidence,
     )
+
+
+@dataclass(frozen=True)
+class Searches:
+    """What a calibration asks of the scores and what it costs, from public numbers: known before there is a score.
+
+    ``asked`` are the places of the levels that are searched (of a level that only full sets can keep nothing is asked);
+    ``noises`` the noise on the counts of each, ``size_noise`` that of the number of scores, released once.
+    """
+
+    rule: Rule
+    asked: tuple[int, ...]
+    steps: int
+    noises: tuple[LatticeNoise, ...]
+    size_noise: LatticeNoise | None
+
+    @property
+    def events(self) -> tuple[DpEvent, ...]:
+        """What each level's search of one group costs; the first one releases the size as well."""
+        events = [noise.event(self.steps) for noise in self.noises]
+        if self.size_noise is not None:
+            events[0] = compose(self.size_noise.event(1), events[0])
+        return tuple(events)
+
+    def ledger(self, spent: Ledger) -> Ledger:
+        """``spent`` with these searches; groups are disjoint and cost the same, so one of them stands for all."""
+        rule, notes = self.rule, []
+        groups = f", {rule.n_groups} disjoint groups in parallel" if (rule.n_groups or 1) > 1 else ""
+        for place, (i, noise) in enumerate(zip(self.asked, self.noises, strict=True)):
+            size = ""
+            if place == 0 and self.size_noise is not None:
+                size = f"the number of scores once, noise {self.size_noise.count_noise:.4g}; "
+            notes.append(
+                f"{size}level {1 - rule.alphas[i]:g}: {self.steps} noisy counts, noise {noise.count_noise:.4g}, "
+                f"rank statistic {rule.rank!r}{groups}"
+            )
+        if rule.guarantee.held_out and spent.entries and notes:
+            both = parallel(spent.event, compose(*self.events))
+            return Ledger((), spent.public_facts, spent.seeded).add(
+                "training | calibration", both, "disjoint records, the worse of the two counts; " + "; ".join(notes)
+            )
+        ledger = spent
+        for event, note in zip(self.events, notes, strict=True):
+            ledger = ledger.add("calibration", event, note)
+        return ledger
+
+
+def plan_searches(
+    rule: Rule,
+    *,
+    spent: Ledger,
+    budget: Budget,
+    steps: int | None = None,
+    accountant: str | Accountant = "pld",
+) -> Searches:
+    """The searches of a rule with the noise that the budget leaves: levels share it, each group gets all of it.
+
+    Held-out records are not those of ``spent``, and each part may spend the whole budget.
+    """
+    accountant = release_accountant(accountant)
+    budget.require(spent, accountant)
+    asked = tuple(i for i, possible in enumerate(rule.possible) if possible)
+    if not asked:
+        return Searches(rule, (), 0, (), None)
+    sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in asked]
+    before = None if rule.guarantee.held_out else spent
+    if steps is None:
+        units, _ = sized_lattice_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)
+        steps = rule.steps(units[0].count_noise)
+    noises, size_noise = sized_lattice_noise(
+        budget.epsilon, budget.delta, steps, sensitivities, before, accountant, rule.size_share
+    )
+    searches = Searches(rule, asked, steps, noises, size_noise)
+    budget.require(searches.ledger(spent), accountant)
+    return searches
 
 
 @dataclass(frozen=True)
@@ -199,125 +243,88 @@ class Thresholds:
 
 def find_thresholds(
     scores_by_group: Sequence[Any],
-    rule: Rule,
+    searches: Searches,
     *,
     spent: Ledger,
-    budget: Budget,
     score_range: tuple[float, float],
-    held_out: bool = False,
-    steps: int | None = None,
-    accountant: str | Accountant = "pld",
     random_state: int | None = None,
     extra_assumptions: tuple[str, ...] = (),
 ) -> Thresholds:
-    """One threshold for each group and level, within the budget.
-
-    Groups are disjoint, so each search of a group gets the whole calibration budget; levels share it. ``held_out``: the
-    scored records are not those of ``spent``, and each part may spend the whole budget.
-    """
-    check_range("score_range", score_range)
-    accountant = release_accountant(accountant)
-    budget.require(spent, accountant)
-    n_groups, n_levels = len(scores_by_group), len(rule.alphas)
-    values = np.full((n_groups, n_levels), np.inf)
-    # of a level that only full sets can keep nothing is asked, and nothing is spent on it
-    asked = [i for i in range(n_levels) if rule.possible[i]]
-    found: list[list[PrivateQuantile]] = []
-    ledger = spent
-    if asked:
-        sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in asked]
-        before = None if held_out else spent
-        if steps is None:
-            units, _ = sized_lattice_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)
-            steps = rule.steps(units[0].count_noise)
-        noises, size_noise = sized_lattice_noise(
-            budget.epsilon, budget.delta, steps, sensitivities, before, accountant, rule.size_share
-        )
-        n_searches, seed = n_groups * len(asked), seed_of(random_state)
-        seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
-
-        def search(scores: Any, level: float, noise: LatticeNoise, first: PrivateQuantile | None) -> PrivateQuantile:
-            return private_quantile(
-                scores,
-                alpha=level,
-                score_range=score_range,
-                count_noise=noise,
-                steps=steps,
-                correction=rule.correction,
-                rank=rule.rank,
-                rank_buffer=rule.rank_buffer,
-                failure_probability=rule.failure_probability,
-                n_records=rule.n_nominal,
-                # the paper's variants promise nothing for groups, and an empty one is searched like any other
-                n_min=0.0 if rule.grouped and not rule.sized else None,
-                size_noise=size_noise if first is None else None,
-                released_size=None if first is None else first.released_size,
-                release_confidence=rule.release_confidence,
-                random_state=next(seeds),
-            )
-
-        with warnings.catch_warnings():
-            # the caller tells what the certificate and the released thresholds say, once
-            warnings.simplefilter("ignore", GuaranteeWarning)
-            for scores in scores_by_group:
-                row: list[PrivateQuantile] = []
-                for i, noise in zip(asked, noises, strict=True):
-                    # all levels of a group share the one size that its first search released
-                    row.append(search(scores, rule.inner[i], noise, row[0] if row else None))
-                found.append(row)
-        values[:, asked] = [[q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found]
+    """One threshold for each group and level: the planned searches, on the scores."""
+    low, high = check_range("score_range", score_range)
+    rule, n_levels = searches.rule, len(searches.rule.alphas)
+    values = np.full((len(scores_by_group), n_levels), np.inf)
+    found = _search_all(scores_by_group, searches, (low, high), random_state)
+    if searches.asked:
+        values[:, searches.asked] = [
+            [q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found
+        ]
         # each level has noise of its own: a threshold is raised to those of lower levels, so that sets are nested
         rising = np.argsort([-a for a in rule.alphas], kind="stable")
         values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
-        ledger = _ledger(rule, spent, asked, found, held_out=held_out, seeded=random_state is not None)
-        budget.require(ledger, accountant)
-    searches: list[list[PrivateQuantile]] = [[] for _ in range(n_levels)]
-    for place, i in enumerate(asked):
-        searches[i] = [row[place] for row in found]
-    certificates = tuple(_certificate(rule, i, spent, searches[i], extra_assumptions) for i in range(n_levels))
+    ledger = searches.ledger(spent).declare(**_search_facts(searches, spent, found, (low, high)))
+    if random_state is not None:
+        ledger = ledger.mark_seeded()
+    by_level: list[list[PrivateQuantile]] = [[] for _ in range(n_levels)]
+    for place, i in enumerate(searches.asked):
+        by_level[i] = [row[place] for row in found]
+    certificates = tuple(_certificate(rule, i, spent, by_level[i], extra_assumptions) for i in range(n_levels))
     return Thresholds(values, ledger, certificates, tuple(q for row in found for q in row))
 
 
-def _ledger(
-    rule: Rule,
-    spent: Ledger,
-    asked: Sequence[int],
-    found: Sequence[Sequence[PrivateQuantile]],
-    *,
-    held_out: bool,
-    seeded: bool,
-) -> Ledger:
-    """The entries of one group's searches: groups are disjoint and cost the same, so one of them stands for all."""
-    searches = found[0]
-    groups = f", {len(found)} disjoint groups in parallel" if len(found) > 1 else ""
-    notes = []
-    for i, q in zip(asked, searches, strict=True):
-        size = ""
-        if q is searches[0] and q.released_size is not None:
-            size = f"the number of scores once, noise {q.released_size.size_noise:.4g}; "
-        notes.append(
-            f"{size}level {1 - rule.alphas[i]:g}: {q.steps} noisy counts, noise {q.count_noise:.4g}, "
-            f"rank statistic {q.rank!r}{groups}"
-        )
-    if held_out and spent.entries:
-        both = parallel(spent.event, compose(*(q.event for q in searches)))
-        ledger = Ledger((), spent.public_facts, spent.seeded).add(
-            "training | calibration", both, "disjoint records, the worse of the two counts; " + "; ".join(notes)
-        )
-    else:
-        ledger = spent
-        for q, note in zip(searches, notes, strict=True):
-            ledger = ledger.add("calibration", q.event, note)
+def _search_all(
+    scores_by_group: Sequence[Any], searches: Searches, score_range: tuple[float, float], random_state: int | None
+) -> list[list[PrivateQuantile]]:
+    """One search for each group and asked level; all levels of a group share the size that its first one released."""
+    rule, seed = searches.rule, seed_of(random_state)
+    n_searches = len(scores_by_group) * len(searches.asked)
+    seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
+    found: list[list[PrivateQuantile]] = []
+    with warnings.catch_warnings():
+        # the caller tells what the certificate and the released thresholds say, once
+        warnings.simplefilter("ignore", GuaranteeWarning)
+        for scores in scores_by_group:
+            row: list[PrivateQuantile] = []
+            for i, noise in zip(searches.asked, searches.noises, strict=True):
+                row.append(
+                    private_quantile(
+                        scores,
+                        alpha=rule.inner[i],
+                        score_range=score_range,
+                        count_noise=noise,
+                        steps=searches.steps,
+                        correction=rule.guarantee.correction,
+                        rank=rule.rank,
+                        rank_buffer=rule.rank_buffer,
+                        failure_probability=rule.failure_probability,
+                        n_records=rule.n_nominal,
+                        # the paper's variants promise nothing for groups, and an empty one is searched like any other
+                        n_min=0.0 if rule.grouped and not rule.sized else None,
+                        size_noise=None if row else searches.size_noise,
+                        released_size=row[0].released_size if row else None,
+                        release_confidence=rule.release_confidence,
+                        random_state=next(seeds),
+                    )
+                )
+            found.append(row)
+    return found
+
+
+def _search_facts(
+    searches: Searches, spent: Ledger, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
+) -> dict[str, Any]:
+    """What the searches declare public; nothing where nothing was asked."""
+    if not searches.asked:
+        return {}
     facts: dict[str, Any] = {
-        "n_records": ledger.public_facts.get("n_records", rule.n_records),
-        "score_range": list(searches[0].score_range),
-        "search_steps": searches[0].steps,
-        "inner_levels": [1 - q.alpha for q in searches],
+        "n_records": spent.public_facts.get("n_records", searches.rule.n_records),
+        "score_range": list(score_range),
+        "search_steps": searches.steps,
+        "inner_levels": [1 - q.alpha for q in found[0]],
     }
-    if rule.sized:
+    if searches.rule.sized:
         facts["released_sizes"] = [_released(row[0]) for row in found]
-    ledger = ledger.declare(**facts)
-    return ledger.mark_seeded() if seeded else ledger
+    return facts
 
 
 def _released(q: PrivateQuantile) -> float:
@@ -335,12 +342,12 @@ def _certificate(
     if rule.part < 1:
         terms["calibration_records"] = rule.n_nominal
     terms["inner_level"] = 1 - (q.alpha if q else 0.0)
-    assumptions = [EXCHANGEABLE, HELD_OUT if rule.guarantee == "split" else INVARIANT]
+    assumptions = [EXCHANGEABLE, rule.guarantee.assumption]
     if rule.grouped:
         assumptions.append(FIXED_GROUPS)
     elif not rule.sized:
         assumptions.insert(1, NOMINAL_N)
-    coverage, advice = 1 - alpha, _NO_LEVEL[rule.guarantee]
+    coverage, advice = 1 - alpha, rule.guarantee.no_level
     if q is not None:
         sizes = _smallest_sizes(rule, index, q)
         too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
@@ -358,15 +365,15 @@ def _certificate(
         terms |= {**sizes, "finite_threshold_expected": expected}
         if rule.shift:
             terms["value_buffer"] = rule.shift
-        if rule.guarantee not in CERTIFIED:
+        if not rule.guarantee.certified:
             miss = 1.0  # without a correction nothing holds for groups of unknown size
-            if rule.correction == "minimax":
+            if rule.guarantee.correction == "minimax":
                 miss = rule.inner[index]
             elif not rule.grouped:
                 miss = minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
             terms["ideal_miss_bound"] = miss
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
-        if rule.guarantee == "split":
+        if rule.guarantee.held_out:
             terms |= _one_release(rule, index, searches)
             assumptions.append(INDEPENDENT)
         advice = ""
@@ -377,10 +384,10 @@ def _certificate(
         elif not expected:
             # with more records the search may take more steps: the number is where smaller sets begin at the earliest
             more = f"More records (at least {sizes['smallest_n']} at this noise)"
-            advice = f"{more}, {_MORE_ROOM[rule.guarantee]} would give smaller sets."
+            advice = f"{more}, {rule.guarantee.more_room} would give smaller sets."
     else:
         terms["finite_threshold_expected"] = False
-    found = Certificate(rule.guarantee, 1 - alpha, coverage, (*assumptions, *extra_assumptions), terms, advice)
+    found = Certificate(rule.guarantee.name, 1 - alpha, coverage, (*assumptions, *extra_assumptions), terms, advice)
     return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
 
 
@@ -493,13 +500,17 @@ def calibrate(
     """
     budget = Budget(epsilon, delta)
     alpha = check_probability("alpha", alpha)
-    guarantee = "split" if held_out and guarantee == "universal" else guarantee
-    check_choice("guarantee", guarantee, [g for g in GUARANTEES if g != "corrected"])
-    if held_out != (guarantee == "split"):
+    chosen = SPLIT if held_out and guarantee == UNIVERSAL.name else guarantee_of(guarantee)
+    if chosen.needs_trajectory:
+        raise ValueError(
+            f"guarantee={chosen.name!r} scores records with their own influence taken out, which needs the trained "
+            "model: use the estimators, or 'universal'"
+        )
+    if held_out != chosen.held_out:
         raise ValueError("guarantee='split' is for scores of records that training did not see: set held_out=True too")
     if not held_out and training is None:
         raise ValueError(
-            f"guarantee={guarantee!r} needs training=, the event or ledger of all the model learned from: the scored "
+            f"guarantee={chosen.name!r} needs training=, the event or ledger of all the model learned from: the scored "
             "records are its training records; for a model that never saw them set held_out=True"
         )
     spent = training if isinstance(training, Ledger) else Ledger()
@@ -507,7 +518,7 @@ def calibrate(
         spent = spent.add("training", as_event(training))
     nominal = check_count("n_records", n_records if n_records is not None else _length(scores))
     rule = calibration_rule(
-        guarantee,
+        chosen,
         (alpha,),
         spent,
         nominal,
@@ -520,15 +531,11 @@ def calibrate(
     )
     found = find_thresholds(
         [scores],
-        rule,
+        plan_searches(rule, spent=spent, budget=budget, steps=steps, accountant=accountant),
         spent=spent,
-        budget=budget,
         score_range=score_range,
-        held_out=held_out,
-        steps=steps,
-        accountant=accountant,
         random_state=random_state,
-        extra_assumptions=stability.assumptions if guarantee == "stability" and stability is not None else (),
+        extra_assumptions=stability.assumptions if chosen.needs_stability and stability is not None else (),
     )
     threshold, certificate = float(found.values[0, 0]), found.certificates[0]
     if certificate.is_vacuous or math.isinf(threshold):

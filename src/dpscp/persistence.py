@@ -115,3 +115,18 @@ def _array_bytes(array: NDArray[Any]) -> bytes:
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(array), allow_pickle=False)
     return buffer.getvalue()
+
+
+NOT_PLAIN = object()
+
+
+def plain(value: Any) -> Any:
+    """A JSON value equal to ``value``, or a mark that there is none (functions)."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        items = [plain(v) for v in value]
+        return NOT_PLAIN if any(i is NOT_PLAIN for i in items) else items
+    return value if value is None or isinstance(value, str | int | float | bool) else NOT_PLAIN

@@ -13,11 +13,23 @@ from typing import TYPE_CHECKING, Any
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
 from dpscp._printed import asked, at_least, observed, odds
 from dpscp.calibration import Rule, calibration_rule
-from dpscp.guarantees import CERTIFIED, RELEASE_CONFIDENCE, NoisySize, Stability, release_level, release_offset
+from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
+from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
+from dpscp.guarantees.registry import AUTO
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu
-from dpscp.quantile import minimax_offset, rank_sensitivity, size_tail, sized_offset, union_noise_buffer
+from dpscp.quantile import (
+    NoisySize,
+    minimax_offset,
+    rank_sensitivity,
+    release_level,
+    release_offset,
+    size_tail,
+    sized_offset,
+    union_noise_buffer,
+)
 from dpscp.quantile.search import round_level
-from dpscp.strategy import Request, _automatic_guarantee, choose_strategy
+from dpscp.strategy import Request, choose_strategy, chosen_guarantee
+from dpscp.tasks import Classification, Regression, Task
 from dpscp.training.mechanism import shift_bound
 from dpscp.training.recipe import calibration_fraction as recipe_fraction
 from dpscp.training.recipe import train_share as recipe_share
@@ -27,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanRow", "plan"]
 
-PLANNED = ("universal", "stability", "split", "corrected", "finite", "asymptotic")
+PLANNED = tuple(GUARANTEES)
 # Searched for "what epsilon" and "what n": outside these a promise is either free or out of reach.
 _EPSILONS = tuple(0.01 * 1.1**k for k in range(80))
 _SIZES = tuple(round(20 * 1.25**k) for k in range(90))
@@ -182,7 +194,7 @@ class Plan:
         return odds(confidence if confidence is not None else RELEASE_CONFIDENCE)
 
     def _advice(self) -> str:
-        row = self.row(self.automatic or "universal")
+        row = self.row(self.automatic or PLANNED[0])
         if self.solved_for or row.useful:
             return ""
         return f"It is kept by full sets only; {_what_helps(row, self._public)}" if self._public else ""
@@ -208,11 +220,18 @@ class _Public:
         changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
         return replace(self, **changed)
 
+    def task_value(self) -> Task:
+        """What is predicted, with the estimators' first score."""
+        if self.classes is not None:
+            return Classification(self.classes)
+        assert self.y_bounds is not None
+        return Regression(self.y_bounds)
+
     def request(self, guarantee: str) -> Request:
         assert self.n is not None
         assert self.epsilon is not None
         return Request(
-            task=self.task,
+            task=self.task_value(),
             estimator=None,
             budget=Budget(self.epsilon, self.delta),
             alphas=(self.alpha,),
@@ -225,11 +244,8 @@ class _Public:
             n_found=False,
             n_features=self.n_features,
             accountant="pld",
-            grouped=False,
-            classes=self.classes,
-            y_bounds=self.y_bounds,
             # for the choice of 'auto'; other guarantees are shown for comparison, without it
-            release_confidence=self.release_confidence if guarantee == "auto" else None,
+            release_confidence=self.release_confidence if guarantee == AUTO else None,
         )
 
 
@@ -309,7 +325,7 @@ def plan(
         alpha=alpha,
         task=public.task,
         n_features=public.n_features,
-        automatic=None if solved_for else _automatic_guarantee(public.request("auto")),
+        automatic=None if solved_for else chosen_guarantee(public.request(AUTO)).name,
         rows=rows,
         goal=overshoot,
         solved_for=solved_for,
@@ -323,9 +339,10 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
     n, epsilon, delta = public.n, public.epsilon, public.delta
     assert n is not None
     assert epsilon is not None
+    chosen = guarantee_of(guarantee)
     mu, share, best, fraction = gdp_mu(epsilon, delta), None, None, None
     stability = None
-    if guarantee == "split":
+    if chosen.held_out:
         given = public.calibration_fraction
         fraction = recipe_fraction(n, epsilon, delta) if given == "auto" else check_probability("fraction", given)
         train_epsilon, mu_left, spent = epsilon, mu, Ledger()
@@ -336,9 +353,9 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         mu_train = gdp_mu(train_epsilon, delta)
         mu_left = math.sqrt(mu**2 - mu_train**2)
         spent = Ledger().add("training", gaussian_event(1 / mu_train))
-        if guarantee == "stability":
-            stability = _stability(public)
-    promised = public.release_confidence if guarantee == "split" else None
+        if chosen.needs_stability:
+            stability = _stability(public, chosen)
+    promised = public.release_confidence if chosen.held_out else None
     rule = calibration_rule(
         guarantee,
         (public.alpha,),
@@ -351,7 +368,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
     smallest = None if bare else _smallest_useful(guarantee, public)
     return PlanRow(
         guarantee=guarantee,
-        certified=guarantee in CERTIFIED,
+        certified=chosen.certified,
         train_share=share,
         best_train_share=best,
         train_epsilon=train_epsilon,
@@ -376,16 +393,16 @@ def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[
     if rule.sized:
         size_noise = _MARGIN / (mu_left * math.sqrt(rule.size_share))
         offset += sized_offset(level, rule.n_nominal, size_noise, noise, steps)
-        if rule.guarantee == "split":
+        if rule.guarantee.held_out:
             size, search = NoisySize(rule.n_nominal, size_noise), {"alpha": level, "count_noise": noise, "steps": steps}
             if rule.release_confidence is not None:
                 alone = release_offset(rule.release_confidence, size, level=1 - public.alpha, **search)
                 offset, covered = max(offset, alone), 1 - public.alpha
             elif not bare:
                 covered = release_level(RELEASE_CONFIDENCE, size, offset=offset, **search)
-    elif rule.correction == "minimax":
+    elif rule.guarantee.correction == "minimax":
         offset += minimax_offset(level, rule.n_nominal, noise, steps)
-    elif rule.correction == "union":
+    elif rule.guarantee.correction == "union":
         offset += union_noise_buffer(noise, steps, min(0.5, 1 / rule.n_nominal))
     n_scores = rule.n_nominal
     low, high = public.y_bounds or (0.0, 1.0)
@@ -400,10 +417,10 @@ def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[
     }
 
 
-def _stability(public: _Public) -> Stability | None:
+def _stability(public: _Public, guarantee: Guarantee) -> Stability | None:
     """The bound of the recipe's stable training; its mechanism is linear and full batch, so this is quick."""
     assert public.n is not None
-    mechanism = choose_strategy(public.request("stability")).mechanism
+    mechanism = choose_strategy(public.request(guarantee.name)).mechanism
     assert mechanism is not None
     return shift_bound(mechanism, public.n_features, public.n, public.classes)
 

@@ -13,41 +13,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_positive, check_probability
-from dpscp.guarantees import check_release_confidence
+from dpscp.guarantees.base import Guarantee
+from dpscp.guarantees.certificate import check_release_confidence
+from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
+from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
-from dpscp.training import (
-    DenseModel,
-    Mechanism,
-    Model,
-    NormClip,
-    Preprocessed,
-    PreprocessedModel,
-    PublicBounds,
-    Trained,
-    corrected_outputs,
-)
+from dpscp.tasks import Task
+from dpscp.training import Mechanism, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.mechanism import Needs, configured, paid_event, rehearsal
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
-from dpscp.training.scaling import ScaledTarget, ScaledTargetModel
+from dpscp.training.scaling import ScaledTarget
 
-__all__ = ["Request", "Strategy", "choose_strategy", "corrected_model_outputs", "load_model", "require_loadable"]
-
-GUARANTEES = ("auto", "universal", "stability", "split", "corrected", "finite", "asymptotic")
-_CROSSING = 11.0
-_NO_CORRECTION = "no self-influence form is known for this model: this is Result A alone"
-_CORRECTED = "the influence of a record on its own score is put back to first order; what remains is of second order"
+__all__ = ["Request", "Strategy", "choose_strategy", "chosen_guarantee"]
 
 
 @dataclass(frozen=True)
 class Request:
     """The public side of one fit."""
 
-    task: str
+    task: Task
     estimator: Any
     budget: Budget
     alphas: tuple[float, ...]
-    guarantee: str
+    guarantee: str | Guarantee
     train_share: float | str
     calibration_fraction: float | str
     feature_bound: float | None
@@ -56,15 +46,12 @@ class Request:
     n_found: bool
     n_features: int
     accountant: str | Accountant
-    grouped: bool
-    classes: tuple[Any, ...] | None = None
-    classes_found: bool = False
-    y_bounds: tuple[float, float] | None = None
-    quantile_pair: bool = False
+    group_values: tuple[Any, ...] | None = None
     release_confidence: float | None = None
 
     def __post_init__(self) -> None:
-        check_choice("guarantee", self.guarantee, GUARANTEES)
+        if not isinstance(self.guarantee, Guarantee):
+            check_choice("guarantee", self.guarantee, (AUTO, *GUARANTEES))
         if self.release_confidence is not None:
             check_release_confidence(self.release_confidence, self.guarantee)
         release_accountant(self.accountant)
@@ -80,14 +67,12 @@ class Request:
     def public_facts(self) -> dict[str, Any]:
         """What this fit declares public, as plain JSON values."""
         facts: dict[str, Any] = {"n_records": self.n_records, "n_features": self.n_features}
-        taken = [name for name, found in (("n_records", self.n_found), ("classes", self.classes_found)) if found]
+        found_classes = self.task.classes_found
+        taken = [name for name, found in (("n_records", self.n_found), ("classes", found_classes)) if found]
         if taken:
             facts["taken_from_data"] = taken
-        if self.classes is not None:
-            facts["classes"] = list(self.classes)
-        for name in ("feature_bound", "y_bounds"):
-            if getattr(self, name) is not None:
-                facts[name] = getattr(self, name)
+        declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
+        facts |= {name: value for name, value in declared.items() if value is not None}
         if self.feature_bounds is not None:
             facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
         return facts
@@ -97,7 +82,7 @@ class Request:
 class Strategy:
     """The decision: which guarantee, which mechanism (its noise set), which part is held out, and why."""
 
-    guarantee: str
+    guarantee: Guarantee
     n_training: int
     mechanism: Mechanism | None = None
     model: PrivateModel | None = None
@@ -105,9 +90,17 @@ class Strategy:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def held_out(self) -> bool:
-        """Whether calibration sees records that training did not."""
-        return self.guarantee == "split"
+    def part(self) -> float:
+        """The share of the records whose scores are searched."""
+        return 1.0 if self.calibration_fraction is None else self.calibration_fraction
+
+    @property
+    def spent(self) -> Ledger:
+        """What training costs, known before it runs."""
+        if self.model is not None:
+            return Ledger().then(self.model.ledger)
+        assert self.mechanism is not None
+        return Ledger().add("training", paid_event(self.mechanism))
 
     def train(self, rows: NDArray[Any], targets: NDArray[Any], random_state: int | None) -> Trained:
         """Run the mechanism; a model that was trained elsewhere is taken as it is."""
@@ -127,25 +120,34 @@ class Strategy:
 def choose_strategy(request: Request) -> Strategy:
     """The strategy of a fit, from public numbers only.
 
-    ``guarantee="auto"`` takes the certified guarantee with the smaller predicted sets, see ``_automatic_guarantee``. A
+    ``guarantee="auto"`` takes the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``. A
     fixed guarantee is never swapped for another one.
     """
     if isinstance(request.estimator, PrivateModel):
         return _for_private_model(request)
-    guarantee = _automatic_guarantee(request) if request.guarantee == "auto" else request.guarantee
     epsilon, delta, n = request.budget.epsilon, request.budget.delta, request.n_records
-    if guarantee == "split":
+    guarantee = chosen_guarantee(request)
+    if guarantee.held_out:
         given = request.calibration_fraction
         fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
         mechanism, facts = _mechanism(request, guarantee, None, fraction)
-        facts = {"guarantee": guarantee, "calibration_fraction": fraction, **facts}
+        facts = {"guarantee": guarantee.name, "calibration_fraction": fraction, **facts}
         return Strategy(guarantee, max(1, round((1 - fraction) * n)), mechanism, None, fraction, facts)
     share = _best_train_share(request, guarantee) if request.train_share == "auto" else float(request.train_share)
     mechanism, facts = _mechanism(request, guarantee, share, None)
-    return Strategy(guarantee, n, mechanism, facts={"guarantee": guarantee, **facts, "train_share": share})
+    return Strategy(guarantee, n, mechanism, facts={"guarantee": guarantee.name, **facts, "train_share": share})
 
 
-def _best_train_share(request: Request, guarantee: str) -> float:
+def chosen_guarantee(request: Request) -> Guarantee:
+    """The guarantee that was asked for; of ``"auto"``, the one that public numbers choose."""
+    if request.guarantee != AUTO:
+        return guarantee_of(request.guarantee)
+    if request.release_confidence is not None:
+        return SPLIT  # the only one that can say what a single release covers
+    return automatic(request.n_records, gdp_mu(request.budget.epsilon, request.budget.delta))
+
+
+def _best_train_share(request: Request, guarantee: Guarantee) -> float:
     """The share p of epsilon whose (p * epsilon, delta) is the recipe's share of the squared Gaussian-DP budget."""
     epsilon, delta = request.budget.epsilon, request.budget.delta
     mu = math.sqrt(train_share(guarantee, epsilon, delta)) * gdp_mu(epsilon, delta)
@@ -154,19 +156,21 @@ def _best_train_share(request: Request, guarantee: str) -> float:
 
 def _for_private_model(request: Request) -> Strategy:
     """A model from elsewhere: ``split`` says that it never saw these records, anything else that it did."""
-    guarantee = "universal" if request.guarantee == "auto" else request.guarantee
+    guarantee = UNIVERSAL if request.guarantee == AUTO else guarantee_of(request.guarantee)
     if request.release_confidence is not None:
         check_release_confidence(request.release_confidence, guarantee)
-    if guarantee == "stability":
-        raise ValueError("guarantee='stability' needs a mechanism with a stability bound; a PrivateModel carries none")
+    if guarantee.needs_stability:
+        raise ValueError(
+            f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel carries none"
+        )
     model = request.estimator
     if model.model.n_features != request.n_features:
         raise ValueError(f"X must have the model's {model.model.n_features} features, got {request.n_features}")
-    return Strategy(guarantee, request.n_records, model=model, facts={"guarantee": guarantee})
+    return Strategy(guarantee, request.n_records, model=model, facts={"guarantee": guarantee.name})
 
 
 def _mechanism(
-    request: Request, guarantee: str, share: float | None, fraction: float | None
+    request: Request, guarantee: Guarantee, share: float | None, fraction: float | None
 ) -> tuple[Mechanism, dict[str, Any]]:
     """The training mechanism with its noise set, and the public numbers behind it."""
     mechanism: Mechanism
@@ -174,13 +178,12 @@ def _mechanism(
     if request.estimator is None:
         plan = _recipe(request, guarantee, share, fraction)
         mechanism, facts = plan.mechanism, plan.public_facts()
-        if guarantee == "stability" and request.y_bounds is not None:
-            mechanism = ScaledTarget(mechanism, request.y_bounds)
+        if guarantee.needs_stability and request.task.y_bounds is not None:
+            mechanism = ScaledTarget(mechanism, request.task.y_bounds)
     else:
         mechanism = _own_mechanism(request)
     # labels travel as their index, so that a class without a record keeps its place
-    labels = None if request.classes is None else tuple(range(len(request.classes)))
-    mechanism = configured(mechanism, Needs(labels, trajectory=guarantee == "corrected"))
+    mechanism = configured(mechanism, Needs(_indices(request.task), trajectory=guarantee.needs_trajectory))
     _rehearse(request, mechanism)
     if mechanism.event is None:
         epsilon = request.budget.epsilon * (1.0 if share is None else share)
@@ -195,10 +198,11 @@ def _rehearse(request: Request, mechanism: Mechanism) -> None:
     seen = rehearsal(mechanism, (request.n_features,))
     if seen is None:
         return
-    if seen.task != request.task:
-        raise ValueError(f"estimator must train a {request.task} model, this one trains a {seen.task} model")
-    if request.task == "regression" and seen.n_outputs != (2 if request.quantile_pair else 1):
-        needs = "a pair of quantiles" if request.quantile_pair else "one output"
+    task = request.task
+    if seen.task != task.name:
+        raise ValueError(f"estimator must train a {task.name} model, this one trains a {seen.task} model")
+    if task.classes is None and seen.n_outputs != (2 if task.quantile_pair else 1):
+        needs = "a pair of quantiles" if task.quantile_pair else "one output"
         raise ValueError(f"this conformity_score needs a model with {needs}, this one has {seen.n_outputs}")
 
 
@@ -208,7 +212,7 @@ def _own_mechanism(request: Request) -> Mechanism:
     if any(base.__module__.startswith("torch.") for base in type(mechanism).__mro__):
         from dpscp.training.opacus import OpacusTraining
 
-        loss = "cross_entropy" if request.task == "classification" else "squared"
+        loss = "squared" if request.task.classes is None else "cross_entropy"
         mechanism = OpacusTraining(mechanism, loss=loss)
     if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
         raise TypeError(
@@ -222,83 +226,32 @@ def _own_mechanism(request: Request) -> Mechanism:
     return mechanism
 
 
-def _recipe(request: Request, guarantee: str, share: float | None, fraction: float | None) -> Recipe:
+def _indices(task: Task) -> tuple[int, ...] | None:
+    """The labels as training sees them."""
+    return None if task.classes is None else tuple(range(len(task.classes)))
+
+
+def _recipe(request: Request, guarantee: Guarantee, share: float | None, fraction: float | None) -> Recipe:
     """The library's own model for this fit; labels travel as their index."""
     features = "unit"
     if request.feature_bounds is not None:
         features = "bounded"
     elif request.feature_bound is not None:
         features = "clipped"
-    quantiles = (request.alphas[0] / 2, 1 - request.alphas[0] / 2) if request.quantile_pair else None
+    quantiles = (request.alphas[0] / 2, 1 - request.alphas[0] / 2) if request.task.quantile_pair else None
     return recipe(
-        request.task,
+        request.task.name,
         n_records=request.n_records,
         n_features=request.n_features,
-        classes=None if request.classes is None else tuple(range(len(request.classes))),
+        classes=_indices(request.task),
         epsilon=request.budget.epsilon,
         delta=request.budget.delta,
         guarantee=guarantee,
         features=features,
         feature_bound=request.feature_bound,
         feature_bounds=request.feature_bounds,
-        y_bounds=request.y_bounds,
+        y_bounds=request.task.y_bounds,
         quantiles=quantiles,
         train_epsilon=None if share is None else share * request.budget.epsilon,
         held_out_fraction=fraction,
     )
-
-
-def _automatic_guarantee(request: Request) -> str:
-    """Universal (all records, wider level) where mu * sqrt(n) is small, else split (whole budget for each part).
-
-    What the universal certificate loses grows with mu alone; what holding records out loses falls with n. On synthetic
-    data, Adult and Bank Marketing at n = 1,000 to 15,000 and epsilon = 0.1 to 2 the two cross near mu * sqrt(n) = 11
-    (docs/recipe.md). The stability certificate gave larger sets everywhere and is never chosen.
-    """
-    if request.release_confidence is not None:
-        return "split"  # the only one that can say what a single release covers
-    mu = gdp_mu(request.budget.epsilon, request.budget.delta)
-    return "universal" if mu * math.sqrt(request.n_records) <= _CROSSING else "split"
-
-
-def corrected_model_outputs(
-    trained: Trained, rows: NDArray[Any], targets: NDArray[Any]
-) -> tuple[NDArray[Any] | None, str]:
-    """Outputs with each record's own influence taken out, or None where no form is known; and what to tell about it.
-
-    Theory: Result D
-    """
-    model, y, unscale = trained.model, targets, None
-    if isinstance(model, ScaledTargetModel):
-        scaler = model
-        low, high = scaler.y_bounds
-        y, unscale, model = (y - (low + high) / 2) * (2 / (high - low)), scaler.rescaled, scaler.inner
-    labels = y if model.classes is None else np.asarray(model.classes)[y]
-    try:
-        outputs = corrected_outputs(model, trained.trajectory, rows, labels)
-    except (TypeError, ValueError):  # hidden layers, Adam, or no trajectory
-        return None, _NO_CORRECTION
-    return (outputs if unscale is None else unscale(outputs)), _CORRECTED
-
-
-def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Model:
-    """Rebuild a saved model; only the classes named here can be built."""
-    return _LOADABLE[check_choice("model", config["model"], _LOADABLE)].from_parts(config, arrays)
-
-
-_LOADABLE: Mapping[str, type[Model]] = {
-    "dense": DenseModel,
-    "preprocessed": PreprocessedModel,
-    "scaled_target": ScaledTargetModel,
-}
-
-
-def require_loadable(config: Mapping[str, Any]) -> None:
-    """Refuse to save what ``load_model`` could not rebuild: a file that nobody can open is worse than none."""
-    if config.get("model") not in _LOADABLE:
-        raise TypeError(
-            f"a model of kind {config.get('model')!r} cannot be saved: its code is not data; keep its state dict, "
-            "ledger_.to_json() and the thresholds yourself"
-        )
-    if "inner" in config:
-        require_loadable(config["inner"])

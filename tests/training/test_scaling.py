@@ -7,6 +7,7 @@ import pytest
 
 from dpscp.training import DPSGD, Preprocessed, SufficientStatistics, UnitNorm
 from dpscp.training.scaling import ScaledTarget, ScaledTargetModel
+from dpscp.training.targets import unit_targets
 
 BOUNDS = (10.0, 30.0)
 INNER = DPSGD(loss="huber", steps=10, learning_rate=0.5, feature_bound=1.0, dtype="float64", noise_multiplier=5.0)
@@ -19,7 +20,7 @@ def records(n=300):
 
 
 def test_training_sees_targets_between_minus_one_and_one():
-    scaled = ScaledTarget(INNER, BOUNDS).scaled([10, 20, 30, 15, -1e300, 1e300])
+    scaled = unit_targets([10, 20, 30, 15, -1e300, 1e300], BOUNDS)
     np.testing.assert_allclose(scaled, [-1, 0, 1, -0.5, -1, 1])
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpscp.training.draws import batch_limits, ever_sampled, weighted_draws
-from dpscp.training.stability import (
+from dpscp.guarantees.poisson_tails import batch_limits, ever_sampled, weighted_draws
+from dpscp.guarantees.stability import (
     Stability,
     expected_gap_dpsgd_fixed_normaliser,
     expected_gap_dpsgd_projection,

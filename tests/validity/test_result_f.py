@@ -13,7 +13,7 @@ from scipy import special
 
 from dpscp import Ledger, calibrate, private_quantile
 from dpscp.audit.watching import watched_search
-from dpscp.calibration import calibration_rule, find_thresholds
+from dpscp.calibration import calibration_rule, find_thresholds, plan_searches
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.quantile import released_size, search
@@ -181,9 +181,8 @@ class TestCalibrate:
         found = []
         for _ in range(25):
             groups = [rng.uniform(size=300) for _ in range(4)]
-            t = find_thresholds(
-                groups, rule, spent=Ledger(), budget=Budget(1.0, 1e-5), score_range=(0, 1), held_out=True
-            )
+            searches = plan_searches(rule, spent=Ledger(), budget=Budget(1.0, 1e-5))
+            t = find_thresholds(groups, searches, spent=Ledger(), score_range=(0, 1))
             found.extend(t.values[:, 0])
         found = np.array(found)
         assert np.isfinite(found).mean() >= 0.95
@@ -198,9 +197,8 @@ class TestCalibrate:
         fits = [
             find_thresholds(
                 [rng.uniform(size=300) for _ in range(4)],
-                rule,
+                plan_searches(rule, spent=spent, budget=Budget(1.0, 1e-5)),
                 spent=spent,
-                budget=Budget(1.0, 1e-5),
                 score_range=(0, 1),
             ).values
             for _ in range(15)
@@ -221,9 +219,8 @@ class TestCalibrate:
         for _ in range(trials):
             scores = rng.uniform(size=n)
             parts = [scores] if groups is None else [scores[:300], scores[300:]]
-            t = find_thresholds(
-                parts, rule, spent=spent, budget=Budget(2.0, 1e-5), score_range=(0, 1), held_out=kind == "split"
-            )
+            searches = plan_searches(rule, spent=spent, budget=Budget(2.0, 1e-5))
+            t = find_thresholds(parts, searches, spent=spent, score_range=(0, 1))
             covered.extend(np.minimum(t.values[:, 0], 1))
         level = 1 - rule.inner[0]  # what the scores themselves are covered at
         assert np.mean(covered) >= level - 4 * np.std(covered) / len(covered) ** 0.5
@@ -251,7 +248,9 @@ def test_one_impossible_level_leaves_the_others():
     scores = np.random.default_rng(0).uniform(size=5000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        t = find_thresholds([scores], rule, spent=spent, budget=Budget(40.0, 1e-5), score_range=(0, 1))
+        t = find_thresholds(
+            [scores], plan_searches(rule, spent=spent, budget=Budget(40.0, 1e-5)), spent=spent, score_range=(0, 1)
+        )
     assert np.isinf(t.values[0, 0])
     assert np.isfinite(t.values[0, 1])
     assert t.certificates[0].is_vacuous

@@ -18,6 +18,7 @@ from dpscp.audit.modules import ModuleGame
 from dpscp.audit.watching import SearchView, StepView, replaced, watched_search, watched_size, watched_steps
 from dpscp.conformal import PrivateConformalClassifier
 from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees import guarantee_of
 from dpscp.privacy import calibrate as _calibrate
 from dpscp.privacy import epsilon_of
 from dpscp.privacy import ledger as _ledger
@@ -301,8 +302,10 @@ class PipelineGame:
 
     def __post_init__(self) -> None:
         check_choice("knowledge", self.knowledge, KNOWLEDGE)
-        if self.knowledge == "white-box" and self.guarantee == "split":
-            raise ValueError("the white-box pipeline game is for guarantees that use all records twice, not 'split'")
+        if self.knowledge == "white-box" and guarantee_of(self.guarantee).held_out:
+            raise ValueError(
+                f"the white-box pipeline game is for guarantees that use all records twice, not {self.guarantee!r}"
+            )
 
     @property
     def name(self) -> str:

@@ -23,7 +23,9 @@ from dpscp.cli.evaluation import (
 )
 from dpscp.cli.tables import CommandError, check_output, public_names, read_table, write_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
-from dpscp.guarantees import ON_AVERAGE
+from dpscp.guarantees import GUARANTEES
+from dpscp.guarantees.certificate import ON_AVERAGE
+from dpscp.guarantees.registry import AUTO
 from dpscp.planning import plan
 from dpscp.report.page import write_atomically, write_report
 from dpscp.schema import Schema, read_schema, template
@@ -389,7 +391,7 @@ def build_parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--guarantee",
         default="auto",
-        choices=("auto", "universal", "stability", "split", "corrected", "finite", "asymptotic"),
+        choices=(AUTO, *GUARANTEES),
         help="how coverage is guaranteed (default auto)",
     )
     made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)

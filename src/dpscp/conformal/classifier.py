@@ -6,26 +6,23 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
 
 from dpscp.budget import BudgetStore
-from dpscp.conformal.base import PrivateConformal, plain
+from dpscp.conformal._sklearn import ClassifierMixin
+from dpscp.conformal.base import PrivateConformal
 from dpscp.exceptions import GuaranteeWarning
+from dpscp.persistence import plain
 from dpscp.privacy import Accountant
 from dpscp.records import checked_labels, checked_rows, class_list
-from dpscp.scores import OWN_SCORE, LabelScore, label_score
-from dpscp.scores.labels import OwnLabelScore
+from dpscp.scores import LabelScore, label_score
 from dpscp.sets import label_set
-from dpscp.strategy import Request, Strategy, corrected_model_outputs
-from dpscp.training.mechanism import Model, Trained
+from dpscp.tasks import Classification
 from dpscp.training.private_model import PrivateModel
 
 __all__ = ["PrivateConformalClassifier"]
 
-ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
 
-
-class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ignore[misc]
+class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     """A differentially private classifier whose prediction sets hold the true label at a promised rate.
 
     One call to ``fit`` trains a model under differential privacy on the rows, scores the same rows (or, with
@@ -80,8 +77,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
 
-    _task = "classification"
-    _task_assumptions = (ALL_LABELS,)
+    classes_: NDArray[Any]
     _label_groups_hint = " or 'label'"
 
     def __init__(
@@ -131,13 +127,17 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
         with the name of its data set.
         """
-        score = self._score()
-        self._check_store(budget)
-        self._forget()
+        score = label_score(self.conformity_score)
+        self._start(budget, fit_params)
         rows = checked_rows(self, X, reset=True)
         public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
         found = found or self._model_found_classes()
-        request = self._request(rows, fit_params, classes=tuple(plain(c) for c in public), classes_found=found)
+        labels = tuple(plain(c) for c in public)
+        elsewhere = labels if isinstance(self.estimator, PrivateModel) else None
+        task = Classification(labels, score, model_labels=elsewhere, classes_found=found)
+        by_label = isinstance(self.groups, str) and self.groups == "label"
+        groups, group_values = (index, labels) if by_label else self._groups_of(X, len(rows))
+        request = self._request(task, rows, group_values)
         if found:
             warnings.warn(
                 "classes was not given: the labels found in y are declared public, and no coverage is certified, "
@@ -146,11 +146,12 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
                 GuaranteeWarning,
                 stacklevel=2,
             )
-        if isinstance(score, OwnLabelScore):
-            score.try_it(len(public))
-        self._fit(X, rows, index, request, budget)
+        self._release(request, rows, index, groups, budget)
         self.classes_ = public
         return self
+
+    def _task(self) -> Classification:
+        return Classification(tuple(plain(c) for c in self.classes_), label_score(self.conformity_score))
 
     def _declared_classes(self) -> Sequence[Any] | None:
         """The public labels: as given, or those of a model that was trained elsewhere."""
@@ -163,67 +164,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         if self.classes is not None or not isinstance(self.estimator, PrivateModel):
             return False
         return "classes" in self.estimator.ledger.public_facts.get("taken_from_data", ())
-
-    def _trusted_functions(self) -> tuple[str, ...]:
-        own = (OWN_SCORE,) if isinstance(self._score(), OwnLabelScore) else ()
-        return (*super()._trusted_functions(), *own)
-
-    def _groups(
-        self, X: Any, targets: NDArray[Any], request: Request
-    ) -> tuple[NDArray[np.int64], tuple[Any, ...] | None]:
-        if isinstance(self.groups, str) and self.groups == "label":
-            return targets, request.classes
-        return super()._groups(X, targets, request)
-
-    def _natural_score(self) -> bool:
-        return self._score().natural
-
-    def _check_outputs(self, model: Model, request: Request) -> None:
-        if model.task != "classification":
-            raise ValueError("estimator must train a classification model")
-        labels = request.classes or ()
-        if not isinstance(self.estimator, PrivateModel):
-            labels = tuple(range(len(labels)))  # training sees indices, see strategy
-        # another order or another number of columns would score one label with another one's probability
-        if tuple(model.classes or ()) != labels:
-            raise ValueError(
-                "the model must have one output for each of the declared classes, in their order; a model that was "
-                "trained elsewhere keeps its own list, a mechanism must take it from its field 'classes'"
-            )
-
-    def _score_range(self, model: Model) -> tuple[float, float]:
-        return self._score().range(len(model.classes or ()))
-
-    def _score(self) -> LabelScore:
-        return label_score(self.conformity_score)
-
-    def _label_scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
-        """Every label's score, at prediction."""
-        score = self._score()
-        if OWN_SCORE in self.ledger_.assumptions and not isinstance(score, OwnLabelScore):
-            raise ValueError(
-                "conformity_score must be the function that the thresholds were found with; set it after loading"
-            )
-        return score.of_labels(probabilities)
-
-    def _scores(
-        self, trained: Trained, rows: NDArray[Any], labels: NDArray[Any], strategy: Strategy
-    ) -> tuple[NDArray[Any], tuple[str, ...]]:
-        score, own = self._score(), (np.arange(len(rows)), labels)
-
-        def of_own_label(probabilities: NDArray[Any]) -> NDArray[Any]:
-            if isinstance(score, OwnLabelScore):
-                return np.asarray(score.of_labels(probabilities, thorough=True)[own])
-            return np.asarray(score.of_labels(probabilities)[own])
-
-        scores = of_own_label(np.asarray(trained.model.predict_proba(rows)))
-        if strategy.guarantee != "corrected":
-            return scores, ()
-        outputs, note = corrected_model_outputs(trained, rows, labels)
-        if outputs is None:
-            return scores, (note,)
-        shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        return np.maximum(scores, of_own_label(shifted / shifted.sum(axis=1, keepdims=True))), (note,)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Class probabilities of the private model, (n, n_classes)."""
@@ -239,7 +179,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):  # type: ig
         """Labels (n,) and prediction sets, bool (n, n_classes, n_levels)."""
         probabilities = self.predict_proba(X)
         labels = self.classes_[probabilities.argmax(axis=1)]
-        scores = self._label_scores(probabilities)
+        self._require_score_of_the_fit()
+        scores = self._task().score.of_labels(probabilities)
         if self.group_values_ is not None and self.groups == "label":
             return labels, np.asarray(scores[:, :, None] <= self.threshold_)
         thresholds = self._row_thresholds(X, len(scores))

@@ -5,22 +5,20 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import RegressorMixin
 
 from dpscp._checks import check_range
 from dpscp.budget import BudgetStore
+from dpscp.conformal._sklearn import RegressorMixin
 from dpscp.conformal.base import PrivateConformal
 from dpscp.privacy import Accountant
 from dpscp.records import checked_rows, checked_targets
-from dpscp.scores import OWN_SCORE, IntervalScore, Pair, interval_score
-from dpscp.scores.intervals import OwnIntervalScore
-from dpscp.strategy import Request, Strategy, corrected_model_outputs
-from dpscp.training.mechanism import Model, Trained
+from dpscp.scores import IntervalScore, interval_score
+from dpscp.tasks import Regression
 
 __all__ = ["PrivateConformalRegressor"]
 
 
-class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: ignore[misc]
+class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     """A differentially private regressor whose prediction intervals hold the true value at a promised rate.
 
     As ``PrivateConformalClassifier``, for real targets. ``y_bounds`` is the public range of the target and is required:
@@ -42,8 +40,6 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
 
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
-
-    _task = "regression"
 
     def __init__(
         self,
@@ -92,78 +88,31 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):  # type: igno
         reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
         with the name of its data set.
         """
-        score = self._score()
-        self._check_store(budget)
-        self._forget()
+        score = interval_score(self.conformity_score)
+        self._start(budget, fit_params)
         rows = checked_rows(self, X, reset=True)
         targets = checked_targets(y, len(rows))
         if self.y_bounds is None:
             raise ValueError(
                 "y_bounds=(low, high) is required: the public range of the target, never taken from the data"
             )
-        low, high = check_range("y_bounds", self.y_bounds)
-        request = self._request(rows, fit_params, y_bounds=(low, high), quantile_pair=score.outputs == 2)
-        if isinstance(score, OwnIntervalScore):
-            score.try_it((low, high))
-        return self._fit(X, rows, targets, request, budget)
+        task = Regression(check_range("y_bounds", self.y_bounds), score)
+        groups, group_values = self._groups_of(X, len(rows))
+        self._release(self._request(task, rows, group_values), rows, targets, groups, budget)
+        return self
 
-    def _score(self) -> IntervalScore:
-        return interval_score(self.conformity_score)
-
-    def _trusted_functions(self) -> tuple[str, ...]:
-        own = (OWN_SCORE,) if isinstance(self._score(), OwnIntervalScore) else ()
-        return (*super()._trusted_functions(), *own)
-
-    def _natural_score(self) -> bool:
-        return self._score().natural
-
-    def _training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        low, high = check_range("y_bounds", self.y_bounds)
-        return np.asarray(np.clip(targets, low, high))
-
-    def _check_outputs(self, model: Model, request: Request) -> None:  # noqa: ARG002 (the classifier needs it)
-        if model.task != "regression":
-            raise ValueError("estimator must train a regression model")
-
-    def _score_range(self, model: Model) -> tuple[float, float]:  # noqa: ARG002
-        return self._score().range(check_range("y_bounds", self.y_bounds))
-
-    def _pair(self, outputs: NDArray[Any]) -> Pair:
-        """What the model says, within the public range."""
-        if outputs.shape[1] != self._score().outputs:
-            raise ValueError(
-                f"conformity_score={self.conformity_score!r} needs a model with "
-                f"{'a pair of quantiles' if self._score().outputs == 2 else 'one output'}, this one has "
-                f"{outputs.shape[1]}"
-            )
-        return Pair.of(outputs, check_range("y_bounds", self.y_bounds))
-
-    def _of_targets(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
-        scores = self._score().of_targets(targets, self._pair(outputs))
-        # a record that makes the model overflow fits as badly as can be; refusing it would tell that it is there
-        return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
-
-    def _scores(
-        self, trained: Trained, rows: NDArray[Any], targets: NDArray[Any], strategy: Strategy
-    ) -> tuple[NDArray[Any], tuple[str, ...]]:
-        scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
-        if strategy.guarantee != "corrected":
-            return scores, ()
-        low, high = check_range("y_bounds", self.y_bounds)
-        outputs, note = corrected_model_outputs(trained, rows, np.clip(targets, low, high))
-        if outputs is None:
-            return scores, (note,)
-        return np.maximum(scores, self._of_targets(targets, outputs)), (note,)
+    def _task(self) -> Regression:
+        return Regression(check_range("y_bounds", self.y_bounds), interval_score(self.conformity_score))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The prediction for each row, within ``y_bounds``."""
         rows = self._rows(X)
-        return self._pair(np.asarray(self.model_.outputs(rows))).centre
+        return self._task().pair(np.asarray(self.model_.outputs(rows))).centre
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predictions (n,) and intervals (n, 2, n_levels); an infinite interval where no finite threshold was found."""
         rows = self._rows(X)
-        pair = self._pair(np.asarray(self.model_.outputs(rows)))
-        if OWN_SCORE in self.ledger_.assumptions and not isinstance(self._score(), OwnIntervalScore):
-            raise ValueError("conformity_score must be the one of the fit; set it again after loading")
-        return pair.centre, self._score().interval(pair, self._row_thresholds(X, len(rows)))
+        self._require_score_of_the_fit()
+        task = self._task()
+        pair = task.pair(np.asarray(self.model_.outputs(rows)))
+        return pair.centre, task.score.interval(pair, self._row_thresholds(X, len(rows)))

@@ -13,7 +13,8 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
-from dpscp.guarantees import _PROOF, ON_AVERAGE, term_text
+from dpscp.guarantees import guarantee_of
+from dpscp.guarantees.certificate import ON_AVERAGE, term_text
 from dpscp.report.contents import ATTACKS, GROUP_SIZES, TERMS, Evaluation, budget_tracks
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 
@@ -114,7 +115,9 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         if "rank_target" in certificate.terms:
             label = f"Where the search aims for {asked(certificate.target)}: inner level, buffer and noise of one count"
             picture = inline_svg(calibration_figure(certificate), f"calibration{place}", label)
-        certificates.append({"certificate": certificate, "proof": _PROOF[certificate.guarantee], "picture": picture})
+        certificates.append(
+            {"certificate": certificate, "proof": guarantee_of(certificate.guarantee).proof, "picture": picture}
+        )
     sizes = []
     if evaluation is not None:
         sizes = [

@@ -1,5 +1,6 @@
 """The training room: private training mechanisms, each with its event, its stability and its public facts."""
 
+from dpscp.guarantees.stability import Stability
 from dpscp.training.coupling import CoupledRun, coupled_run
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.influence import corrected_outputs, self_shift_bounds
@@ -17,7 +18,6 @@ from dpscp.training.preprocess import (
     UnitNorm,
 )
 from dpscp.training.private_model import FunctionModel, PrivateModel
-from dpscp.training.stability import Stability
 from dpscp.training.summary import SufficientStatistics
 
 __all__ = [

@@ -28,10 +28,11 @@ from dpscp._checks import (
     real_number,
 )
 from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees.poisson_tails import batch_limits
+from dpscp.guarantees.stability import Stability, stability_dpsgd_fixed_normaliser
 from dpscp.privacy import Accountant, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training._progress import progress
 from dpscp.training.descent import GRID, Descent, GridNoise, Records, UpdateRule, everyone, poisson_batches, run
-from dpscp.training.draws import batch_limits
 from dpscp.training.labels import check_classes, encode_labels, encode_targets, found_labels
 from dpscp.training.mechanism import Needs, Trained, Trajectory, paid_event, set_noise
 from dpscp.training.networks import (
@@ -44,7 +45,6 @@ from dpscp.training.networks import (
     check_rows,
     feature_rows,
 )
-from dpscp.training.stability import Stability, stability_dpsgd_fixed_normaliser
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 

@@ -16,10 +16,19 @@ from dpscp.training.labels import encode_targets
 from dpscp.training.mechanism import Model, Trajectory
 from dpscp.training.networks import ClippedGradient, DenseModel, squared_norms
 from dpscp.training.preprocess import PreprocessedModel
+from dpscp.training.scaling import ScaledTargetModel
+from dpscp.training.targets import unit_targets
 
-__all__ = ["corrected_outputs", "self_shift_bounds"]
+__all__ = ["NoInfluenceFormError", "corrected_outputs", "self_shift_bounds"]
 
 Array = NDArray[Any]
+
+
+class NoInfluenceFormError(TypeError, ValueError):
+    """No sound form of the correction is known for this model or this training.
+
+    Both kinds, because a model of the wrong kind and a missing trajectory have always raised the one and the other.
+    """
 
 
 def corrected_outputs(
@@ -39,11 +48,14 @@ def corrected_outputs(
     of more than `max_points` steps is read at that many evenly spaced iterates, each standing for its
     neighbours' weights.
 
-    Raises TypeError for a network with hidden layers (no sound form is known) and ValueError without a usable
+    Raises NoInfluenceFormError for a network with hidden layers (no sound form is known) and without a usable
     trajectory.
 
     Theory: Result D
     """
+    if isinstance(model, ScaledTargetModel):
+        inner = corrected_outputs(model.inner, trajectory, X, unit_targets(y, model.y_bounds), max_points=max_points)
+        return model.rescaled(inner)
     head, X = _head(model, X)
     rows, squared, summed, _ = _summed_errors(head, trajectory, X, y, max_points)
     z = head.network.forward(head.layers, rows) + squared[:, None] * summed
@@ -74,9 +86,11 @@ def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
         X = model.transform(X)
         model = model.inner
     if not isinstance(model, DenseModel):
-        raise TypeError(f"the self-influence correction is known for linear heads, not for {type(model).__name__}")
+        raise NoInfluenceFormError(
+            f"the self-influence correction is known for linear heads, not for {type(model).__name__}"
+        )
     if len(model.network.widths) > 2:
-        raise TypeError("the self-influence correction is known for linear heads; this model has hidden layers")
+        raise NoInfluenceFormError("the self-influence correction is known for linear heads; this has hidden layers")
     return model, X
 
 
@@ -85,9 +99,9 @@ def _summed_errors(
 ) -> tuple[Array, Array, Array, Array]:
     """Rows, squared norms, and per record the weighted sum of its errors and of their lengths, over n_records."""
     if trajectory is None:
-        raise ValueError("the correction needs the trajectory: train with keep_trajectory=True")
+        raise NoInfluenceFormError("the correction needs the trajectory: train with keep_trajectory=True")
     if trajectory.weights is None:
-        raise ValueError("the correction needs optimizer='sgd': adam's steps are not sums of gradients")
+        raise NoInfluenceFormError("the correction needs optimizer='sgd': adam's steps are not sums of gradients")
     points, weights = _points(trajectory.weights, check_count("max_points", max_points))
     rows = model.rows(X)
     target = encode_targets(y, model.loss.name, model.classes, str(rows.dtype))

@@ -9,17 +9,19 @@ solved behind private preprocessing), `Bounded` (a shift bound before training).
 have the abilities of what they wrap and forward the question.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from numpy.typing import ArrayLike, NDArray
+
+from dpscp._checks import check_choice
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
+    from dpscp.guarantees.stability import Stability
     from dpscp.privacy import Accountant
-    from dpscp.training.stability import Stability
 
 __all__ = [
     "Bounded",
@@ -34,8 +36,11 @@ __all__ = [
     "Trajectory",
     "Tunable",
     "configured",
+    "load_model",
     "paid_event",
     "rehearsal",
+    "require_loadable",
+    "saved_as",
     "set_noise",
     "shift_bound",
 ]
@@ -230,3 +235,34 @@ def paid_event(part: "HasEvent") -> "DpEvent":
             f"{type(part).__name__}: noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first"
         )
     return event
+
+
+_SAVED: dict[str, type[Model]] = {}
+AnyModel = TypeVar("AnyModel", bound=type[Any])
+
+
+def saved_as(kind: str) -> Callable[[AnyModel], AnyModel]:
+    """A class decorator: models of this class are written to files under this name, and built again from there."""
+
+    def remember(model: AnyModel) -> AnyModel:
+        if _SAVED.setdefault(kind, model) is not model:
+            raise ValueError(f"models are saved as {kind!r} already; choose another name")
+        return model
+
+    return remember
+
+
+def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Model:
+    """Rebuild a saved model; only classes that said ``saved_as`` can be built."""
+    return _SAVED[check_choice("model", config["model"], _SAVED)].from_parts(config, arrays)
+
+
+def require_loadable(config: Mapping[str, Any]) -> None:
+    """Refuse to save what ``load_model`` could not rebuild: a file that nobody can open is worse than none."""
+    if config.get("model") not in _SAVED:
+        raise TypeError(
+            f"a model of kind {config.get('model')!r} cannot be saved: its code is not data; keep its state dict, "
+            "ledger_.to_json() and the thresholds yourself"
+        )
+    if "inner" in config:
+        require_loadable(config["inner"])

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice
+from dpscp.training.mechanism import saved_as
 
 __all__ = ["ClippedGradient", "DenseModel", "Loss", "Network", "check_rows", "feature_rows"]
 
@@ -530,6 +531,7 @@ def _split(array: Array, lengths: Sequence[int]) -> list[Array]:
     return [array[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
+@saved_as("dense")
 @dataclass(frozen=True)
 class DenseModel:
     """A trained dense network or linear head: parameters and public constants only.

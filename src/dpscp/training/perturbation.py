@@ -16,6 +16,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_positive, check_range
+from dpscp.guarantees.stability import Stability, stability_objective_perturbation, stability_output_perturbation
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.labels import check_classes, encode_labels, found_labels
 from dpscp.training.mechanism import Needs, Trained, paid_event, set_noise
@@ -23,7 +24,6 @@ from dpscp.training.networks import DenseModel, Loss, Network, check_rows, featu
 from dpscp.training.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 from dpscp.training.release import gaussian_release, grid_slack, warn_large_delta
 from dpscp.training.risk import LinearRisk
-from dpscp.training.stability import Stability, stability_objective_perturbation, stability_output_perturbation
 from dpscp.training.targets import bounded_targets
 
 __all__ = ["ObjectivePerturbation", "OutputPerturbation"]

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
 from dpscp.exceptions import BudgetError
+from dpscp.guarantees.stability import Stability
 from dpscp.privacy import (
     Accountant,
     compose,
@@ -42,14 +43,15 @@ from dpscp.training.mechanism import (
     Trained,
     Tunable,
     configured,
+    load_model,
     paid_event,
     rehearsal,
+    saved_as,
     set_noise,
     shift_bound,
 )
-from dpscp.training.networks import DenseModel, check_rows
+from dpscp.training.networks import check_rows
 from dpscp.training.release import gaussian_release
-from dpscp.training.stability import Stability
 from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 from dpscp.training.whitening import WhiteningTransform
 
@@ -308,6 +310,7 @@ def _check_noise(noise_multiplier: float | None) -> None:
 # ---- steps in front of a mechanism
 
 
+@saved_as("preprocessed")
 @dataclass(frozen=True)
 class PreprocessedModel:
     """A model behind fitted transforms: parameters and released numbers only.
@@ -373,9 +376,7 @@ class PreprocessedModel:
             kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
             for i, step in enumerate(config["steps"])
         )
-        models: dict[str, type[Model]] = {"dense": DenseModel, "preprocessed": cls}
-        inner = models[check_choice("model", config["inner"]["model"], models)]
-        return cls(transforms, inner.from_parts(config["inner"], part("inner/")), int(config["n_features"]))
+        return cls(transforms, load_model(config["inner"], part("inner/")), int(config["n_features"]))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from dpscp.training.mechanism import (
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.release import gaussian_release
-from dpscp.training.targets import bounded_targets
+from dpscp.training.targets import unit_targets
 
 __all__ = ["PrivateTarget"]
 
@@ -104,7 +104,7 @@ class PrivateTarget:
 
     def moments(self, y: ArrayLike) -> NDArray[np.float64]:
         """The exact sums that `train` adds noise to; never released as they are."""
-        v = self._unit(y)
+        v = unit_targets(y, self.y_bounds)
         return np.array([v.sum(), (v**2 - 0.5).sum()])
 
     def train(
@@ -113,7 +113,7 @@ class PrivateTarget:
         """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
         event = paid_event(self)  # fails before any record is used while some noise is not set
         noise = set_noise(self.noise_multiplier) * SENSITIVITY
-        v = self._unit(y)
+        v = unit_targets(y, self.y_bounds)
         n = check_count("n_records", len(v) if n_records is None else n_records)
         seed = stream_seed(random_state, TARGET_SCALE)
         mean, square = gaussian_release(self.moments(y), noise, secure_generator(seed)) / n
@@ -126,10 +126,6 @@ class PrivateTarget:
         half, middle = (high - low) / 2, (low + high) / 2
         model = _rescaled(inner.model, scale * half, middle + mean * half)
         return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds})
-
-    def _unit(self, y: ArrayLike) -> NDArray[np.float64]:
-        low, high = self.y_bounds
-        return np.asarray((bounded_targets(y, self.y_bounds) - (low + high) / 2) * (2 / (high - low)))
 
 
 def _rescaled(model: Model, scale: float, shift: float) -> Model:

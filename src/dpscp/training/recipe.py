@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpscp._checks import check_choice, check_count, check_fraction, check_positive, check_probability
+from dpscp.guarantees.base import Guarantee
+from dpscp.guarantees.registry import guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.mechanism import Mechanism
@@ -35,7 +37,6 @@ __all__ = ["Recipe", "calibration_fraction", "recipe", "train_share"]
 
 TASKS = ("classification", "regression")
 FEATURES = ("unit", "clipped", "bounded", "standardized")
-FULL_DATA = ("universal", "corrected", "asymptotic", "finite", "stability")
 
 # Rows wider than this are treated as embeddings (a linear head behind whitening), narrower ones as tables. A
 # classifier on one-hot tables gains more from whitening than from hidden layers; a regression needs the
@@ -82,7 +83,7 @@ class Recipe:
         return "\n".join(f"{name} = {value}: {reason}" for name, (value, reason) in self.reasons.items())
 
 
-def train_share(guarantee: str, epsilon: float, delta: float) -> float:
+def train_share(guarantee: str | Guarantee, epsilon: float, delta: float) -> float:
     """The share of the squared Gaussian-DP budget (mu^2) for training on the full data.
 
     `universal` certifies a wider level the more training may learn about one record, so its share falls with
@@ -94,11 +95,8 @@ def train_share(guarantee: str, epsilon: float, delta: float) -> float:
 
     Theory: Results A, B and E
     """
-    check_choice("guarantee", guarantee, (*FULL_DATA, "split"))
     mu = gdp_mu(check_positive("epsilon", epsilon), check_probability("delta", delta))
-    if guarantee == "split":
-        return 1.0
-    return min(0.8, max(0.2, 0.3 / math.sqrt(mu))) if guarantee == "universal" else 0.8
+    return guarantee_of(guarantee).training_share(mu)
 
 
 def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
@@ -124,7 +122,7 @@ def recipe(
     classes: tuple[Any, ...] | None = None,
     epsilon: float,
     delta: float,
-    guarantee: str = "split",
+    guarantee: str | Guarantee = "split",
     features: str = "unit",
     feature_bound: float | None = None,
     feature_bounds: tuple[Any, Any] | None = None,
@@ -166,7 +164,7 @@ def recipe(
     Theory: sections 1.1 and 6; Results A to E
     """
     check_choice("task", task, TASKS)
-    check_choice("guarantee", guarantee, (*FULL_DATA, "split"))
+    chosen = guarantee_of(guarantee)
     check_choice("features", features, FEATURES)
     n, d = check_count("n_records", n_records), check_count("n_features", n_features)
     check_positive("epsilon", epsilon)
@@ -177,8 +175,8 @@ def recipe(
         raise ValueError("features='bounded' needs feature_bounds=(low, high), public bounds of every feature")
 
     fraction = None
-    share = train_share(guarantee, epsilon, delta)
-    if guarantee == "split":
+    share = train_share(chosen, epsilon, delta)
+    if chosen.held_out:
         fraction = calibration_fraction(n, epsilon, delta) if held_out_fraction is None else held_out_fraction
         n = max(1, round((1 - check_fraction("held_out_fraction", fraction)) * n))
     mu = math.sqrt(share) * gdp_mu(epsilon, delta)
@@ -197,17 +195,17 @@ def recipe(
             fraction,
             "held out; large enough that the noise of its search costs at most .02",
         )
-    if guarantee == "stability":
+    if chosen.needs_stability:
         mechanism = _stable(problem, bounds, why)
     elif d > WIDEST_TABLE[task] or (task == "classification" and n * mu < WEAK_SIGNAL):
-        mechanism = _embedding(problem, bounds, guarantee, why)
+        mechanism = _embedding(problem, bounds, chosen, why)
     else:
-        mechanism = _table(problem, bounds, guarantee, why)
+        mechanism = _table(problem, bounds, chosen, why)
     # under `stability` a private scale would depend on the records and void the shift bound
-    if task == "regression" and y_bounds is not None and guarantee != "stability":
+    if task == "regression" and y_bounds is not None and not chosen.needs_stability:
         mechanism = PrivateTarget(mechanism, y_bounds)
         why["target_share"] = (mechanism.share, "part of the training mu^2 that releases the target's mean and scale")
-    epsilon_of_training = float(epsilon) if guarantee == "split" else gdp_epsilon(delta, mu)
+    epsilon_of_training = float(epsilon) if chosen.held_out else gdp_epsilon(delta, mu)
     return Recipe(
         mechanism,
         epsilon_of_training if train_epsilon is None else float(train_epsilon),
@@ -286,7 +284,7 @@ class _Problem:
         return DPSGD(loss="huber", huber_delta=1.0, **constants)
 
 
-def _table(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tuple[object, str]]) -> Mechanism:
+def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
     """A small dense net (a linear head where the signal is too weak) on standardised features."""
     s = problem.signal
     if problem.task == "classification":
@@ -323,18 +321,18 @@ def _table(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tuple[
         clip_norm=1.0,
         # a row this long has an outlier in it; standardised features are already within +-5 each
         feature_bound=4 * math.sqrt(rows.width),
-        keep_trajectory=guarantee == "corrected" and not hidden,
+        keep_trajectory=guarantee.needs_trajectory and not hidden,
     )
     return _behind(rows.standardizing_steps(), engine, 0.1, why)
 
 
-def _embedding(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tuple[object, str]]) -> Mechanism:
+def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
     """A linear head on privately centred and whitened rows of norm one, by full-batch private gradient descent."""
     s = problem.signal
     whiten = rows.width <= WIDEST_WHITENING
     clip = 0.5
     noise = 0.9
-    if guarantee == "corrected":
+    if guarantee.needs_trajectory:
         # a record's own pull on its logits grows with clip_norm * sum(step sizes) / n; past this the
         # correction overshoots
         noise = min(noise, 0.15 / problem.mu)
@@ -361,7 +359,7 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: str, why: dict[str, tu
         momentum=momentum,
         clip_norm=clip,
         feature_bound=1.0,
-        keep_trajectory=guarantee == "corrected",
+        keep_trajectory=guarantee.needs_trajectory,
     )
     return _behind(rows.direction_steps(whiten=whiten), engine, 0.2, why)
 

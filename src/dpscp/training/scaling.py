@@ -8,17 +8,27 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._checks import check_choice, check_range
+from dpscp._checks import check_range
+from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant
-from dpscp.training.labels import real_targets
-from dpscp.training.mechanism import Mechanism, Model, Needs, Rehearsal, Trained, configured, rehearsal, shift_bound
-from dpscp.training.networks import DenseModel
-from dpscp.training.preprocess import PreprocessedModel
-from dpscp.training.stability import Stability
+from dpscp.training.mechanism import (
+    Mechanism,
+    Model,
+    Needs,
+    Rehearsal,
+    Trained,
+    configured,
+    load_model,
+    rehearsal,
+    saved_as,
+    shift_bound,
+)
+from dpscp.training.targets import unit_targets
 
 __all__ = ["ScaledTarget", "ScaledTargetModel"]
 
 
+@saved_as("scaled_target")
 @dataclass(frozen=True)
 class ScaledTargetModel:
     """A regression model whose outputs in [-1, 1] stand for targets in ``y_bounds``.
@@ -60,9 +70,7 @@ class ScaledTargetModel:
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild the model that ``config`` and ``arrays`` came from."""
-        models: dict[str, type[Model]] = {"dense": DenseModel, "preprocessed": PreprocessedModel}
-        inner = models[check_choice("model", config["inner"]["model"], models)]
-        return cls(inner.from_parts(config["inner"], arrays), check_range("y_bounds", config["y_bounds"]))
+        return cls(load_model(config["inner"], arrays), check_range("y_bounds", config["y_bounds"]))
 
 
 @dataclass(frozen=True)
@@ -111,11 +119,8 @@ class ScaledTarget:
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Train the inner mechanism on the rescaled targets."""
-        trained = self.mechanism.train(X, self.scaled(y), random_state=random_state, n_records=n_records)
+        trained = self.mechanism.train(
+            X, unit_targets(y, self.y_bounds), random_state=random_state, n_records=n_records
+        )
         stability = self._in_target_units(trained.stability)
         return replace(trained, model=ScaledTargetModel(trained.model, self.y_bounds), stability=stability)
-
-    def scaled(self, y: ArrayLike) -> NDArray[np.float64]:
-        """Targets clipped to the bounds, in [-1, 1]."""
-        low, high = self.y_bounds
-        return np.asarray((np.clip(real_targets(y, "float64"), low, high) - (low + high) / 2) * (2 / (high - low)))

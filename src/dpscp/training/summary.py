@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
 from dpscp._checks import check_count, check_positive, check_probability, check_range
+from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.mechanism import Trained, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.release import gaussian_release, grid_slack, warn_large_delta
-from dpscp.training.stability import Stability, stability_summary
 from dpscp.training.targets import bounded_targets
 
 __all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimiser"]

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp.training.labels import real_targets
 
-__all__ = ["bounded_targets"]
+__all__ = ["bounded_targets", "unit_targets"]
 
 
 def bounded_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.float64]:
@@ -14,3 +14,12 @@ def bounded_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.f
     Theory: section 1.1
     """
     return np.clip(real_targets(y, "float64"), *y_bounds)
+
+
+def unit_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.float64]:
+    """Targets clipped to the public bounds, on the scale where these are -1 and 1.
+
+    Theory: section 1.1
+    """
+    low, high = y_bounds
+    return np.asarray((bounded_targets(y, y_bounds) - (low + high) / 2) * (2 / (high - low)))

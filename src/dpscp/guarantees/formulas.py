@@ -1,80 +1,34 @@
-"""What is proven about coverage, as numbers: the paper's statements, Results A to G and I, and the certificate.
+"""What is proven about coverage, as numbers: the paper's statements and what follows from Results A to G.
 
 Every function takes public numbers only and can be called before any data is touched.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable
 
 from scipy import stats
 
 from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, real_number
-from dpscp._printed import asked, at_least, at_most, odds
+from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Tradeoff
 from dpscp.quantile import (
-    DrawnSize,
-    KnownSize,
-    NoisySize,
-    expected_maximum,
-    marginal_offset,
-    marginal_rank_target,
     minimax_offset,
-    release_level,
-    release_miss_bound,
-    release_offset,
-    sized_offset,
-    union_noise_buffer,
     worst_final_gap,
 )
 from dpscp.quantile.correction import expected_clipped_rank
-from dpscp.training.stability import (
-    Stability,
-    expected_gap_dpsgd_projection,
-    expected_gap_dpsgd_smooth,
-    stability_dpsgd_fixed_normaliser,
-    stability_dpsgd_projection,
-    stability_dpsgd_smooth,
-    stability_objective_perturbation,
-    stability_output_perturbation,
-    stability_summary,
-)
 
 __all__ = [
-    "Certificate",
-    "DrawnSize",
-    "KnownSize",
-    "NoisySize",
-    "Stability",
     "blackbox_floor",
     "coverage_lower_bound",
     "dpsgd_coverage",
-    "expected_gap_dpsgd_projection",
-    "expected_gap_dpsgd_smooth",
-    "expected_maximum",
     "marginal_miss_bound",
-    "marginal_offset",
-    "marginal_rank_target",
     "minimax_miss_bound",
-    "minimax_offset",
     "minimum_part_size",
     "overall_mu",
     "rank_buffer",
-    "release_level",
-    "release_miss_bound",
-    "release_offset",
     "search_mu",
-    "sized_offset",
     "smallest_useful_n",
-    "stability_dpsgd_fixed_normaliser",
-    "stability_dpsgd_projection",
-    "stability_dpsgd_smooth",
-    "stability_objective_perturbation",
-    "stability_output_perturbation",
-    "stability_summary",
-    "union_noise_buffer",
+    "smallest_where",
     "universal_alpha",
     "universal_floor",
     "value_buffer",
@@ -313,164 +267,3 @@ def dpsgd_coverage(
         "stability_term": 3 * delta_n,
         "sample_term": 1 / (n + 1),
     }
-
-
-# ---- the certificate
-
-_PROOF = {
-    "universal": "Result B: privacy of training bounds what reusing its records can do",
-    "stability": "Result C: one record moves every score by a bounded amount",
-    "split": "Result E: the threshold was found on records that training did not see",
-    "corrected": "Results A and D: asymptotic, each record's own influence is put back to first order",
-    "finite": "the paper's DP-SCP-F: rank buffer and union noise buffer",
-    "asymptotic": "the paper's DP-SCP-A: no buffer",
-}
-CERTIFIED = ("universal", "stability", "split")
-# What a proven level is an average of; said wherever one is shown to a person.
-ON_AVERAGE = "on average over data sets like this one, over the noise and over new records"
-_ONE_RELEASE = "a single release may cover somewhat less"
-# How sure the printed statement about one release is, where no other confidence was asked for.
-RELEASE_CONFIDENCE = 0.95
-# Below this a coverage level is no promise anybody can use.
-_USELESS_LEVEL = 0.5
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """The coverage promise of one release, in public numbers.
-
-    ``coverage`` is the level that is proven in finite samples; ``target`` the level that was asked for; ``terms`` the
-    numbers behind it, by name; ``assumptions`` what the proof needs. ``str()`` is a paragraph for a person.
-    """
-
-    guarantee: str
-    target: float
-    coverage: float
-    assumptions: tuple[str, ...]
-    terms: Mapping[str, Any]
-    advice: str = ""
-
-    def __post_init__(self) -> None:
-        if self.guarantee not in _PROOF:
-            raise ValueError(f"guarantee must be one of {', '.join(_PROOF)}, got {self.guarantee!r}")
-        object.__setattr__(self, "assumptions", tuple(self.assumptions))
-        object.__setattr__(self, "terms", MappingProxyType(dict(self.terms)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # a mapping proxy can be neither copied nor pickled, and fitted estimators are both
-        return Certificate.from_dict, (self.to_dict(),)
-
-    @property
-    def is_certified(self) -> bool:
-        """Whether the guarantee proves its target in finite samples."""
-        return self.guarantee in CERTIFIED and self.coverage >= self.target - 1e-12
-
-    @property
-    def is_vacuous(self) -> bool:
-        """Whether the promise is useless: a level nobody can use, or one that only full sets can keep."""
-        useless = min(_USELESS_LEVEL, self.target)  # whoever asks for less knows what for
-        return self.coverage < useless or not self.terms.get("finite_threshold_expected", True)
-
-    @property
-    def classes_declared(self) -> bool:
-        """False if the list of labels was taken from the records; True for declared ones and for regression."""
-        return bool(self.terms.get("classes_declared", True))
-
-    def with_found_classes(self) -> "Certificate":
-        """The same release if the list of labels was taken from the records: no coverage is proven then.
-
-        A label that no record has is in no set, and nothing in the proofs bounds how often such a label occurs.
-        """
-        kept = {name: value for name, value in self.terms.items() if not name.startswith("release_")}
-        return replace(self, coverage=0.0, terms={**kept, "classes_declared": False})
-
-    @property
-    def one_release(self) -> str:
-        """What is known of a single release, in words.
-
-        Theory: Result I
-        """
-        level, confidence = self.terms.get("release_level", 0.0), self.terms.get("release_confidence", 0.0)
-        if not level:
-            return _ONE_RELEASE
-        return f"{odds(confidence)} such releases cover at least {at_least(level)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "guarantee": self.guarantee,
-            "target": self.target,
-            "coverage": self.coverage,
-            "assumptions": list(self.assumptions),
-            "terms": dict(self.terms),
-            "advice": self.advice,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Certificate":
-        """The certificate that ``to_dict`` wrote."""
-        return cls(
-            str(data["guarantee"]),
-            float(data["target"]),
-            float(data["coverage"]),
-            tuple(map(str, data["assumptions"])),
-            dict(data["terms"]),
-            str(data["advice"]),
-        )
-
-    def __str__(self) -> str:
-        shown = {name: value for name, value in self.terms.items() if not isinstance(value, bool)}
-        numbers = "; ".join(f"{name.replace('_', ' ')} {term_text(name, value)}" for name, value in shown.items())
-        if not self.classes_declared:
-            head = (
-                "Not certified: the list of labels was taken from the records, and a label that none of them has is in "
-                f"no prediction set, so nothing is proven about the target {asked(self.target)}. Declare classes=[...] "
-                "with every label that can occur."
-            )
-        elif self.is_certified:
-            head = (
-                f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records, {ON_AVERAGE} "
-                f"({self.one_release}); proven for finite samples (target {asked(self.target)})."
-            )
-        else:
-            head = (
-                f"No finite-sample proof of the target {asked(self.target)}: coverage is expected near the target, and "
-                f"at least {at_least(self.coverage)}, {ON_AVERAGE}, is proven by the privacy of training alone."
-            )
-        if self.is_vacuous and self.classes_declared:
-            head += " VACUOUS: with these numbers the promise is kept only by sets too large to be of use."
-        parts = [
-            head,
-            f"Why: {_PROOF[self.guarantee]}.",
-            f"Assumes: {'; '.join(self.assumptions)}.",
-            f"Numbers: {numbers}.",
-        ]
-        if self.advice:
-            parts.append(self.advice)
-        return " ".join(parts)
-
-
-def check_release_confidence(confidence: object, guarantee: str) -> float:
-    """The probability with which one release must cover its level; refused where no bound on that is known.
-
-    Theory: Result I
-    """
-    value = check_probability("release_confidence", confidence)
-    if guarantee not in ("auto", "split"):
-        raise ValueError(
-            f"release_confidence={value:g} needs guarantee='split', got {guarantee!r}: for a threshold found on "
-            "training records no bound on what a single release covers is known, because their scores depend on each "
-            "other through the model; hold records out, or leave release_confidence at None"
-        )
-    return value
-
-
-def term_text(name: str, value: Any) -> str:
-    """A number of a certificate for a person: levels are rounded down, bounds on misses up."""
-    if name.endswith("_level"):
-        return at_least(value, 2)
-    if name.endswith("_confidence"):
-        return asked(value)
-    if name.endswith("_bound"):
-        return at_most(value, 2)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

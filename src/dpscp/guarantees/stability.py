@@ -34,7 +34,7 @@ from dpscp._checks import (
     check_probability,
     real_number,
 )
-from dpscp.training.draws import batch_limits, ever_sampled, weighted_draws
+from dpscp.guarantees.poisson_tails import batch_limits, ever_sampled, weighted_draws
 
 __all__ = [
     "Stability",

@@ -1,0 +1,17 @@
+"""The paper's DP-SCP-A: all records, no buffer.
+
+Paper: Algorithm 1 [alg: dp-scp]
+"""
+
+from dpscp.guarantees.base import Guarantee
+
+__all__ = ["ASYMPTOTIC"]
+
+ASYMPTOTIC = Guarantee(
+    name="asymptotic",
+    proof="the paper's DP-SCP-A: no buffer",
+    certified=False,
+    correction="none",
+    rank="ceil",
+    releases_size=False,
+)

@@ -1,0 +1,15 @@
+"""All records, each one's own influence on its score put back to first order: sharp, not proven in finite samples.
+
+Theory: Results D and F
+"""
+
+from dpscp.guarantees.base import Guarantee
+
+__all__ = ["CORRECTED"]
+
+CORRECTED = Guarantee(
+    name="corrected",
+    proof="Results A and D: asymptotic, each record's own influence is put back to first order",
+    certified=False,
+    needs_trajectory=True,
+)

@@ -1,0 +1,46 @@
+"""From the names of the public interface to guarantees; one line each."""
+
+import math
+
+from dpscp._checks import check_choice
+from dpscp.guarantees.asymptotic import ASYMPTOTIC
+from dpscp.guarantees.base import Guarantee
+from dpscp.guarantees.corrected import CORRECTED
+from dpscp.guarantees.finite import FINITE
+from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.stable import STABILITY
+from dpscp.guarantees.universal import UNIVERSAL
+
+__all__ = ["AUTO", "GUARANTEES", "automatic", "guarantee_of", "register"]
+
+AUTO = "auto"
+GUARANTEES: dict[str, Guarantee] = {g.name: g for g in (UNIVERSAL, STABILITY, SPLIT, CORRECTED, FINITE, ASYMPTOTIC)}
+# Where the universal certificate and the held-out part give sets of the same size: docs/recipe.md.
+_CROSSING = 11.0
+
+
+def guarantee_of(given: "str | Guarantee") -> Guarantee:
+    """The guarantee that a caller named; a value is taken as it is."""
+    if isinstance(given, Guarantee):
+        return given
+    return GUARANTEES[check_choice("guarantee", given, GUARANTEES)]
+
+
+def register(guarantee: Guarantee) -> Guarantee:
+    """Make a guarantee of one's own known by its name: certificates, plans and files find it there."""
+    if not isinstance(guarantee, Guarantee):
+        raise TypeError(f"guarantee must be a Guarantee, got {type(guarantee).__name__}")
+    if guarantee.name == AUTO or GUARANTEES.get(guarantee.name, guarantee) != guarantee:
+        raise ValueError(f"a guarantee named {guarantee.name!r} is there already; choose another name")
+    GUARANTEES[guarantee.name] = guarantee
+    return guarantee
+
+
+def automatic(n_records: int, mu: float) -> Guarantee:
+    """Universal (all records, wider level) where mu * sqrt(n) is small, else split (whole budget for each part).
+
+    What the universal certificate loses grows with mu alone; what holding records out loses falls with n. On synthetic
+    data, Adult and Bank Marketing at n = 1,000 to 15,000 and epsilon = 0.1 to 2 the two cross near mu * sqrt(n) = 11
+    (docs/recipe.md). The stability certificate gave larger sets everywhere and is never chosen.
+    """
+    return UNIVERSAL if mu * math.sqrt(n_records) <= _CROSSING else SPLIT

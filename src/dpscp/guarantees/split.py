@@ -1,0 +1,22 @@
+"""Records held out for the threshold: any model, no argument about training.
+
+Theory: Result E
+"""
+
+from dpscp.guarantees.base import Guarantee
+
+__all__ = ["SPLIT"]
+
+
+def _whole_budget(mu: float) -> float:  # noqa: ARG001
+    return 1.0
+
+
+SPLIT = Guarantee(
+    name="split",
+    proof="Result E: the threshold was found on records that training did not see",
+    certified=True,
+    held_out=True,
+    training_share=_whole_budget,
+    more_room="a larger alpha, a larger budget or a larger held-out part",
+)

@@ -1,0 +1,152 @@
+"""From a request to a release: the whole order of steps, to be read from top to bottom.
+
+A request is public numbers, records and randomness are arguments, and a release is what may be published. Nothing here
+knows scikit-learn: the estimators check what callers bring, call ``release`` and keep what it returns.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.budget import BudgetStore
+from dpscp.calibration import Rule, calibration_rule, find_thresholds, plan_searches
+from dpscp.exceptions import SeededWarning
+from dpscp.guarantees import Certificate, Stability
+from dpscp.guarantees.corrected import CORRECTED
+from dpscp.persistence import NOT_PLAIN, plain
+from dpscp.privacy import Ledger, secure_generator
+from dpscp.privacy.seeds import child_seeds
+from dpscp.records import untold_overflow
+from dpscp.strategy import Request, Strategy, choose_strategy
+from dpscp.training.mechanism import Model, Trained
+
+__all__ = ["Records", "Release", "planned_ledger", "release"]
+
+
+@dataclass(frozen=True)
+class Records:
+    """The private side of one fit, checked: rows, targets (labels as indices) and each record's group, if any.
+
+    It lives only while a release is made and is never stored.
+    """
+
+    rows: NDArray[np.float64]
+    targets: NDArray[Any]
+    groups: NDArray[np.int64] | None = None
+
+    def part(self, chosen: NDArray[np.bool_]) -> "Records":
+        """Some of the records."""
+        groups = None if self.groups is None else self.groups[chosen]
+        return Records(self.rows[chosen], self.targets[chosen], groups)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a fit publishes: model, thresholds (n_groups, n_levels), ledger, and a certificate for each level."""
+
+    model: Model
+    thresholds: NDArray[np.float64]
+    ledger: Ledger
+    certificates: tuple[Certificate, ...]
+
+
+def release(
+    request: Request,
+    records: Records,
+    *,
+    assumed: tuple[str, ...] = (),
+    random_state: int | None = None,
+    store: BudgetStore | None = None,
+    note: str = "",
+) -> Release:
+    """Train, score, find the thresholds, and write down what was spent and what is proven.
+
+    ``assumed`` is what privacy and coverage take on trust of functions of the caller. With ``store`` the cost is
+    reserved before a record is used and committed at the end.
+
+    Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
+    """
+    strategy = choose_strategy(request)
+    reservation = None if store is None else store.reserve(planned_ledger(request, strategy), note=note)
+    training_seed, split_seed, search_seed = child_seeds(random_state, 3)
+    # no message of a step may tell of a record; that the run is seeded was told by the caller, once
+    with untold_overflow(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeededWarning)
+        for_training, for_threshold = _parts(records, strategy, split_seed)
+        targets = request.task.training_targets(for_training.targets)
+        trained = strategy.train(for_training.rows, targets, training_seed)
+        request.task.check_model(trained.model)
+        spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
+        spent = strategy.enter(spent, trained).assume(*assumed)
+        corrected = strategy.guarantee.needs_trajectory
+        scores, told = request.task.scores(trained, for_threshold.rows, for_threshold.targets, corrected=corrected)
+        stability = trained.stability if request.task.natural_score else None
+        rule = _rule(request, strategy, spent, stability)
+        searches = plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
+        if strategy.guarantee.needs_stability and trained.stability is not None:
+            told = (*told, *trained.stability.assumptions)
+        found = find_thresholds(
+            _by_group(scores, for_threshold.groups, request),
+            searches,
+            spent=spent,
+            score_range=request.task.score_range,
+            random_state=search_seed,
+            extra_assumptions=(*request.task.assumptions, *assumed, *told),
+        )
+    if reservation is not None:
+        reservation.commit(found.ledger)
+    certificates = found.certificates
+    if request.task.classes_found:
+        certificates = tuple(certificate.with_found_classes() for certificate in certificates)
+    return Release(trained.model, found.values, found.ledger, certificates)
+
+
+def planned_ledger(request: Request, strategy: Strategy) -> Ledger:
+    """What this release is going to spend, from public numbers alone."""
+    rule = _rule(request, strategy, strategy.spent, None)
+    searches = plan_searches(rule, spent=strategy.spent, budget=request.budget, accountant=request.accountant)
+    return searches.ledger(strategy.spent)
+
+
+def _rule(request: Request, strategy: Strategy, spent: Ledger, stability: Stability | None) -> Rule:
+    guarantee = strategy.guarantee
+    if guarantee.needs_stability and stability is None and spent is strategy.spent:
+        guarantee = CORRECTED
+    return calibration_rule(
+        guarantee,
+        request.alphas,
+        spent,
+        request.n_records,
+        part=strategy.part,
+        stability=stability,
+        n_groups=None if request.group_values is None else len(request.group_values),
+        counted=request.n_found,
+        release_confidence=request.release_confidence,
+    )
+
+
+def _parts(records: Records, strategy: Strategy, seed: int | None) -> tuple[Records, Records]:
+    """The records for training and those for the threshold: all of them twice, or each record in one of two parts."""
+    if strategy.calibration_fraction is None:
+        return records, records
+    drawn = secure_generator(seed).random(len(records.rows)) < strategy.calibration_fraction
+    return records.part(~drawn), records.part(drawn)
+
+
+def _by_group(scores: NDArray[Any], groups: NDArray[np.int64] | None, request: Request) -> list[NDArray[Any]]:
+    """The scores of each public group; a record outside all of them counts in none."""
+    if request.group_values is None or groups is None:
+        return [scores]
+    return [scores[groups == place] for place in range(len(request.group_values))]
+
+
+def _declared_facts(trained: Trained, request: Request, strategy: Strategy) -> dict[str, Any]:
+    """Everything that was declared public, by training, by the caller and by the plan; JSON values."""
+    found = {name: plain(value) for name, value in trained.public_facts.items() if name != "seeded"}
+    facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in found.items()}
+    own = request.public_facts()
+    taken = [*facts.pop("taken_from_data", []), *own.pop("taken_from_data", [])]
+    return facts | own | dict(strategy.facts) | ({"taken_from_data": list(dict.fromkeys(taken))} if taken else {})

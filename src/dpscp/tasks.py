@@ -1,0 +1,231 @@
+"""What classification and regression do differently in a release: targets, scores and their range, what must hold."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
+from dpscp.scores.intervals import OwnIntervalScore
+from dpscp.scores.labels import OwnLabelScore
+from dpscp.training.influence import NoInfluenceFormError, corrected_outputs
+from dpscp.training.mechanism import Model, Trained
+
+__all__ = ["Classification", "Regression", "Task"]
+
+Array = NDArray[Any]
+
+ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
+_NO_CORRECTION = "no self-influence form is known for this model: this is Result A alone"
+_CORRECTED = "the influence of a record on its own score is put back to first order; what remains is of second order"
+
+
+class Task(Protocol):
+    """The side of a release that knows what is predicted; public constants only."""
+
+    @property
+    def name(self) -> str:
+        """Either "classification" or "regression"."""
+
+    @property
+    def classes(self) -> tuple[Any, ...] | None:
+        """The public labels; None for regression."""
+
+    @property
+    def classes_found(self) -> bool:
+        """Whether the labels were taken from the records: then no promise about them holds."""
+
+    @property
+    def y_bounds(self) -> tuple[float, float] | None:
+        """The public range of the target; None for classification."""
+
+    @property
+    def quantile_pair(self) -> bool:
+        """Whether the score needs a model of two quantiles."""
+
+    @property
+    def natural_score(self) -> bool:
+        """Whether a mechanism's Lipschitz constant is about this score."""
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """The public range of the score."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What coverage needs whatever the guarantee."""
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """What is assumed of a score of the caller's own, for privacy and for coverage."""
+
+    def try_score(self) -> None:
+        """Refuse a score of the caller's own that cannot work, on made-up rows."""
+
+    def training_targets(self, targets: Array) -> Array:
+        """The targets as training sees them."""
+
+    def check_model(self, model: Model) -> None:
+        """Refuse a model whose outputs do not fit the task."""
+
+    def scores(
+        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool
+    ) -> tuple[Array, tuple[str, ...]]:
+        """The score of every record; ``corrected``: with its own influence taken out, and what to tell about that."""
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Labels out of a public list, travelling as their index."""
+
+    classes: tuple[Any, ...]
+    score: LabelScore = field(default_factory=lambda: label_score("lac"))
+    model_labels: tuple[Any, ...] | None = None
+    """The labels of the model's columns; None: indices, because this release trains it."""
+    classes_found: bool = False
+
+    name: ClassVar[str] = "classification"
+    y_bounds: ClassVar[None] = None
+    quantile_pair: ClassVar[bool] = False
+    assumptions: ClassVar[tuple[str, ...]] = (ALL_LABELS,)
+
+    @property
+    def natural_score(self) -> bool:
+        """Whether a mechanism's Lipschitz constant is about this score."""
+        return self.score.natural
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """The public range of the score."""
+        return self.score.range(len(self.classes))
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """What is assumed of a score of the caller's own."""
+        return (OWN_SCORE,) if isinstance(self.score, OwnLabelScore) else ()
+
+    def try_score(self) -> None:
+        """Try a score of the caller's own on made-up probabilities."""
+        if isinstance(self.score, OwnLabelScore):
+            self.score.try_it(len(self.classes))
+
+    def training_targets(self, targets: Array) -> Array:
+        """Indices, as they are."""
+        return targets
+
+    def check_model(self, model: Model) -> None:
+        """One output for each class, in their order."""
+        if model.task != self.name:
+            raise ValueError("estimator must train a classification model")
+        expected = tuple(range(len(self.classes))) if self.model_labels is None else self.model_labels
+        # another order or another number of columns would score one label with another one's probability
+        if tuple(model.classes or ()) != expected:
+            raise ValueError(
+                "the model must have one output for each of the declared classes, in their order; a model that was "
+                "trained elsewhere keeps its own list, a mechanism must take it from its field 'classes'"
+            )
+
+    def scores(
+        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool
+    ) -> tuple[Array, tuple[str, ...]]:
+        """The score of every record's own label."""
+        scores = self._of_own_label(np.asarray(trained.model.predict_proba(rows)), targets)
+        if not corrected:
+            return scores, ()
+        outputs = _outputs_without_own_influence(trained, rows, targets)
+        if outputs is None:
+            return scores, (_NO_CORRECTION,)
+        shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+        return np.maximum(scores, self._of_own_label(probabilities, targets)), (_CORRECTED,)
+
+    def _of_own_label(self, probabilities: Array, labels: Array) -> Array:
+        if isinstance(self.score, OwnLabelScore):
+            scores = self.score.of_labels(probabilities, thorough=True)
+        else:
+            scores = self.score.of_labels(probabilities)
+        return np.asarray(scores[np.arange(len(labels)), labels])
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Real targets: training sees them within the public range, scores take them as they are."""
+
+    y_bounds: tuple[float, float]
+    score: IntervalScore = field(default_factory=lambda: interval_score("absolute"))
+
+    name: ClassVar[str] = "regression"
+    classes: ClassVar[None] = None
+    classes_found: ClassVar[bool] = False
+    assumptions: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def quantile_pair(self) -> bool:
+        """Whether the score needs a model of two quantiles."""
+        return self.score.outputs == 2
+
+    @property
+    def natural_score(self) -> bool:
+        """Whether a mechanism's Lipschitz constant is about this score."""
+        return self.score.natural
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """The public range of the score."""
+        return self.score.range(self.y_bounds)
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """What is assumed of a score of the caller's own."""
+        return (OWN_SCORE,) if isinstance(self.score, OwnIntervalScore) else ()
+
+    def try_score(self) -> None:
+        """Try a score of the caller's own on made-up targets."""
+        if isinstance(self.score, OwnIntervalScore):
+            self.score.try_it(self.y_bounds)
+
+    def training_targets(self, targets: Array) -> Array:
+        """Within the public range."""
+        return np.asarray(np.clip(targets, *self.y_bounds))
+
+    def check_model(self, model: Model) -> None:
+        """A regression model; how many outputs it has shows when it is asked."""
+        if model.task != self.name:
+            raise ValueError("estimator must train a regression model")
+
+    def pair(self, outputs: Array) -> Pair:
+        """What the model says, within the public range."""
+        if outputs.shape[1] != self.score.outputs:
+            needs = "a pair of quantiles" if self.quantile_pair else "one output"
+            raise ValueError(f"this conformity_score needs a model with {needs}, this one has {outputs.shape[1]}")
+        return Pair.of(outputs, self.y_bounds)
+
+    def scores(
+        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool
+    ) -> tuple[Array, tuple[str, ...]]:
+        """The score of every record's target."""
+        scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
+        if not corrected:
+            return scores, ()
+        outputs = _outputs_without_own_influence(trained, rows, self.training_targets(targets))
+        if outputs is None:
+            return scores, (_NO_CORRECTION,)
+        return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)
+
+    def _of_targets(self, targets: Array, outputs: Array) -> Array:
+        scores = self.score.of_targets(targets, self.pair(outputs))
+        # a record that makes the model overflow fits as badly as can be; refusing it would tell that it is there
+        return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
+
+
+def _outputs_without_own_influence(trained: Trained, rows: Array, targets: Array) -> Array | None:
+    """Outputs with each record's own influence taken out; None where no form is known.
+
+    Theory: Result D
+    """
+    labels = targets if trained.model.classes is None else np.asarray(trained.model.classes)[targets]
+    try:
+        return corrected_outputs(trained.model, trained.trajectory, rows, labels)
+    except NoInfluenceFormError:
+        return None
