@@ -16,6 +16,7 @@ ROOT = Path(dpscp.__file__).parent
 LAYERS = [
     {"_checks", "_printed", "exceptions"},
     {"privacy"},
+    {"persons"},
     {"quantile", "sets", "metrics", "records", "persistence", "budget", "schema"},
     {"scores", "guarantees"},
     {"training"},

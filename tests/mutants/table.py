@@ -490,8 +490,8 @@ mutant(
 )
 mutant(
     "training/preprocess.py",
-    "mean = gaussian_release(total, noise, rng) / check_count",
-    "mean = total / check_count",
+    "mean = gaussian_release(self.moments(X, weights), noise, rng) / check_count",
+    "mean = self.moments(X, weights) / check_count",
     "centring with the exact mean",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
@@ -553,8 +553,8 @@ mutant(
 )
 mutant(
     "training/whitening.py",
-    "scaled_rows(check_rows(X), self.bound, unit=False) / self.bound\n        total",
-    "check_rows(X) / self.bound\n        total",
+    "scaled_rows(check_rows(X), self.bound, unit=False) / self.bound\n",
+    "check_rows(X) / self.bound\n",
     "long rows are not shortened before whitening",
     "tests/training/test_recipe.py::test_one_record_moves_the_second_moment_by_at_most_one",
 )
@@ -693,8 +693,8 @@ mutant(
 INFLUENCE = "tests/training/test_influence.py"
 mutant(
     "training/influence.py",
-    "+ squared[:, None] * summed",
-    "- squared[:, None] * summed",
+    "+ _own_pull(rows, squared, summed, units)",
+    "- _own_pull(rows, squared, summed, units)",
     "the correction points the wrong way",
     f"{INFLUENCE}::test_correction_points_where_exact_retraining_goes",
 )
@@ -1741,6 +1741,131 @@ mutant(
     '"n_records": rule.n_nominal}',
     "records of a split certificate are those of the part",
     f"{WORDS}::test_records_of_a_split_certificate_are_those_of_the_whole_table",
+)
+
+# ---- persons
+
+PERSONS, TRAINED_PERSONS = "tests/test_persons.py", "tests/training/test_persons.py"
+ONE_SENSITIVITY = f"{TRAINED_PERSONS}::test_a_person_moves_every_private_sum_by_one_sensitivity"
+EVERY_PART = f"{TRAINED_PERSONS}::test_the_weights_reach_every_part_of_training"
+mutant(
+    "persons.py",
+    "np.repeat(1.0 / self.sizes, self.sizes)",
+    "np.repeat(np.ones(len(self.sizes)), self.sizes)",
+    "every row of a person weighs as much as a person",
+    ONE_SENSITIVITY,
+)
+mutant(
+    "persons.py",
+    "secure_generator(stream_seed(random_state, KEPT_ROWS)).random(n_rows), number",
+    "np.arange(n_rows), number",
+    "the first rows of a person are kept, not a choice",
+    f"{PERSONS}::test_the_kept_rows_are_a_uniform_choice",
+)
+mutant(
+    "persons.py",
+    "generator.integers(0, self.sizes)",
+    "0 * generator.integers(0, self.sizes)",
+    "a person's first row is scored, not a random one",
+    f"{PERSONS}::test_the_scored_row_is_uniform_among_the_kept_ones",
+)
+mutant(
+    "persons.py",
+    "order[place < cap]",
+    "order[place <= cap]",
+    "one row more than the cap is kept",
+    f"{PERSONS}::test_the_kept_rows_are_a_uniform_choice",
+)
+mutant(
+    "persons.py",
+    "return np.repeat(drawn, self.sizes), ",
+    "return np.repeat(drawn, self.sizes)[::-1], ",
+    "a split takes the rows of other persons",
+    f"{PERSONS}::test_parts_draw_persons",
+)
+mutant(
+    "training/networks.py",
+    "factors[: len(weights)] *= weights\n",
+    "",
+    "clipped gradients forget the weight",
+    ONE_SENSITIVITY,
+)
+mutant(
+    "training/descent.py",
+    "self._target[:size], self.records.persons.weights.take(index)",
+    "self._target[:size], np.ones(m)",
+    "sampled batches forget the weight",
+    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training/descent.py",
+    "records.persons.rows_of(persons)",
+    "persons",
+    "a batch of persons is read as a batch of rows",
+    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training/dpsgd.py",
+    "n, rate = self.records.persons.count,",
+    "n, rate = len(self.records.rows),",
+    "batches draw rows, not persons",
+    f"{TRAINED_PERSONS}::test_batches_draw_whole_persons",
+)
+mutant(
+    "training/dpsgd.py",
+    "Records.build(features, target, persons)",
+    "Records.build(features, target)",
+    "the engine is not told of the persons",
+    EVERY_PART,
+)
+mutant(
+    "training/preprocess.py",
+    "rng=rng, weights=persons.weights))",
+    "rng=rng))",
+    "steps are fitted on rows",
+    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training/whitening.py",
+    "self.moments(rows, weights), noise",
+    "self.moments(rows), noise",
+    "whitening drops the weights",
+    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training/private_target.py",
+    "self.moments(y, units.weights), noise",
+    "self.moments(y), noise",
+    "the target's scale drops the weights",
+    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training/perturbation.py",
+    "tolerance=tolerance, weights=data.persons.weights)",
+    "tolerance=tolerance)",
+    "output perturbation drops the weights",
+    f"{TRAINED_PERSONS}::test_weighted_minimiser_is_that_of_repeated_rows",
+)
+mutant(
+    "training/summary.py",
+    "self.moments(raw, y, units.weights)",
+    "self.moments(raw, y)",
+    "sufficient statistics drop the weights",
+    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training/opacus.py",
+    "None if weights is None else weights[part])",
+    "None)",
+    "torch drops the weights",
+    f"{TRAINED_PERSONS}::test_torch_modules_train_on_persons",
+)
+mutant(
+    "training/influence.py",
+    "for ahead in range(1, int(persons.sizes.max(initial=1))):",
+    "for ahead in range(1, 1):",
+    "the correction removes one row of a person",
+    f"{TRAINED_PERSONS}::test_the_correction_removes_the_whole_person",
 )
 
 # ---- what a module, a function, a file or a word must not do

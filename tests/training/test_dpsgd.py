@@ -623,5 +623,5 @@ def test_views_stay_bounded():
     for m in range(1, 700):
         size = gradient.block(m)
         assert m <= size <= gradient.chunk
-        gradient.errors(network.layers(np.ones(4)), rows[:size], 4 * np.ones(size), np.zeros(size), m)
+        gradient.errors(network.layers(np.ones(4)), rows[:size], 4 * np.ones(size), np.zeros(size), np.ones(m))
     assert len(gradient._buffers._views) <= 700 / 16 + 2

@@ -16,10 +16,20 @@ import numpy as np
 from dpscp._checks import check_count
 from dpscp.exceptions import SeededWarning
 
-__all__ = ["PREPROCESSING", "TARGET_SCALE", "child_seeds", "secure_bytes", "secure_generator", "seed_of", "stream_seed"]
+__all__ = [
+    "KEPT_ROWS",
+    "PREPROCESSING",
+    "SCORED_ROWS",
+    "TARGET_SCALE",
+    "child_seeds",
+    "secure_bytes",
+    "secure_generator",
+    "seed_of",
+    "stream_seed",
+]
 
 # Streams beside the one of the seed itself, which a training mechanism draws from.
-PREPROCESSING, TARGET_SCALE = 1, 2
+PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS = 1, 2, 3, 4
 _INTEGER_NOISE = 2
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
+from dpscp.persons import Persons
 from dpscp.privacy import secure_generator
 from dpscp.training.descent import GridNoise, Records, run
 from dpscp.training.dpsgd import DPSGD
@@ -69,7 +70,7 @@ def coupled_run(
         both, np.concatenate([labels, np.asarray([y_new], dtype=labels.dtype)]), n_records=n_records or n
     )
     everything = setup.records
-    without = Records(everything.rows[:n], everything.squared_norms[:n], everything.target[:n])
+    without = Records(everything.rows[:n], everything.squared_norms[:n], everything.target[:n], Persons.single(n))
     rng = secure_generator(random_state)
     noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
     masks, copies, counted = itertools.tee(setup.batches(rng), 3)

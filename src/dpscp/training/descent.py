@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp.persons import Persons
 from dpscp.training.networks import (
     CLIP_SLACK,
     MOST_RECORDS,
@@ -46,22 +47,23 @@ class Records:
     rows: Array
     squared_norms: Array
     target: Array
+    persons: Persons
 
     @classmethod
-    def build(cls, rows: Array, target: Array) -> "Records":
+    def build(cls, rows: Array, target: Array, persons: Persons | None = None) -> "Records":
         """Precompute the squared norms of the rows: they are an input of every ghost norm."""
-        return cls(rows, squared_norms(rows), target)
+        return cls(rows, squared_norms(rows), target, Persons.of_rows(persons, len(rows)))
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
-    """Endless Poisson batches: each of n records enters each batch independently with probability
+    """Endless Poisson batches: each of n persons enters each batch independently with probability
     `sampling_rate`.
 
     The masks of all batches laid end to end are one Bernoulli sequence; the gaps between its ones are
-    geometric, so drawing gaps is exact and costs as much as the records drawn, not n. A batch has no maximal
+    geometric, so drawing gaps is exact and costs as much as the persons drawn, not n. A batch has no maximal
     size: cutting it would break the accounting.
     """
-    first = 0  # position of the current batch's first record
+    first = 0  # position of the current batch's first person
     block = np.empty(0, dtype=np.int64)  # positions drawn and not yet handed out
     last = -1
     while True:
@@ -175,9 +177,10 @@ class Descent:
         self._target = np.zeros(chunk, dtype=target.dtype)
         self.step_count = 0
 
-    def clipped_sum(self, batch: NDArray[np.int64] | None) -> Array:
-        """The sum of clipped gradients over the batch (None: everybody) at the current parameters."""
+    def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
+        """The weighted sum of clipped gradients over the batch (None: everybody) at the current parameters."""
         records, gradient = self.records, self.gradient
+        batch = None if persons is None else records.persons.rows_of(persons)
         size, chunk = len(records.rows) if batch is None else len(batch), gradient.chunk
         if size > MOST_RECORDS:
             raise ValueError(
@@ -187,28 +190,29 @@ class Descent:
         for start in range(0, size, chunk):
             m = min(chunk, size - start)
             block = self._slice(start, m) if batch is None else self._gather(batch[start : start + m])
-            gradient.add(self._layers, *block, m, first=start == 0)
+            gradient.add(self._layers, *block, first=start == 0)
         if not size:
             gradient.total.fill(0)
             return gradient.total
         return gradient.result()
 
-    def _gather(self, index: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+    def _gather(self, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
         m, size = len(index), self.gradient.block(len(index))
         # mode="clip" writes straight into `out`; every index is valid by construction
         self.records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
         self.records.squared_norms.take(index, out=self._norms[:m], mode="clip")
         self.records.target.take(index, out=self._target[:m], mode="clip")
-        return self._rows[:size], self._norms[:size], self._target[:size]
+        return self._rows[:size], self._norms[:size], self._target[:size], self.records.persons.weights.take(index)
 
-    def _slice(self, start: int, m: int) -> tuple[Array, Array, Array]:
+    def _slice(self, start: int, m: int) -> tuple[Array, Array, Array, Array]:
         records, size = self.records, self.gradient.block(m)
         rows = records.rows[start : start + m]
         norms, target = records.squared_norms[start : start + m], records.target[start : start + m]
+        weights = records.persons.weights[start : start + m]
         if m == size and is_aligned(rows):
-            return rows, norms, target
+            return rows, norms, target, weights
         self._rows[:m], self._norms[:m], self._target[:m] = rows, norms, target
-        return self._rows[:size], self._norms[:size], self._target[:size]
+        return self._rows[:size], self._norms[:size], self._target[:size], weights
 
     def step(self, batch: NDArray[np.int64] | None, noise: Array | None) -> None:
         """One noisy step, also on an empty batch. `noise` is in grid units; None adds none (not private)."""

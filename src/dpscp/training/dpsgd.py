@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -30,6 +30,7 @@ from dpscp._checks import (
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import Stability, stability_dpsgd_fixed_normaliser
+from dpscp.persons import Persons
 from dpscp.privacy import Accountant, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training._progress import progress
 from dpscp.training.descent import GRID, Descent, GridNoise, Records, UpdateRule, everyone, poisson_batches, run
@@ -57,7 +58,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 @dataclass(frozen=True)
 class DPSGD:
     """Differentially private SGD with per-record clipping; `sampling_rate=1` is full-batch private gradient
-    descent.
+    descent. With persons the sums are weighted and batches draw persons (Result H).
 
     One run releases `steps` noisy gradient sums, each with Gaussian noise of standard deviation
     `noise_multiplier * clip_norm`, over Poisson batches of rate `sampling_rate`: `event` says exactly that,
@@ -120,6 +121,8 @@ class DPSGD:
     delta_n: float = 1e-3
     keep_trajectory: bool = False
     budget: tuple[float, float] | None = None
+
+    trains_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.hidden, str) or not np.iterable(self.hidden):
@@ -220,14 +223,21 @@ class DPSGD:
         return Network((n_features, *self.hidden, outputs), self.activation, self.fit_intercept)
 
     def train(
-        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
     ) -> Trained:
         """Train privately on the records; the cost is `event`, whatever the records are.
 
-        `n_records` is the public nominal number of records (None declares len(X) public). `random_state=None`
-        takes the operating system's entropy; an int makes the run repeatable and therefore not private.
+        `n_records` is the public nominal number of records, or of `persons` where rows belong to some (None declares
+        the true number public). `random_state=None` takes the operating system's entropy; an int makes the run
+        repeatable and therefore not private.
         """
-        setup = self.prepare(X, y, n_records=n_records)
+        setup = self.prepare(X, y, n_records=n_records, persons=persons)
         rng = secure_generator(random_state)
         noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
@@ -250,21 +260,25 @@ class DPSGD:
             trajectory=None if kept is None else setup.trajectory(kept),
         )
 
-    def prepare(self, X: ArrayLike, y: ArrayLike, *, n_records: int | None = None) -> "Setup":
+    def prepare(
+        self, X: ArrayLike, y: ArrayLike, *, n_records: int | None = None, persons: Persons | None = None
+    ) -> "Setup":
         """Check the records against the public constants and fix everything one run needs except its randomness."""
         noise = set_noise(self.noise_multiplier)
         rows = check_rows(X)
+        persons = Persons.of_rows(persons, len(rows))
         from_data = []
         if n_records is None:
-            n_records = len(rows)
-            from_data.append("n_records")
+            n_records = persons.count
+            from_data.append(persons.count_name)
             if not n_records:
                 raise ValueError("X holds no records; pass n_records, the public nominal number of records")
-        check_count("n_records", n_records)
-        if self.sampling_rate * n_records > MOST_RECORDS / 2:
+        check_count(persons.count_name, n_records)
+        expected = self.sampling_rate * n_records * persons.cap
+        if expected > MOST_RECORDS / 2:
             raise ValueError(
-                f"sampling_rate * n_records must be at most {MOST_RECORDS // 2}, got "
-                f"{self.sampling_rate * n_records:g}: the rounding of larger sums is not bounded; lower sampling_rate"
+                f"sampling_rate * {persons.count_name} (times rows_per_person) must be at most {MOST_RECORDS // 2}, "
+                f"got {expected:g}: the rounding of larger sums is not bounded; lower sampling_rate"
             )
         if self.budget is not None and self.budget[1] * n_records >= 1:
             warnings.warn(
@@ -290,7 +304,7 @@ class DPSGD:
             "learning_rate": self.learning_rate,
             "clip_norm": self.clip_norm,
             "noise_multiplier": noise,
-            "n_records": n_records,
+            **persons.public_facts(n_records),
             "n_features": rows.shape[1],
             "normaliser": self.sampling_rate * n_records,
             "taken_from_data": tuple(from_data),
@@ -299,7 +313,7 @@ class DPSGD:
             facts["classes"] = classes
         if self.feature_bound is not None:
             facts["feature_bound"] = self.feature_bound
-        return Setup(self, network, classes, n_records, noise, Records.build(features, target), facts)
+        return Setup(self, network, classes, n_records, noise, Records.build(features, target, persons), facts)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """The bound on ||theta_{n+1} - theta_n|| under shared masks and noise, or None where none is proven.
@@ -393,8 +407,8 @@ class Setup:
         )
 
     def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
-        """Poisson batches over the records, or full ones."""
-        n, rate = len(self.records.rows), self.mechanism.sampling_rate
+        """Poisson batches over the persons, or full ones."""
+        n, rate = self.records.persons.count, self.mechanism.sampling_rate
         return everyone() if rate == 1 else poisson_batches(rng, n, rate)
 
     def model(self, parameters: Array) -> DenseModel:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count
+from dpscp.persons import Persons
 from dpscp.training.labels import encode_targets
 from dpscp.training.mechanism import Model, Trajectory
 from dpscp.training.networks import ClippedGradient, DenseModel, squared_norms
@@ -32,7 +33,13 @@ class NoInfluenceFormError(TypeError, ValueError):
 
 
 def corrected_outputs(
-    model: Model, trajectory: Trajectory | None, X: ArrayLike, y: ArrayLike, *, max_points: int = 512
+    model: Model,
+    trajectory: Trajectory | None,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    max_points: int = 512,
+    persons: Persons | None = None,
 ) -> Array:
     """Outputs of a linear head on its own training records with each record's first-order influence taken
     out.
@@ -44,6 +51,9 @@ def corrected_outputs(
     second order for coverage, and when every step is nonexpansive the parameter shift itself is bounded by
     `self_shift_bounds`.
 
+    Where the rows belong to `persons`, the whole person is taken out: a record's outputs move by the sum over the
+    person's records r' of weight(r') <x, x_r'> sum_t w_t e_t(r') / n_persons.
+
     Calibrate on the larger of a record's plain and corrected score, score test points plainly. A trajectory
     of more than `max_points` steps is read at that many evenly spaced iterates, each standing for its
     neighbours' weights.
@@ -51,14 +61,15 @@ def corrected_outputs(
     Raises NoInfluenceFormError for a network with hidden layers (no sound form is known) and without a usable
     trajectory.
 
-    Theory: Result D
+    Theory: Results D and H
     """
     if isinstance(model, ScaledTargetModel):
         inner = corrected_outputs(model.inner, trajectory, X, unit_targets(y, model.y_bounds), max_points=max_points)
         return model.rescaled(inner)
     head, X = _head(model, X)
     rows, squared, summed, _ = _summed_errors(head, trajectory, X, y, max_points)
-    z = head.network.forward(head.layers, rows) + squared[:, None] * summed
+    units = Persons.of_rows(persons, len(rows))
+    z = head.network.forward(head.layers, rows) + _own_pull(rows, squared, summed, units)
     return np.concatenate([np.zeros_like(z), z], axis=1) if head.loss.name == "logistic" else z
 
 
@@ -78,6 +89,21 @@ def self_shift_bounds(
     _, squared, _, lengths = _summed_errors(head, trajectory, X, y, max_points)
     bounds: Array = np.sqrt(squared) * lengths
     return bounds
+
+
+def _own_pull(rows: Array, squared: Array, summed: Array, persons: Persons) -> Array:
+    """How far each record's outputs were moved by the records of its person, itself among them."""
+    weighted = summed * persons.weights[:, None]
+    pull: Array = squared[:, None] * weighted
+    place = np.arange(len(rows)) - np.repeat(persons.offsets[:-1], persons.sizes)
+    first, size = np.arange(len(rows)) - place, np.repeat(persons.sizes, persons.sizes)
+    for ahead in range(1, int(persons.sizes.max(initial=1))):
+        # the one so many places on, around the person's rows; those with fewer rows have met them all
+        here = np.flatnonzero(ahead < size)
+        other = first[here] + (place[here] + ahead) % size[here]
+        inner = np.einsum("ij,ij->i", rows[here], rows[other], dtype=np.float64)
+        pull[here] += inner[:, None] * weighted[other]
+    return pull
 
 
 def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
@@ -117,7 +143,7 @@ def _summed_errors(
             part = slice(start, start + gradient.chunk)
             for point, weight in zip(points, per_record, strict=True):
                 layers = model.network.layers(trajectory.iterates[point])
-                errors, _ = gradient.errors(layers, rows[part], squared[part], target[part], len(rows))
+                errors, _ = gradient.errors(layers, rows[part], squared[part], target[part], np.ones(len(rows[part])))
                 summed[part] += weight * errors[0].T
                 lengths[part] += weight * np.sqrt(np.einsum("ij,ij->j", errors[0], errors[0]))
     return rows, squared, summed, lengths

@@ -5,8 +5,8 @@ alone and is known before any record is touched; the records and the randomness 
 
 `Mechanism` is all that a mechanism of one's own must have. The other protocols are abilities that some have:
 `Configurable` (takes what a release needs of it), `Tunable` (one noise multiplier, so that its noise can be
-solved behind private preprocessing), `Bounded` (a shift bound before training). Mechanisms that wrap others
-have the abilities of what they wrap and forward the question.
+solved behind private preprocessing), `Bounded` (a shift bound before training), `PersonWise` (a person may have
+several rows). Mechanisms that wrap others have the abilities of what they wrap and forward the question.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
     from dpscp.guarantees.stability import Stability
+    from dpscp.persons import Persons
     from dpscp.privacy import Accountant
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Mechanism",
     "Model",
     "Needs",
+    "PersonWise",
     "Rehearsal",
     "Rehearsed",
     "Trained",
@@ -40,9 +42,12 @@ __all__ = [
     "paid_event",
     "rehearsal",
     "require_loadable",
+    "require_persons",
     "saved_as",
     "set_noise",
     "shift_bound",
+    "train_persons",
+    "trains_persons",
 ]
 
 
@@ -187,6 +192,32 @@ class Bounded(Protocol):
         """The shift bound under shared noise; None where none is proven."""
 
 
+@runtime_checkable
+class PersonWise(Mechanism, Protocol):
+    """A mechanism that can train on persons with several rows each.
+
+    Its private sums are taken with the weights of `Persons`, its batches draw persons, and its cost is then that of
+    adding or removing one person with all their rows.
+
+    Theory: Result H
+    """
+
+    @property
+    def trains_persons(self) -> bool:
+        """Whether all that this mechanism is made of can."""
+
+    def train(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: "Persons | None" = None,
+    ) -> Trained:
+        """As for every mechanism; with `persons`, `n_records` is the nominal number of persons."""
+
+
 @dataclass(frozen=True)
 class Rehearsal:
     """What a run on made-up records showed: "classification" or "regression", and how many outputs a record has."""
@@ -218,6 +249,38 @@ def shift_bound(
 ) -> "Stability | None":
     """The mechanism's shift bound; None where it knows none."""
     return mechanism.stability(n_features, n_records, classes) if isinstance(mechanism, Bounded) else None
+
+
+def trains_persons(mechanism: Mechanism) -> bool:
+    """Whether a mechanism can train on persons with several rows."""
+    return isinstance(mechanism, PersonWise) and mechanism.trains_persons
+
+
+def require_persons(mechanism: Mechanism) -> PersonWise:
+    """The mechanism, or TypeError for one that would treat each row as a person."""
+    if isinstance(mechanism, PersonWise) and mechanism.trains_persons:
+        return mechanism
+    raise TypeError(
+        f"{type(mechanism).__name__} cannot train on persons with several rows: use DPSGD, OutputPerturbation, "
+        "SufficientStatistics or OpacusTraining, or leave persons out and keep rows_per_person, which protects persons "
+        "by more noise"
+    )
+
+
+def train_persons(
+    mechanism: Mechanism,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    persons: "Persons | None",
+    random_state: int | None,
+    n_records: int | None,
+) -> Trained:
+    """Train on persons where there are any; TypeError for a mechanism that cannot."""
+    if persons is None:
+        return mechanism.train(X, y, random_state=random_state, n_records=n_records)
+    able = require_persons(mechanism)
+    return able.train(X, y, random_state=random_state, n_records=n_records, persons=persons)
 
 
 def set_noise(noise_multiplier: float | None) -> float:

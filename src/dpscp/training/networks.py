@@ -246,9 +246,10 @@ class Loss:
 
 
 class ClippedGradient:
-    """The sum over records of gradients clipped to `clip_norm`, by ghost norms.
+    """The weighted sum over records of gradients clipped to `clip_norm`, by ghost norms.
 
-    Adding or removing one record changes the sum of at most MOST_RECORDS records by at most clip_norm *
+    A record adds its clipped gradient times its weight, which is at most one: the weights of a person's records add up
+    to one. Adding or removing a person changes the sum of at most MOST_RECORDS records by at most clip_norm *
     (1 + CLIP_SLACK), rounding included; `docs/decisions.md` has the proof. A record whose gradient is not finite (an
     overflow at wild parameters) contributes zero, so it cannot do more either.
 
@@ -319,18 +320,18 @@ class ClippedGradient:
                 rows[:, -1] = 1
             with np.errstate(all="ignore"):
                 v = self._backward(loss, network.layers(flat), rows, target)
-                self._clip(v, long, size)
+                self._clip(v, long, np.ones(size))
             yield v.wide.copy()
 
     def errors(
-        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, m: int
+        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, weights: Array
     ) -> tuple[list[Array], list[Array]]:
-        """For one block: every layer's errors, scaled by the clipping factors, and the later layers' inputs, float64.
+        """For one block: every layer's errors, times clipping factors and weights, and the later layers' inputs.
 
-        Only the first m records count, the errors of the others become zero.
+        Float64. One weight for each record that counts; the errors of the rows behind them, the padding, become zero.
         """
         v = self._backward(self.loss, layers, rows, target)
-        self._clip(v, squared_norms, m)
+        self._clip(v, squared_norms, weights)
         return v.wide_errors, v.wide_inputs
 
     def _backward(self, loss: Loss, layers: Sequence[Array], rows: Array, target: Array) -> "_Views":
@@ -372,7 +373,7 @@ class ClippedGradient:
             np.copyto(v.wide, v.every)
         return v
 
-    def _clip(self, v: "_Views", squared_norms: Array, m: int) -> None:
+    def _clip(self, v: "_Views", squared_norms: Array, weights: Array) -> None:
         np.multiply(v.wide, v.wide, out=v.squares)
         np.dot(self._error_layer, v.error_squares, out=v.error_norms)
         if v.hidden:
@@ -388,14 +389,15 @@ class ClippedGradient:
         np.sqrt(factors, out=factors)
         np.maximum(factors, self.limit, out=factors)
         np.divide(self.limit, factors, out=factors)
-        factors[m:] = 0
+        factors[: len(weights)] *= weights
+        factors[len(weights) :] = 0
         np.multiply(v.wide_error, factors, out=v.wide_error)
 
     def add(
-        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, m: int, *, first: bool
+        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, weights: Array, *, first: bool
     ) -> None:
-        """Start a sum (first) or increase it by the clipped gradients of the first m records of a block."""
-        errors, hidden = self.errors(layers, rows, squared_norms, target, m)
+        """Start a sum (first) or increase it by the weighted clipped gradients of a block; see `errors`."""
+        errors, hidden = self.errors(layers, rows, squared_norms, target, weights)
         if first:
             self._parts, self._products = None, 0
         elif self._products == _PRODUCTS_PER_PART:
@@ -406,7 +408,7 @@ class ClippedGradient:
         into = self._total_layers if first else self._extra_layers
         slices = math.ceil(len(rows) / len(self._slice))
         if slices > 1:
-            rows = rows[:m]  # padding adds nothing, and wide rows are worth leaving out
+            rows = rows[: len(weights)]  # padding adds nothing, and wide rows are worth leaving out
         step = math.ceil(len(rows) / slices)  # equal ones: a short product costs nearly as much as a long one
         for start in range(0, len(rows), step):
             part = rows[start : start + step]

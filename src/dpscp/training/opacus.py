@@ -20,13 +20,14 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
+from dpscp.persons import Persons
 from dpscp.privacy import Accountant, Ledger, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training.descent import poisson_batches
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
@@ -102,6 +103,8 @@ class OpacusTraining:
     physical_batch: int = 256
     budget: tuple[float, float] | None = None
 
+    trains_persons: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         grad_sample_module, validator = load_opacus()
         module = private_copy(self.module)
@@ -160,14 +163,21 @@ class OpacusTraining:
         return Rehearsal(self.task, self._rehearse(input_shape, self.classes))
 
     def train(
-        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
     ) -> Trained:
         """Train a copy of the module privately; the cost is ``event``, whatever the records are."""
         event, torch = paid_event(self), load_torch()
         rows = _inputs(X)
-        n = check_count("n_records", len(rows) if n_records is None else n_records)
+        units = Persons.of_rows(persons, len(rows))
+        n = check_count(units.count_name, units.count if n_records is None else n_records)
         warn_large_delta(self.budget, n)
-        from_data = ["n_records"] if n_records is None else []
+        from_data = [units.count_name] if n_records is None else []
         classes = self.classes
         if self.task == "classification":
             if classes is None:
@@ -183,7 +193,7 @@ class OpacusTraining:
         self._rehearse(rows.shape[1:], classes)
         device = torch.device(self.device)
         rng = secure_generator(random_state)
-        trained = self._descend(torch.from_numpy(rows), target, device, self.sampling_rate * n, rng)
+        trained = self._descend(torch.from_numpy(rows), target, units, device, self.sampling_rate * n, rng)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "training_steps": self.steps,
@@ -191,7 +201,7 @@ class OpacusTraining:
             "learning_rate": self.learning_rate,
             "clip_norm": self.clip_norm,
             "noise_multiplier": set_noise(self.noise_multiplier),
-            "n_records": n,
+            **units.public_facts(n),
             "input_shape": rows.shape[1:],
             "normaliser": self.sampling_rate * n,
             "taken_from_data": tuple(from_data),
@@ -215,7 +225,7 @@ class OpacusTraining:
         return rehearse(module, input_shape, target, self._losses, device=self.device, n_outputs=n_outputs)
 
     def _descend(
-        self, rows: Any, target: Any, device: Any, normaliser: float, rng: np.random.Generator
+        self, rows: Any, target: Any, persons: Persons, device: Any, normaliser: float, rng: np.random.Generator
     ) -> "torch.nn.Module":
         torch = load_torch()
         grad_sample_module, _ = load_opacus()
@@ -230,12 +240,14 @@ class OpacusTraining:
             optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
         # in clip norms; the slack is for torch, which may round a record's gradient differently in another batch
         noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
-        for batch in self._batches(len(rows), rng):
+        weights = None if persons.rows_per_person is None else torch.from_numpy(persons.weights).to(device)
+        for drawn in self._batches(persons.count, rng):
+            batch = persons.rows_of(drawn)
             sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in trainable]
             for begin in range(0, len(batch), self.physical_batch):
                 part = torch.from_numpy(batch[begin : begin + self.physical_batch])
                 samples = gradient_rows(module, self._losses, rows[part].to(device), target[part].to(device))
-                add_clipped(samples, self.clip_norm, sums)
+                add_clipped(samples, self.clip_norm, sums, None if weights is None else weights[part])
             for parameter, total in zip(trainable, sums, strict=True):
                 exact = total.cpu().numpy() / _UNITS  # in clip norms
                 released = gaussian_release(exact, noise, rng) if noise else exact
@@ -269,10 +281,11 @@ class OpacusTraining:
         return losses if losses.ndim == 1 else losses.sum(1)
 
 
-def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any]) -> None:
+def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any], weights: Any = None) -> None:
     """Add per-record gradients, clipped to ``clip_norm``, to integer ``sums`` in units of clip_norm / 2**32.
 
-    Each record adds a vector of Euclidean norm at most clip_norm, exactly: squares of float32 numbers cannot under- or
+    Each record adds a vector of Euclidean norm at most clip_norm times its weight (None: one), and a person, whose
+    weights add up to one, a vector of norm at most clip_norm, exactly: squares of float32 numbers cannot under- or
     overflow in float64, the limit lies below clip_norm by more than the rounding of norm and product, and the integer
     part is never longer. A record whose gradient is not finite adds nothing. ``samples``: one (records, ...) tensor a
     parameter; None for a parameter without a gradient.
@@ -289,6 +302,8 @@ def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any]) -
         slack = (sum(rows.shape[1] for rows, _ in used) + 64) * 2.0**-52
         # no float32 vector but zero is shorter than 1e-60, whatever the clip norm
         factors = _UNITS * (1 - slack) / length.clamp(min=max(clip_norm, 1e-60))
+        if weights is not None:
+            factors = factors * weights
         finite = torch.isfinite(length)
         all_finite = bool(finite.all())
         if not all_finite:

@@ -9,7 +9,7 @@ records; neither the event nor the noise depends on it.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_positive, check_range
 from dpscp.guarantees.stability import Stability, stability_objective_perturbation, stability_output_perturbation
+from dpscp.persons import Persons
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.labels import check_classes, encode_labels, found_labels
 from dpscp.training.mechanism import Needs, Trained, paid_event, set_noise
@@ -43,8 +44,9 @@ EXPANSION_SHARE = 0.05
 class OutputPerturbation:
     """The minimiser of a penalised linear risk plus Gaussian noise.
 
-    One record moves the minimiser by at most gradient_bound / strength (strong convexity), whatever the other
-    records are; the solver's tolerance is added to that sensitivity. ``event`` is one Gaussian release.
+    One record, or one person with weighted records, moves the minimiser by at most gradient_bound / strength (strong
+    convexity), whatever the other records are; the solver's tolerance is added to that sensitivity. ``event`` is one
+    Gaussian release.
 
     Parameters
     ----------
@@ -70,6 +72,8 @@ class OutputPerturbation:
     fit_intercept: bool = True
     parameter_norm: float | None = None
     budget: tuple[float, float] | None = None
+
+    trains_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -106,15 +110,21 @@ class OutputPerturbation:
         return float(excess ** (1 / 3))
 
     def train(
-        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
     ) -> Trained:
         """Minimise, add noise, release; the cost is ``event``, whatever the records are."""
         event = paid_event(self)
-        data = _prepare(self, X, y, n_records)
+        data = _prepare(self, X, y, n_records, persons)
         risk = _risk(self, data.n_outputs, self.strength(data.n_records))
         tolerance = SOLVER_SHARE * risk.gradient_bound
         noise = set_noise(self.noise_multiplier) * (risk.gradient_bound + 2 * tolerance) / risk.strength
-        minimiser = risk.minimise(data.rows, data.target, tolerance=tolerance)
+        minimiser = risk.minimise(data.rows, data.target, tolerance=tolerance, weights=data.persons.weights)
         theta = gaussian_release(minimiser, noise, secure_generator(random_state))
         bound = stability_output_perturbation(
             gradient_bound=risk.gradient_bound,
@@ -139,7 +149,8 @@ class ObjectivePerturbation:
     Parameters are those of ``OutputPerturbation``, except: ``penalty`` is the weight of ||theta||^2 / 2
     against the *sum* of losses (it enters the event, so it must not depend on n_records); None is a public
     rule, the larger of the strength that keeps the Jacobian cheap and the one that fits the noise. For
-    "cross_entropy" ``classes`` must be declared, because the event depends on how many there are.
+    "cross_entropy" ``classes`` must be declared, because the event depends on how many there are. Persons with several
+    rows are refused: the Jacobian is bounded for the rank that one record's curvature has.
 
     Paper: Supplement S3 [sec:assumption_validation]
     """
@@ -256,6 +267,7 @@ class _Records:
 
     rows: Array
     target: NDArray[Any]
+    persons: Persons
     n_records: int
     n_outputs: int
     classes: tuple[Any, ...] | None
@@ -302,10 +314,13 @@ def _risk(mechanism: _Perturbation, n_outputs: int, strength: float) -> LinearRi
     return LinearRisk(mechanism.loss, reach, n_outputs if mechanism.loss == "cross_entropy" else 1, strength)
 
 
-def _prepare(mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: int | None) -> _Records:
+def _prepare(
+    mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: int | None, persons: Persons | None = None
+) -> _Records:
     raw = check_rows(X)
-    from_data = [] if n_records is not None else ["n_records"]
-    n = check_count("n_records", len(raw) if n_records is None else n_records)
+    units = Persons.of_rows(persons, len(raw))
+    from_data = [] if n_records is not None else [units.count_name]
+    n = check_count(units.count_name, units.count if n_records is None else n_records)
     warn_large_delta(mechanism.budget, n)
     classes, centre = mechanism.classes, 0.0
     target: NDArray[Any]
@@ -325,7 +340,7 @@ def _prepare(mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: in
     facts: dict[str, object] = {
         "mechanism": type(mechanism).__name__,
         "noise_multiplier": set_noise(mechanism.noise_multiplier),
-        "n_records": n,
+        **units.public_facts(n),
         "n_features": raw.shape[1],
         "feature_bound": mechanism.feature_bound,
         "taken_from_data": tuple(from_data),
@@ -335,7 +350,7 @@ def _prepare(mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: in
     if mechanism.y_bounds is not None:
         facts["y_bounds"] = mechanism.y_bounds
     outputs = len(classes) if classes is not None and mechanism.loss == "cross_entropy" else 1
-    return _Records(rows, target, n, outputs, classes, centre, facts)
+    return _Records(rows, target, units, n, outputs, classes, centre, facts)
 
 
 def _released(

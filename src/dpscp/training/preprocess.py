@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
+from dpscp.persons import Persons
 from dpscp.privacy import (
     Accountant,
     compose,
@@ -46,13 +47,16 @@ from dpscp.training.mechanism import (
     load_model,
     paid_event,
     rehearsal,
+    require_persons,
     saved_as,
     set_noise,
     shift_bound,
+    train_persons,
+    trains_persons,
 )
 from dpscp.training.networks import check_rows
 from dpscp.training.release import gaussian_release
-from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
+from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows, weighted_sum
 from dpscp.training.whitening import WhiteningTransform
 
 __all__ = [
@@ -64,6 +68,7 @@ __all__ = [
     "PublicBounds",
     "Step",
     "UnitNorm",
+    "WeightedStep",
 ]
 
 Array = NDArray[np.float64]
@@ -87,6 +92,20 @@ class Step(Protocol):
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> Transform:
         """The fitted transform."""
+
+
+@runtime_checkable
+class WeightedStep(Step, Protocol):
+    """A step whose private sums take a weight for each row: it can be fitted on persons.
+
+    Theory: Result H
+    """
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
+        """The fitted transform; the weights of one person add up to at most one."""
+
+    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
+        """The exact weighted sums that ``fit`` adds noise to; never released as they are."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +196,10 @@ class NormClip:
 class PrivateCentring:
     """Subtract a private mean from rows of norm at most ``bound`` (longer rows are shortened first).
 
-    One record changes the sum of the rows by at most ``bound``; the release is the sum plus Gaussian noise
-    of standard deviation noise_multiplier * bound in each coordinate, divided by n_records and brought back
-    to the ball of radius ``bound`` (a mean of such rows lies there). Centred rows have norm at most 2 *
-    bound.
+    One record (or person) changes the weighted sum of the rows by at most ``bound``; the release is the sum
+    plus Gaussian noise of standard deviation noise_multiplier * bound in each coordinate, divided by
+    n_records and brought back to the ball of radius ``bound`` (a mean of such rows lies there). Centred rows
+    have norm at most 2 * bound.
 
     Theory: sections 1.1, 1.5
     """
@@ -203,11 +222,16 @@ class PrivateCentring:
         """A copy with this noise."""
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:
+    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
+        """The exact weighted sum of the rows that ``fit`` adds noise to; never released as it is."""
+        return weighted_sum(scaled_rows(check_rows(X), self.bound, unit=False), weights)
+
+    def fit(
+        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None
+    ) -> RowTransform:
         """The transform with the private mean in it."""
         noise = set_noise(self.noise_multiplier) * self.bound
-        total = scaled_rows(check_rows(X), self.bound, unit=False).sum(axis=0)
-        mean = gaussian_release(total, noise, rng) / check_count("n_records", n_records)
+        mean = gaussian_release(self.moments(X, weights), noise, rng) / check_count("n_records", n_records)
         mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
         return RowTransform(float(self.bound), unit=False, shift=mean, n_features=len(mean))
 
@@ -217,7 +241,7 @@ class PrivateStandardize:
     """Subtract a private mean and divide by a private scale, feature by feature, inside public bounds.
 
     Features are clipped to [low, high] and mapped to v in [-1, 1]; the released vector is the sum of (v,
-    v^2 - 1/2) over the rows plus Gaussian noise. One record changes that sum by at most sqrt(5/4 *
+    v^2 - 1/2) over the rows plus Gaussian noise. One record (or person) changes that sum by at most sqrt(5/4 *
     features) in norm. The scale is never below ``scale_floor`` (of half the range) nor below what the noise
     can resolve, both public; standardised features are clipped to +-``limit``.
 
@@ -247,19 +271,21 @@ class PrivateStandardize:
         """A copy with this noise."""
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def moments(self, X: ArrayLike) -> Array:
-        """The exact sums, shape (2, features), that ``fit`` adds noise to; never released as they are."""
+    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
+        """The exact weighted sums, shape (2, features), that ``fit`` adds noise to; never released as they are."""
         rows = check_rows(X)
         unit = self._to_unit(rows.shape[1]).apply(rows)
-        return np.stack([unit.sum(axis=0), (unit**2 - 0.5).sum(axis=0)])
+        return np.stack([weighted_sum(unit, weights), weighted_sum(unit**2 - 0.5, weights)])
 
     def sensitivity(self, n_features: int) -> float:
-        """Largest change of ``moments`` by one record, in Euclidean norm."""
+        """Largest change of ``moments`` by one record or person, in Euclidean norm."""
         return math.sqrt(1.25 * n_features)
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
+    def fit(
+        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None
+    ) -> FeatureTransform:
         """The transform with the private mean and scale in it."""
-        n, exact = check_count("n_records", n_records), self.moments(X)
+        n, exact = check_count("n_records", n_records), self.moments(X, weights)
         width = exact.shape[1]
         noise = set_noise(self.noise_multiplier) * self.sensitivity(width)
         mean, square = gaussian_release(exact, noise, rng) / n
@@ -416,6 +442,11 @@ class Preprocessed:
         """A copy whose mechanism is told."""
         return replace(self, mechanism=configured(self.mechanism, needs))
 
+    @property
+    def trains_persons(self) -> bool:
+        """Whether the mechanism and every private step take weights."""
+        return trains_persons(self.mechanism) and all(isinstance(step, WeightedStep) for step in self._private_steps)
+
     def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
         """The mechanism's own rehearsal; steps keep the width of a row."""
         return rehearsal(self.mechanism, input_shape)
@@ -456,20 +487,31 @@ class Preprocessed:
         return replace(self, steps=steps, mechanism=tunable.with_noise(noise))
 
     def train(
-        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
     ) -> Trained:
         """Fit the steps one after the other, then train on the transformed rows."""
         event = paid_event(self)  # fails before any data is touched while some noise is not set
         raw = check_rows(X)
-        n = len(raw) if n_records is None else check_count("n_records", n_records)
-        check_count("n_records", n)
+        if persons is not None:
+            require_persons(self)  # before a step releases anything
+        units = Persons.of_rows(persons, len(raw))
+        n = check_count(units.count_name, units.count if n_records is None else n_records)
         rows: NDArray[Any] = raw
         rng = secure_generator(stream_seed(random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            transforms.append(step.fit(rows, n_records=n, rng=rng))
+            if persons is not None and isinstance(step, WeightedStep):
+                transforms.append(step.fit(rows, n_records=n, rng=rng, weights=persons.weights))
+            else:
+                transforms.append(step.fit(rows, n_records=n, rng=rng))
             rows = transforms[-1].apply(rows)
-        inner = self.mechanism.train(rows, y, random_state=random_state, n_records=n_records)
+        inner = train_persons(self.mechanism, rows, y, persons=persons, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)
         return Trained(
             PreprocessedModel(tuple(transforms), inner.model, raw.shape[1]),

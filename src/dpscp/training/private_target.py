@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count, check_positive, check_probability, check_range
 from dpscp.exceptions import BudgetError
+from dpscp.persons import Persons
 from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.seeds import TARGET_SCALE, stream_seed
 from dpscp.training.mechanism import (
@@ -26,16 +27,21 @@ from dpscp.training.mechanism import (
     configured,
     paid_event,
     rehearsal,
+    require_persons,
     set_noise,
+    train_persons,
+    trains_persons,
 )
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.release import gaussian_release
 from dpscp.training.targets import unit_targets
+from dpscp.training.transforms import weighted_sum
 
 __all__ = ["PrivateTarget"]
 
-# One record changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most this in norm.
+# One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
+# this in norm.
 SENSITIVITY = math.sqrt(1.25)
 
 
@@ -80,6 +86,11 @@ class PrivateTarget:
         """A copy whose mechanism is told."""
         return replace(self, mechanism=configured(self.mechanism, needs))
 
+    @property
+    def trains_persons(self) -> bool:
+        """Whether the mechanism does."""
+        return trains_persons(self.mechanism)
+
     def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
         """The mechanism's own rehearsal."""
         return rehearsal(self.mechanism, input_shape)
@@ -102,26 +113,37 @@ class PrivateTarget:
             rest *= 0.999 * epsilon / spent
         raise BudgetError(f"no noise found for epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta")
 
-    def moments(self, y: ArrayLike) -> NDArray[np.float64]:
-        """The exact sums that `train` adds noise to; never released as they are."""
+    def moments(self, y: ArrayLike, weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """The exact weighted sums that `train` adds noise to; never released as they are."""
         v = unit_targets(y, self.y_bounds)
-        return np.array([v.sum(), (v**2 - 0.5).sum()])
+        return np.array([weighted_sum(v, weights), weighted_sum(v**2 - 0.5, weights)])
 
     def train(
-        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
     ) -> Trained:
         """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
         event = paid_event(self)  # fails before any record is used while some noise is not set
         noise = set_noise(self.noise_multiplier) * SENSITIVITY
         v = unit_targets(y, self.y_bounds)
-        n = check_count("n_records", len(v) if n_records is None else n_records)
+        if persons is not None:
+            require_persons(self)  # before anything is released
+        units = Persons.of_rows(persons, len(v))
+        n = check_count("n_records", units.count if n_records is None else n_records)
         seed = stream_seed(random_state, TARGET_SCALE)
-        mean, square = gaussian_release(self.moments(y), noise, secure_generator(seed)) / n
+        mean, square = gaussian_release(self.moments(y, units.weights), noise, secure_generator(seed)) / n
         mean = float(np.clip(mean, -1.0, 1.0))
         # below this the variance would be mostly noise
         floor = min(1.0, max(self.scale_floor, math.sqrt(2 * noise / n)))
         scale = math.sqrt(min(1.0, max(floor**2, float(square) + 0.5 - mean**2)))
-        inner = self.mechanism.train(X, (v - mean) / scale, random_state=random_state, n_records=n_records)
+        inner = train_persons(
+            self.mechanism, X, (v - mean) / scale, persons=persons, random_state=random_state, n_records=n_records
+        )
         low, high = self.y_bounds
         half, middle = (high - low) / 2, (low + high) / 2
         model = _rescaled(inner.model, scale * half, middle + mean * half)

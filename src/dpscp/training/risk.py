@@ -53,30 +53,43 @@ class LinearRisk:
         slope = {"cross_entropy": math.sqrt(2.0) / 4, "logistic": 0.25, "huber": 1.0}
         return slope[self.loss] * self.row_bound
 
-    def value_and_gradient(self, theta: Array, rows: Array, target: NDArray[Any], linear: Array) -> tuple[float, Array]:
-        """The objective and its gradient at the flat parameters ``theta``."""
+    def value_and_gradient(
+        self, theta: Array, rows: Array, target: NDArray[Any], linear: Array, weights: Array | None = None
+    ) -> tuple[float, Array]:
+        """The objective, each record's loss times its weight, and its gradient at the flat parameters ``theta``."""
+        weights = np.ones(len(rows)) if weights is None else weights
         z = rows @ theta.reshape(self.n_outputs, -1).T
         if self.loss == "cross_entropy":
             every = np.arange(len(rows))
             log_sums = special.logsumexp(z, axis=1) if len(rows) else np.zeros(0)
-            value = float(np.sum(log_sums - z[every, target]))
+            value = float(np.sum(weights * (log_sums - z[every, target])))
             error = np.exp(z - log_sums[:, None])
             error[every, target] -= 1.0
         elif self.loss == "logistic":
             margin = z[:, 0]
-            value = float(np.sum(np.logaddexp(0.0, margin) - target * margin))
+            value = float(np.sum(weights * (np.logaddexp(0.0, margin) - target * margin)))
             error = special.expit(z) - target[:, None]
         else:
             residual = z - target[:, None]
             error = np.clip(residual, -self.huber_delta, self.huber_delta)
             # r^2 / 2 inside, delta * (|r| - delta / 2) outside
-            value = float(np.sum(error * (residual - error / 2)))
+            value = float(np.sum(weights[:, None] * (error * (residual - error / 2))))
         value += self.strength / 2 * float(theta @ theta) + float(linear @ theta)
+        error *= weights[:, None]
         return value, (error.T @ rows).ravel() + self.strength * theta + linear
 
-    def minimise(self, rows: Array, target: NDArray[Any], *, tolerance: float, linear: Array | None = None) -> Array:
+    def minimise(
+        self,
+        rows: Array,
+        target: NDArray[Any],
+        *,
+        tolerance: float,
+        linear: Array | None = None,
+        weights: Array | None = None,
+    ) -> Array:
         """Parameters at which the gradient's norm is at most ``tolerance``.
 
+        ``weights`` of the records are at most one each, and one for all where None.
         They are within tolerance / strength of the minimiser, by strong convexity. Quasi-Newton does the
         work; accelerated gradient descent, whose convergence is a theorem, finishes where a line search
         gave up.
@@ -85,16 +98,24 @@ class LinearRisk:
         offset = np.zeros(size) if linear is None else linear
 
         def objective(theta: Array) -> tuple[float, Array]:
-            return self.value_and_gradient(theta, rows, target, offset)
+            return self.value_and_gradient(theta, rows, target, offset, weights)
 
         options = {"maxiter": _QUASI_NEWTON_STEPS, "maxcor": 20, "gtol": tolerance / (2 * math.sqrt(size)), "ftol": 0.0}
         start = optimize.minimize(objective, np.zeros(size), jac=True, method="L-BFGS-B", options=options)
         theta = np.asarray(start.x, dtype=np.float64)
         if float(np.linalg.norm(objective(theta)[1])) <= tolerance:
             return theta
-        return self._accelerated(theta, rows, target, offset, tolerance)
+        return self._accelerated(theta, rows, target, offset, tolerance, weights)
 
-    def _accelerated(self, theta: Array, rows: Array, target: NDArray[Any], linear: Array, tolerance: float) -> Array:
+    def _accelerated(
+        self,
+        theta: Array,
+        rows: Array,
+        target: NDArray[Any],
+        linear: Array,
+        tolerance: float,
+        weights: Array | None = None,
+    ) -> Array:
         # smoothness of the whole objective from the rows at hand: it steers the solver and is never released
         largest = float(np.linalg.norm(rows, 2)) ** 2 if len(rows) else 0.0
         smooth = self.smoothness / self.row_bound**2 * largest + self.strength
@@ -102,7 +123,7 @@ class LinearRisk:
         momentum = (1 - root) / (1 + root)
         ahead = theta
         for _ in range(int(200 / root) + 1000):
-            gradient = self.value_and_gradient(ahead, rows, target, linear)[1]
+            gradient = self.value_and_gradient(ahead, rows, target, linear, weights)[1]
             if float(np.linalg.norm(gradient)) <= tolerance:
                 return ahead
             following = ahead - gradient / smooth

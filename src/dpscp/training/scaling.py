@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_range
 from dpscp.guarantees.stability import Stability
+from dpscp.persons import Persons
 from dpscp.privacy import Accountant
 from dpscp.training.mechanism import (
     Mechanism,
@@ -22,6 +23,8 @@ from dpscp.training.mechanism import (
     rehearsal,
     saved_as,
     shift_bound,
+    train_persons,
+    trains_persons,
 )
 from dpscp.training.targets import unit_targets
 
@@ -97,6 +100,11 @@ class ScaledTarget:
         """A copy whose inner mechanism is told."""
         return replace(self, mechanism=configured(self.mechanism, needs))
 
+    @property
+    def trains_persons(self) -> bool:
+        """Whether the inner mechanism does."""
+        return trains_persons(self.mechanism)
+
     def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
         """The mechanism's own rehearsal."""
         return rehearsal(self.mechanism, input_shape)
@@ -116,11 +124,22 @@ class ScaledTarget:
         return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
 
     def train(
-        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
     ) -> Trained:
         """Train the inner mechanism on the rescaled targets."""
-        trained = self.mechanism.train(
-            X, unit_targets(y, self.y_bounds), random_state=random_state, n_records=n_records
+        trained = train_persons(
+            self.mechanism,
+            X,
+            unit_targets(y, self.y_bounds),
+            persons=persons,
+            random_state=random_state,
+            n_records=n_records,
         )
         stability = self._in_target_units(trained.stability)
         return replace(trained, model=ScaledTargetModel(trained.model, self.y_bounds), stability=stability)

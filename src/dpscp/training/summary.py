@@ -7,7 +7,7 @@ post-processing.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -16,6 +16,7 @@ from scipy import optimize
 
 from dpscp._checks import check_count, check_positive, check_probability, check_range
 from dpscp.guarantees.stability import Stability, stability_summary
+from dpscp.persons import Persons
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.mechanism import Trained, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
@@ -33,9 +34,9 @@ class SufficientStatistics:
 
     Rows are clipped to norm ``feature_bound`` (in prediction too), targets to ``y_bounds`` and centred
     there. In the coordinates (upper triangle of x x' with its off-diagonal entries times sqrt(2), x y) one
-    record has the norms B^2 and B Y; noise of noise_multiplier * B^2 / sqrt(gram_share) and
-    noise_multiplier * B Y / sqrt(1 - gram_share) makes the pair one Gaussian release of
-    ``noise_multiplier``, which is what ``event`` says.
+    record (and a person, a weighted mean of records) has the norms B^2 and B Y; noise of noise_multiplier *
+    B^2 / sqrt(gram_share) and noise_multiplier * B Y / sqrt(1 - gram_share) makes the pair one Gaussian
+    release of ``noise_multiplier``, which is what ``event`` says.
 
     The ridge is chosen from the noisy Gram matrix only: just enough that the smallest eigenvalue reaches
     ``floor`` (None: the expected spectral norm of the noise, but at least one record's worth). ``radius``
@@ -52,6 +53,8 @@ class SufficientStatistics:
     radius: float | None = None
     fit_intercept: bool = True
     budget: tuple[float, float] | None = None
+
+    trains_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive("feature_bound", self.feature_bound)
@@ -103,25 +106,36 @@ class SufficientStatistics:
         size = n_features + self.fit_intercept
         return max(self.row_bound**2, self.gram_noise * math.sqrt(2 * size))
 
-    def moments(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-        """The exact Gram matrix and cross moments that ``train`` adds noise to; never released as they are."""
+    def moments(self, X: ArrayLike, y: ArrayLike, weights: Array | None = None) -> tuple[Array, Array]:
+        """The exact weighted Gram matrix and cross moments that ``train`` adds noise to; never released as they are."""
         rows = feature_rows(
             check_rows(X), feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64"
         )
         target = bounded_targets(y, self.y_bounds) - self._centre
         if len(target) != len(rows):
             raise ValueError("X and y must hold the same number of records")
+        if weights is not None:
+            # the square root on both sides: the product of an array with itself is symmetric to the last bit
+            roots = np.sqrt(weights)
+            rows, target = rows * roots[:, None], target * roots
         return rows.T @ rows, rows.T @ target
 
     def train(
-        self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
     ) -> Trained:
         """Release the noisy moments once and solve; the cost is ``event``, whatever the records are."""
         event = paid_event(self)
         raw = check_rows(X)
-        n = check_count("n_records", len(raw) if n_records is None else n_records)
+        units = Persons.of_rows(persons, len(raw))
+        n = check_count(units.count_name, units.count if n_records is None else n_records)
         warn_large_delta(self.budget, n)
-        gram, cross = self.moments(raw, y)
+        gram, cross = self.moments(raw, y, units.weights)
         rng = secure_generator(random_state)
         noisy_gram = self._release_gram(gram, rng)
         noisy_cross = gaussian_release(cross, self.cross_noise, rng)
@@ -136,11 +150,11 @@ class SufficientStatistics:
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "noise_multiplier": set_noise(self.noise_multiplier),
-            "n_records": n,
+            **units.public_facts(n),
             "n_features": raw.shape[1],
             "feature_bound": self.feature_bound,
             "y_bounds": self.y_bounds,
-            "taken_from_data": () if n_records is not None else ("n_records",),
+            "taken_from_data": () if n_records is not None else (units.count_name,),
         }
         if random_state is not None:
             facts["seeded"] = True

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_positive
 from dpscp.training.networks import check_rows
 
-__all__ = ["FeatureTransform", "RowTransform", "Transform", "scaled_rows"]
+__all__ = ["FeatureTransform", "RowTransform", "Transform", "scaled_rows", "weighted_sum"]
 
 Array = NDArray[np.float64]
 
@@ -110,6 +110,11 @@ class RowTransform:
         shift = arrays.get("shift")
         released = None if shift is None else np.asarray(shift, dtype=np.float64)
         return cls(check_positive("bound", config["bound"]), bool(config["unit"]), released, config["n_features"])
+
+
+def weighted_sum(rows: Array, weights: Array | None) -> Array:
+    """The sum of the rows, each times its weight; None is a weight of one for all."""
+    return np.asarray((rows if weights is None else (rows.T * weights).T).sum(axis=0))
 
 
 def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> Array:

@@ -61,11 +61,12 @@ class WhiteningTransform:
 class PrivateWhitening:
     """Even out the second moment of rows of norm at most ``bound`` (longer rows are shortened first), privately.
 
-    One record adds x x^T / bound^2, of Frobenius norm at most 1, to the sum of outer products; the release is
-    that sum plus symmetric Gaussian noise (standard deviation noise_multiplier in an orthonormal basis of the
-    symmetric matrices), divided by n_records. Rows are multiplied by (S + level I)^(-1/2), S the release with
-    negative eigenvalues set to 0, and scaled to norm one. ``level`` is ``ridge`` times the largest eigenvalue
-    to be expected of the noise alone: what the noise hides is left as it is.
+    One record adds x x^T / bound^2, of Frobenius norm at most 1, to the sum of outer products, and a person a
+    weighted mean of such terms; the release is that sum plus symmetric Gaussian noise (standard deviation
+    noise_multiplier in an orthonormal basis of the symmetric matrices), divided by n_records. Rows are
+    multiplied by (S + level I)^(-1/2), S the release with negative eigenvalues set to 0, and scaled to norm
+    one. ``level`` is ``ridge`` times the largest eigenvalue to be expected of the noise alone: what the noise
+    hides is left as it is.
 
     >>> step = PrivateWhitening(noise_multiplier=2.0)
     >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [10, 1, 1]
@@ -96,18 +97,22 @@ class PrivateWhitening:
         """A copy with this noise."""
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def moments(self, X: ArrayLike) -> Array:
-        """The exact sum of outer products, in orthonormal coordinates: ``fit`` adds noise to it; never released."""
+    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
+        """The exact weighted sum of outer products, in orthonormal coordinates; ``fit`` adds noise, never released."""
         rows = scaled_rows(check_rows(X), self.bound, unit=False) / self.bound
+        if weights is not None:
+            rows *= np.sqrt(weights)[:, None]
         total = rows.T @ rows
         i, j = np.triu_indices(len(total))
         return np.asarray(total[i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
+    def fit(
+        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None
+    ) -> WhiteningTransform:
         """The transform with the private second moment in it."""
         n, noise, rows = check_count("n_records", n_records), set_noise(self.noise_multiplier), check_rows(X)
         width = rows.shape[1]
-        released = gaussian_release(self.moments(rows), noise, rng) / n
+        released = gaussian_release(self.moments(rows, weights), noise, rng) / n
         i, j = np.triu_indices(width)
         second = np.zeros((width, width))
         second[i, j] = released / np.where(i == j, 1.0, math.sqrt(2.0))

@@ -1,0 +1,190 @@
+"""Which rows belong to which person: the unit of privacy and of coverage when a person has several records.
+
+At most ``rows_per_person`` rows of a person are kept, a uniform private choice, each with the weight one over the
+number kept. A person's weights add up to one, so a weighted sum of bounded terms has for a whole person the
+sensitivity that a plain sum has for one record. A table without ids is the special case of one row a person.
+
+Who has how many rows, and how many persons there are, is private: nothing here leaves the fit.
+
+Theory: Result H
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._checks import check_count
+from dpscp.privacy import secure_generator
+from dpscp.privacy.seeds import KEPT_ROWS, SCORED_ROWS, stream_seed
+
+__all__ = ["Persons", "kept_rows", "person_numbers"]
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Persons:
+    """Rows laid person by person: those from ``offsets[j]`` to ``offsets[j + 1]`` are person j's.
+
+    ``rows_per_person`` is the public cap; None says that nobody gave ids and every row is its own person. The object
+    lives only while a release is made.
+
+    Theory: Result H
+    """
+
+    offsets: Index
+    rows_per_person: int | None = None
+
+    @classmethod
+    def single(cls, n_rows: int) -> Self:
+        """Every row its own person."""
+        return cls(np.arange(n_rows + 1))
+
+    @classmethod
+    def of_rows(cls, persons: "Persons | None", n_rows: int) -> "Persons":
+        """The given persons, who must have these rows; without any, every row is its own."""
+        if persons is None:
+            return cls.single(n_rows)
+        if persons.n_rows != n_rows:
+            raise ValueError("persons must be those of the rows in X; lay X and y out as kept_rows says")
+        return persons
+
+    @property
+    def count(self) -> int:
+        """The number of persons: private, unless the caller declares it."""
+        return len(self.offsets) - 1
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows: private."""
+        return int(self.offsets[-1])
+
+    @property
+    def cap(self) -> int:
+        """The most rows that a person can have, a public number."""
+        return self.rows_per_person or 1
+
+    @property
+    def count_name(self) -> str:
+        """What the nominal number of units is called."""
+        return "n_records" if self.rows_per_person is None else "n_persons"
+
+    def public_facts(self, nominal: int) -> dict[str, object]:
+        """What a release of these persons declares: the nominal number of units, and the cap."""
+        if self.rows_per_person is None:
+            return {"n_records": nominal}
+        return {"n_persons": nominal, "rows_per_person": self.rows_per_person}
+
+    @cached_property
+    def sizes(self) -> Index:
+        """How many rows each person has: private."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def weights(self) -> NDArray[np.float64]:
+        """The weight of each row; a person's add up to one."""
+        return np.repeat(1.0 / self.sizes, self.sizes)
+
+    @cached_property
+    def _one_each(self) -> bool:
+        return self.n_rows == self.count
+
+    def rows_of(self, chosen: Index) -> Index:
+        """The rows of the chosen persons, person by person."""
+        if self._one_each:
+            return chosen
+        sizes = self.sizes[chosen]
+        first_places = np.cumsum(sizes) - sizes
+        return np.asarray(np.repeat(self.offsets[chosen] - first_places, sizes) + np.arange(int(sizes.sum())))
+
+    def part(self, drawn: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], "Persons"]:
+        """The persons that were drawn: which rows are theirs, and those rows' layout."""
+        offsets = np.concatenate([[0], np.cumsum(self.sizes[drawn])])
+        return np.repeat(drawn, self.sizes), Persons(offsets, self.rows_per_person)
+
+    def one_row_each(self, random_state: int | None) -> Index:
+        """One row of each person, chosen uniformly; in a stream of its own, so that no other draw moves."""
+        generator = secure_generator(stream_seed(random_state, SCORED_ROWS))
+        return np.asarray(self.offsets[:-1] + generator.integers(0, self.sizes))
+
+
+def person_numbers(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> Index:
+    """Each row's person, numbered in the order in which persons first appear.
+
+    ``persons`` holds one id a row, any hashable values; ``columns`` are the names of the features. Ids that are
+    missing (None, NaN, empty text), of two kinds (text and numbers: "7" would not be 7), too few or too many are
+    refused; nothing from them is printed.
+    """
+    if isinstance(persons, str | bytes) or not np.iterable(persons) or getattr(persons, "ndim", 1) != 1:
+        raise TypeError("persons must hold one id for each row of X: a list, an array or a column")
+    name = getattr(persons, "name", None)
+    if name is not None and any(name == column for column in columns):
+        raise ValueError(
+            f"persons is the column {name!r}, which is also a feature in X: a model must not learn from ids; "
+            "drop the column from X"
+        )
+    ids = persons.tolist() if isinstance(persons, np.ndarray) else list(persons)
+    if len(ids) != n_rows:
+        raise ValueError("persons must hold one id for each row of X: X and persons differ in length")
+    if any(map(_is_missing, ids)):
+        raise ValueError(
+            "persons holds a missing id (None, NaN or empty text): give each row the id of its person, or drop rows "
+            "whose person is not known"
+        )
+    if len({isinstance(i, str) for i in ids}) > 1:
+        raise ValueError("persons mixes text with other ids, and '7' is not 7: make all of them text or none")
+    numbers: dict[Any, int] = {}
+    found = None
+    try:
+        found = np.fromiter((numbers.setdefault(i, len(numbers)) for i in ids), dtype=np.int64, count=n_rows)
+    except TypeError:
+        found = None
+    if found is None:  # outside the handler: its message would name the type of an id only, but may print more
+        raise TypeError("persons must hold hashable ids: text, numbers or tuples")
+    return found
+
+
+def _is_missing(identity: Any) -> bool:
+    if identity is None or (isinstance(identity, str) and not identity.strip()):
+        return True
+    try:
+        return bool(identity != identity)  # NaN and pandas' NaT differ from themselves
+    except (TypeError, ValueError):  # pandas' NA has no truth value
+        return True
+
+
+def kept_rows(
+    persons: Any,
+    *,
+    n_rows: int,
+    rows_per_person: int | None,
+    random_state: int | None = None,
+    columns: Iterable[Any] = (),
+) -> tuple[Index, Persons]:
+    """Which rows are kept, ordered by person, and whose they are.
+
+    At most ``rows_per_person`` rows of a person are kept, every subset of that size with the same probability, never
+    the first ones: rows of one person may differ from early to late. Persons stand in the order of their first rows
+    and a person's rows in the order of the table: with one row a person the table stays as it is.
+
+    Theory: Result H
+    """
+    if rows_per_person is None:
+        raise ValueError(
+            "rows_per_person is needed with persons: the public cap k on the rows of one person that are used (3, say);"
+            " it must not be looked up in the data"
+        )
+    cap = check_count("rows_per_person", rows_per_person)
+    number = person_numbers(persons, n_rows, columns)
+    # a random order within each person, the first of it kept: the choice of one person moves nobody else's
+    order = np.lexsort((secure_generator(stream_seed(random_state, KEPT_ROWS)).random(n_rows), number))
+    sizes = np.bincount(number)
+    place = np.arange(n_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    kept = np.sort(order[place < cap])
+    kept = kept[np.argsort(number[kept], kind="stable")]
+    offsets = np.concatenate([[0], np.cumsum(np.minimum(sizes, cap))])
+    return kept, Persons(offsets, cap)

@@ -1,0 +1,122 @@
+"""Which rows belong to which person: the choice is uniform and private, bad ids are refused, nothing is told."""
+
+import numpy as np
+import pytest
+
+from dpscp.persons import Persons, kept_rows, person_numbers
+
+IDS = np.array(["b", "a", "b", "c", "a", "b", "b"])
+
+
+def test_rows_stand_person_by_person_in_the_order_of_the_table():
+    kept, persons = kept_rows(IDS, n_rows=7, rows_per_person=10, random_state=0)
+    assert kept.tolist() == [0, 2, 5, 6, 1, 4, 3]
+    assert persons.offsets.tolist() == [0, 4, 6, 7]
+    np.testing.assert_allclose(persons.weights, [0.25] * 4 + [0.5] * 2 + [1.0])
+    assert persons.rows_of(np.array([0, 2])).tolist() == [0, 1, 2, 3, 6]
+
+
+def test_one_row_a_person_leaves_the_table_as_it_is():
+    kept, persons = kept_rows(np.arange(50)[::-1], n_rows=50, rows_per_person=3, random_state=0)
+    assert kept.tolist() == list(range(50))
+    assert (persons.weights == 1.0).all()
+    assert persons.offsets.tolist() == Persons.single(50).offsets.tolist()
+    assert persons.one_row_each(7).tolist() == list(range(50))
+
+
+@pytest.mark.parametrize("cap", [1, 2, 4])
+def test_the_kept_rows_are_a_uniform_choice(cap):
+    """Each of a person's rows is kept equally often, late rows as often as early ones."""
+    runs = 4000
+    counts = np.zeros(7)
+    for seed in range(runs):
+        kept, persons = kept_rows(IDS, n_rows=7, rows_per_person=cap, random_state=seed)
+        assert persons.sizes.tolist() == [min(4, cap), min(2, cap), 1]
+        counts[kept] += 1
+    expected = np.array([min(1, cap / 4), min(1, cap / 2)] * 4)[[0, 1, 0, 0, 1, 0, 0]]
+    expected[3] = 1.0
+    # five standard deviations of a binomial
+    allowed = 5 * np.sqrt(expected * (1 - expected) / runs)
+    assert (np.abs(counts / runs - expected) <= allowed).all()
+
+
+def test_the_scored_row_is_uniform_among_the_kept_ones():
+    persons = Persons(np.array([0, 4, 5]), 4)
+    runs = 4000
+    counts = np.bincount(np.concatenate([persons.one_row_each(seed) for seed in range(runs)]), minlength=5)
+    assert counts[4] == runs
+    assert (np.abs(counts[:4] / runs - 0.25) <= 5 * np.sqrt(0.25 * 0.75 / runs)).all()
+
+
+def test_without_a_seed_the_choice_is_not_repeated():
+    ids = np.zeros(1000, dtype=int)
+    first, second = (kept_rows(ids, n_rows=1000, rows_per_person=500)[0] for _ in range(2))
+    assert first.tolist() != second.tolist()
+
+
+def test_parts_draw_persons():
+    _, persons = kept_rows(IDS, n_rows=7, rows_per_person=10, random_state=0)
+    rows, part = persons.part(np.array([True, False, True]))
+    assert rows.tolist() == [True] * 4 + [False] * 2 + [True]
+    assert part.offsets.tolist() == [0, 4, 5]
+    assert part.rows_per_person == 10
+
+
+MISSING = {
+    "none": ["a", None, "b"],
+    "nan": [1.0, float("nan"), 2.0],
+    "numpy nan": np.array([1.0, np.nan, 2.0]),
+    "empty text": ["a", " ", "b"],
+}
+
+
+@pytest.mark.parametrize("ids", MISSING.values(), ids=MISSING)
+def test_missing_ids_are_refused(ids):
+    with pytest.raises(ValueError, match="persons holds a missing id"):
+        kept_rows(ids, n_rows=3, rows_per_person=2)
+
+
+def test_missing_ids_of_pandas_are_refused():
+    pandas = pytest.importorskip("pandas")
+    dates = pandas.to_datetime(pandas.Series(["2020", None, "2021"]))
+    for column in (pandas.Series([1, None, 2], dtype="Int64"), dates):
+        with pytest.raises(ValueError, match="persons holds a missing id"):
+            kept_rows(column, n_rows=3, rows_per_person=2)
+
+
+def test_a_pandas_column_works_and_must_not_be_a_feature():
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series(["x", "y", "x"], name="patient", index=[7, 8, 9])
+    kept, _ = kept_rows(column, n_rows=3, rows_per_person=2, columns=["age"])
+    assert kept.tolist() == [0, 2, 1]
+    with pytest.raises(ValueError, match="also a feature"):
+        kept_rows(column, n_rows=3, rows_per_person=2, columns=["age", "patient"])
+
+
+@pytest.mark.parametrize("ids", ["abc", 3, None, np.zeros((3, 2))])
+def test_ids_must_be_a_column(ids):
+    with pytest.raises(TypeError, match="one id for each row"):
+        kept_rows(ids, n_rows=3, rows_per_person=2)
+
+
+def test_wrong_length_cap_and_kinds_are_refused_without_a_word_from_the_data():
+    secret = ["secret-1", "secret-2"]
+    with pytest.raises(ValueError, match="differ in length") as caught:
+        kept_rows(secret, n_rows=37, rows_per_person=2)
+    assert "secret" not in str(caught.value)
+    assert "37" not in str(caught.value)
+    with pytest.raises(ValueError, match="rows_per_person is needed"):
+        kept_rows(secret, n_rows=2, rows_per_person=None)
+    with pytest.raises(ValueError, match="rows_per_person"):
+        kept_rows(secret, n_rows=2, rows_per_person=0)
+    with pytest.raises(ValueError, match="mixes text") as caught:
+        kept_rows(["7", 7], n_rows=2, rows_per_person=2)
+    with pytest.raises(TypeError, match="hashable") as caught:
+        kept_rows([["secret"], ["secret"]], n_rows=2, rows_per_person=2)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_any_hashable_ids_do():
+    assert person_numbers([("a", 1), ("b", 1), ("a", 1)], 3).tolist() == [0, 1, 0]
+    assert person_numbers(np.array([3, 3, 1]), 3).tolist() == [0, 0, 1]
