@@ -1786,7 +1786,7 @@ mutant(
 mutant(
     "training/networks.py",
     "factors[: len(weights)] *= weights\n",
-    "",
+    "factors[: len(weights)] *= 1.0\n",
     "clipped gradients forget the weight",
     ONE_SENSITIVITY,
 )
