@@ -12,7 +12,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel, calibrate
+from dpscp import (
+    BudgetStore,
+    GuaranteeWarning,
+    PrivateConformalClassifier,
+    PrivateConformalRegressor,
+    PrivateModel,
+    calibrate,
+)
 from dpscp.guarantees import universal_alpha
 from dpscp.privacy import IntegerSource, ParallelDpEvent, dpsgd_event, epsilon_of, gaussian_event, noise
 from dpscp.privacy.accounting import tradeoff_of
@@ -350,3 +357,22 @@ def test_corrected_residuals_are_the_ones_that_count(everywhere):
         corrected = regressor(mechanism, **options).fit(X, y).threshold_[0]
     assert plain < 0.5
     assert corrected >= 0.6
+
+
+STABLE = DPSGD(steps=10, learning_rate=0.1, clip_norm=2.0, feature_bound=1.0)
+
+
+@pytest.mark.parametrize("groups", [None, "label"])
+@pytest.mark.parametrize("levels", [0.8, [0.7, 0.9]], ids=["one level", "two levels"])
+@pytest.mark.parametrize("guarantee", ["universal", "stability", "split", "corrected", "finite", "asymptotic"])
+def test_what_is_reserved_is_what_is_spent(guarantee, levels, groups, tmp_path):
+    X, y = labelled()
+    store = BudgetStore.create(tmp_path / "study", 5.0, DELTA, dataset="made up")
+    model = classifier(STABLE, guarantee=guarantee, confidence_level=levels, groups=groups, random_state=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GuaranteeWarning)
+        planned = []
+        reserve = store.reserve
+        store.reserve = lambda ledger, note: planned.append(ledger) or reserve(ledger, note=note)
+        model.fit(X, y, budget=store)
+    assert planned[0].event == model.ledger_.event

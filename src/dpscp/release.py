@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpscp.budget import BudgetStore
 from dpscp.calibration import Rule, calibration_rule, find_thresholds, plan_searches
 from dpscp.exceptions import SeededWarning
-from dpscp.guarantees import Certificate, Stability
+from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
 from dpscp.persistence import NOT_PLAIN, plain
 from dpscp.privacy import Ledger, secure_generator
@@ -84,7 +84,7 @@ def release(
         corrected = strategy.guarantee.needs_trajectory
         scores, told = request.task.scores(trained, for_threshold.rows, for_threshold.targets, corrected=corrected)
         stability = trained.stability if request.task.natural_score else None
-        rule = _rule(request, strategy, spent, stability)
+        rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
         if strategy.guarantee.needs_stability and trained.stability is not None:
             told = (*told, *trained.stability.assumptions)
@@ -106,15 +106,17 @@ def release(
 
 def planned_ledger(request: Request, strategy: Strategy) -> Ledger:
     """What this release is going to spend, from public numbers alone."""
-    rule = _rule(request, strategy, strategy.spent, None)
-    searches = plan_searches(rule, spent=strategy.spent, budget=request.budget, accountant=request.accountant)
-    return searches.ledger(strategy.spent)
+    # a shift bound is known after training; it moves levels and threshold, and costs nothing
+    guarantee = CORRECTED if strategy.guarantee.needs_stability else strategy.guarantee
+    spent = strategy.spent
+    rule = _rule(guarantee, request, strategy, spent)
+    searches = plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
+    return searches.ledger(spent)
 
 
-def _rule(request: Request, strategy: Strategy, spent: Ledger, stability: Stability | None) -> Rule:
-    guarantee = strategy.guarantee
-    if guarantee.needs_stability and stability is None and spent is strategy.spent:
-        guarantee = CORRECTED
+def _rule(
+    guarantee: Guarantee, request: Request, strategy: Strategy, spent: Ledger, stability: Stability | None = None
+) -> Rule:
     return calibration_rule(
         guarantee,
         request.alphas,
