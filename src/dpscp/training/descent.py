@@ -18,16 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.persons import Persons
-from dpscp.training.networks import (
-    CLIP_SLACK,
-    MOST_RECORDS,
-    ClippedGradient,
-    Loss,
-    Network,
-    aligned_empty,
-    is_aligned,
-    squared_norms,
-)
+from dpscp.training.blocks import aligned_empty, is_aligned
+from dpscp.training.networks import CLIP_SLACK, MOST_RECORDS, ClippedGradient, Loss, Network, squared_norms
 
 __all__ = ["GRID", "Descent", "GridNoise", "Records", "UpdateRule", "everyone", "poisson_batches"]
 

@@ -13,9 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count
 from dpscp.persons import Persons
+from dpscp.training.blocks import aligned_empty
 from dpscp.training.labels import encode_targets
 from dpscp.training.mechanism import Model, Trajectory
-from dpscp.training.networks import ClippedGradient, DenseModel, squared_norms
+from dpscp.training.networks import (
+    ClippedGradient,
+    DenseModel,
+    RowOutputs,
+    inner_products,
+    squared_norms,
+    with_zero_column,
+)
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.targets import unit_targets
@@ -69,8 +77,9 @@ def corrected_outputs(
     head, X = _head(model, X)
     rows, squared, summed, _ = _summed_errors(head, trajectory, X, y, max_points)
     units = Persons.of_rows(persons, len(rows))
-    z = head.network.forward(head.layers, rows) + _own_pull(rows, squared, summed, units)
-    return np.concatenate([np.zeros_like(z), z], axis=1) if head.loss.name == "logistic" else z
+    z = RowOutputs(head.network, head.parameters)(rows[:, : head.n_features])
+    z = z + _own_pull(rows, squared, summed, units)
+    return with_zero_column(z) if head.loss.name == "logistic" else z
 
 
 def self_shift_bounds(
@@ -101,8 +110,7 @@ def _own_pull(rows: Array, squared: Array, summed: Array, persons: Persons) -> A
         # the one so many places on, around the person's rows; those with fewer rows have met them all
         here = np.flatnonzero(ahead < size)
         other = first[here] + (place[here] + ahead) % size[here]
-        inner = np.einsum("ij,ij->i", rows[here], rows[other], dtype=np.float64)
-        pull[here] += inner[:, None] * weighted[other]
+        pull[here] += inner_products(rows[here], rows[other])[:, None] * weighted[other]
     return pull
 
 
@@ -138,15 +146,27 @@ def _summed_errors(
     summed = np.zeros((len(rows), model.network.widths[-1]))
     lengths = np.zeros(len(rows))
     per_record = weights * trajectory.sampling_rate / trajectory.normaliser
+    flat = aligned_empty((model.network.n_parameters,), str(rows.dtype))
+    layers = model.network.layers(flat)
     with np.errstate(all="ignore"):
         for start in range(0, len(rows), gradient.chunk):
-            part = slice(start, start + gradient.chunk)
+            part = slice(start, min(len(rows), start + gradient.chunk))
+            m = part.stop - start
+            block = _padded_block(rows[part], squared[part], target[part], gradient.block(m))
             for point, weight in zip(points, per_record, strict=True):
-                layers = model.network.layers(trajectory.iterates[point])
-                errors, _ = gradient.errors(layers, rows[part], squared[part], target[part], np.ones(len(rows[part])))
-                summed[part] += weight * errors[0].T
-                lengths[part] += weight * np.sqrt(np.einsum("ij,ij->j", errors[0], errors[0]))
+                flat[:] = trajectory.iterates[point]
+                errors = gradient.errors(layers, *block, np.ones(m))[0][0][:, :m]
+                summed[part] += weight * errors.T
+                lengths[part] += weight * np.sqrt(np.einsum("ij,ij->j", errors, errors))
     return rows, squared, summed, lengths
+
+
+def _padded_block(rows: Array, squared: Array, target: Array, size: int) -> tuple[Array, Array, Array]:
+    """Records as a block of `ClippedGradient`, aligned; the first of them stands in the places that are left."""
+    block = aligned_empty((size, rows.shape[1]), str(rows.dtype)), np.empty(size), np.empty(size, dtype=target.dtype)
+    for whole, part in zip(block, (rows, squared, target), strict=True):
+        whole[: len(part)], whole[len(part) :] = part, part[0]
+    return block
 
 
 def _points(weights: Array, limit: int) -> tuple[NDArray[np.int64], Array]:

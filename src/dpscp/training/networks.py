@@ -9,18 +9,19 @@ Arrays inside are (units, records): reductions over a few units then run along c
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice
+from dpscp.training.blocks import AlikeBlocks, aligned_empty, blas_threads, whole_lanes
 from dpscp.training.mechanism import saved_as
 
-__all__ = ["ClippedGradient", "DenseModel", "Loss", "Network", "check_rows", "feature_rows"]
+__all__ = ["ClippedGradient", "DenseModel", "Loss", "Network", "RowOutputs", "check_rows", "feature_rows", "softmax"]
 
 Array = NDArray[Any]
 
@@ -39,11 +40,9 @@ _LARGEST_SQUARES = 2.0**500
 _PRODUCTS_PER_PART = 1 << 12
 # Numbers of a slice of rows that is turned into float64 for the product: it stays in cache.
 _SLICE_NUMBERS = 1 << 17
-# Sizes of blocks are multiples of this, and so many records fill whole cache lines.
-_LANES = 16
-_CACHE_LINE = 64
 # Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
+_MOST_ROWS = 8192
 
 
 def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
@@ -86,31 +85,27 @@ def _parts(rows: Array) -> Iterator[Array]:
     return (rows[start : start + step] for start in range(0, len(rows), step))
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
-    """An array that starts at a cache line, so that products run the same way whichever array they read."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.empty(size + _CACHE_LINE, dtype=np.uint8)
-    start = -raw.ctypes.data % _CACHE_LINE
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def is_aligned(array: Array) -> bool:
-    """Whether an array starts at a cache line."""
-    return array.ctypes.data % _CACHE_LINE == 0
-
-
 def squared_norms(rows: Array) -> Array:
     """The squared norm of every row in float64, the same bits wherever the row stands."""
+    return inner_products(rows, rows)
+
+
+def inner_products(rows: Array, others: Array) -> Array:
+    """The inner product of every row with the row beside it, in float64, the same bits wherever the two stand."""
     n, d = rows.shape
     out, step = np.empty(n), max(1, CHUNK_NUMBERS // d)
     # rows of whole cache lines: each is summed in the same way
-    wide = aligned_empty((min(step, n), 8 * math.ceil(d / 8)), "float64")
-    wide.fill(0)
+    left = aligned_empty((min(step, n), 8 * math.ceil(d / 8)), "float64")
+    right = left if others is rows else aligned_empty(left.shape, "float64")
+    left.fill(0)
+    right.fill(0)
     for start in range(0, n, step):
-        part = rows[start : start + step]
-        wide[: len(part), :d] = part
+        m = min(step, n - start)
+        left[:m, :d] = rows[start : start + m]
+        if right is not left:
+            right[:m, :d] = others[start : start + m]
         with np.errstate(over="ignore"):
-            np.einsum("ij,ij->i", wide[: len(part)], wide[: len(part)], out=out[start : start + step])
+            np.einsum("ij,ij->i", left[:m], right[:m], out=out[start : start + m])
     return out
 
 
@@ -121,25 +116,31 @@ def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, d
     count the bias coordinate. Numbers beyond `_END` become that, so that outputs hardly ever overflow.
     """
     n, d = rows.shape
-    if rows.dtype.kind == "f" and not _finite(rows):
-        raise ValueError("X must not hold NaN or infinity")
     out = aligned_empty((n, d + intercept), dtype)
     if intercept:
         out[:, d] = 1.0
+    _fill_features(rows, feature_bound, out[:, :d])
+    return out
+
+
+def _fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
+    n, d = rows.shape
+    if rows.dtype.kind == "f" and not _finite(rows):
+        raise ValueError("X must not hold NaN or infinity")
     if feature_bound is None:
-        _cast(rows, out[:, :d])
-        return out
-    limit, tiny = feature_bound * (1 - ROW_SLACK[dtype]), np.finfo(dtype).tiny
+        _cast(rows, out)
+        return
+    limit, tiny = feature_bound * (1 - ROW_SLACK[str(out.dtype)]), np.finfo(out.dtype).tiny
     step = max(1, CHUNK_NUMBERS // d)
     for start in range(0, n, step):
         part = rows[start : start + step]
         features = np.empty(part.shape)
         _cast(part, features)
         # Divided by the largest entry first, so that squaring neither overflows nor underflows.
-        largest = np.maximum(np.abs(features).max(axis=1, keepdims=True), tiny)
-        norms = np.sqrt(np.square(features / largest).sum(axis=1, keepdims=True))
-        _cast(features * np.minimum(1.0, limit / largest / np.maximum(norms, tiny)), out[start : start + step, :d])
-    return out
+        largest = np.maximum(np.abs(features).max(axis=1), tiny)
+        norms = np.sqrt(squared_norms(features / largest[:, None]))
+        features *= np.minimum(1.0, limit / largest / np.maximum(norms, tiny))[:, None]
+        _cast(features, out[start : start + step])
 
 
 def _cast(values: Array, into: Array) -> None:
@@ -190,19 +191,98 @@ class Network:
             layer *= scale / math.sqrt(fan_in)
         return flat
 
-    def forward(self, layers: Sequence[Array], rows: Array, *, with_bias: bool = True) -> Array:
-        """Outputs (records, units) on rows made by `feature_rows`, with their bias coordinate or without."""
-        hidden = rows
+    def forward(self, layers: Sequence[Array], values: Sequence[Array]) -> Array:
+        """Fill the values of every layer, (records, units), from values[0]; the last are the outputs."""
         for depth, layer in enumerate(layers):
-            if self.intercept and (depth or not with_bias):
-                values = hidden @ layer[:, :-1].T
-                values += layer[:, -1]
-            else:
-                values = hidden @ layer.T
-            if depth == len(layers) - 1:
-                return values
-            hidden = np.maximum(values, 0, out=values) if self.activation == "relu" else np.tanh(values, out=values)
-        raise AssertionError("a network has at least one layer")
+            out = values[depth + 1]
+            np.matmul(values[depth], (layer[:, :-1] if self.intercept else layer).T, out=out)
+            if self.intercept:
+                out += layer[:, -1]
+            if depth < len(layers) - 1:
+                if self.activation == "relu":
+                    np.maximum(out, 0, out=out)
+                else:
+                    np.tanh(out, out=out)
+        return values[-1]
+
+
+class RowOutputs:
+    """A network's outputs, a row's the same bits whatever the other rows are: a function of row and parameters.
+
+    Rows go through the layers in padded, aligned blocks of sizes that round alike in every place (see `AlikeBlocks`).
+
+    Theory: section 4 (a score may depend on its record, the model and independent noise only)
+    """
+
+    def __init__(self, network: Network, parameters: Array) -> None:
+        dtype = str(parameters.dtype)
+        self._network, self._blocks = network, _output_blocks(network, dtype, blas_threads())
+        flat = aligned_empty(parameters.shape, dtype)
+        flat[:] = parameters
+        self._layers, self._dtype = network.layers(flat), dtype
+
+    def parts(self, n: int, fill: Callable[[slice, Array], None]) -> Iterator[tuple[slice, Array]]:
+        """The n rows block by block: which rows, and the outputs (places, units) with padding behind those rows.
+
+        `fill(part, into)` writes these rows, without bias coordinate, into a block. Outputs last until the next block.
+        """
+        values: list[Array] = []
+        for start in range(0, n, self._blocks.chunk):
+            part = slice(start, min(n, start + self._blocks.chunk))
+            m = part.stop - start
+            size = self._blocks.size(m)
+            if not values or len(values[0]) != size:
+                values = _layer_values(self._network, size, self._dtype)
+            fill(part, values[0][:m])
+            values[0][m:] = values[0][0]  # padding overflows and warns only where a row does
+            yield part, self._network.forward(self._layers, values)
+
+    def __call__(self, rows: Array) -> Array:
+        """The outputs (records, units) of finished rows."""
+        out = np.empty((len(rows), self._network.widths[-1]), dtype=self._dtype)
+        for part, z in self.parts(len(rows), lambda which, into: np.copyto(into, rows[which])):
+            out[part] = z[: part.stop - part.start]
+        return out
+
+
+def _layer_values(network: Network, size: int, dtype: str) -> list[Array]:
+    return [aligned_empty((size, width), dtype) for width in network.widths]
+
+
+@lru_cache(maxsize=256)
+def _output_blocks(network: Network, dtype: str, threads: tuple[int, ...]) -> AlikeBlocks:  # noqa: ARG001
+    """The blocks of `RowOutputs`: checked once for a shape of network and a number of threads."""
+    one = Network((network.widths[0], 1), intercept=False)
+
+    def made_up_results(size: int) -> Iterator[Array]:
+        flat = aligned_empty((network.n_parameters,), dtype)
+        flat[:] = network.initial(0, 1.0)
+        values = _layer_values(network, size, dtype)
+        for i in range(1 + 12 // network.widths[-1]):
+            values[0][:] = one.initial(1 + i, math.sqrt(network.widths[0]))  # uniform on -1 to 1
+            z = network.forward(network.layers(flat), values)
+            yield z.T.copy()
+            yield softmax(with_zero_column(z)).T
+
+    return AlikeBlocks(max(128, min(_MOST_ROWS, CHUNK_NUMBERS // sum(network.widths))), made_up_results)
+
+
+def with_zero_column(z: Array) -> Array:
+    """The logits 0 and z of the two classes of a logistic model."""
+    return np.concatenate([np.zeros_like(z), z], axis=1)
+
+
+def softmax(z: Array) -> Array:
+    """Row-wise softmax that cannot overflow, in the precision of the logits.
+
+    Classes are added one after the other for all rows at once: a row's sum is its own, whatever the layout of z.
+    """
+    columns = aligned_empty(z.T.shape, str(z.dtype))
+    columns[:] = z.T
+    columns -= np.maximum.reduce(columns, axis=0)
+    np.exp(columns, out=columns)
+    columns /= np.add.reduce(columns, axis=0)
+    return columns.T
 
 
 @dataclass(frozen=True)
@@ -266,8 +346,8 @@ class ClippedGradient:
         outs = [out for out, _ in network.shapes]
         hidden = [into for _, into in network.shapes[1:]]
         inputs = network.shapes[0][1]
-        most = max(128, min(8192, CHUNK_NUMBERS // (inputs + 2 * (sum(outs) + sum(hidden)))))
-        self.chunk = _whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
+        most = max(128, min(_MOST_ROWS, CHUNK_NUMBERS // (inputs + 2 * (sum(outs) + sum(hidden)))))
+        self.chunk = whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
         # Indicator rows: one product sums the squares of every layer at once.
         self._error_layer = np.repeat(np.eye(len(outs)), outs, axis=1)
         self._hidden_layer = np.repeat(np.eye(len(hidden)), hidden, axis=1)
@@ -276,34 +356,15 @@ class ClippedGradient:
         self._total_layers, self._extra_layers = network.layers(self.total), network.layers(self._extra)
         self._parts: Array | None = None
         self._products = 0
-        self._slice = aligned_empty((min(self.chunk, max(_LANES, _SLICE_NUMBERS // inputs)), inputs), "float64")
+        self._slice = aligned_empty((min(self.chunk, max(16, _SLICE_NUMBERS // inputs)), inputs), "float64")
         self._slice_product = np.empty(network.shapes[0])
         self._wide = inputs >= 64
-        self._alike: dict[int, bool] = {}
-        self._expected: list[Array] = []
-        if not self._rounds_alike(self.chunk):
-            self.chunk = 1  # one place rounds like itself, and `block` asks for no other size
-            self._alike = {1: True}
+        self._blocks = AlikeBlocks(self.chunk, self._made_up_results)
+        self.chunk = self._blocks.chunk
 
     def block(self, m: int) -> int:
-        """The number of places of a block for m records: the rows that `errors` and `add` take, padding included.
-
-        A matrix product may round a column by its place and by the size of the block. Only sizes are used in which
-        made-up records get the same bits in every place as in a block of `chunk`. What a product does depends on sizes
-        and not on values, so that a record's errors are a function of that record and the parameters.
-        """
-        size = min(_whole_lanes(m), self.chunk)
-        return size if self._rounds_alike(size) else self.chunk
-
-    def _rounds_alike(self, size: int) -> bool:
-        if size not in self._alike:
-            results = list(self._made_up_results(size))
-            if not self._expected:
-                self._expected = [result[:, :1].copy() for result in results]
-            self._alike[size] = all(
-                bool((result == expected).all()) for result, expected in zip(results, self._expected, strict=True)
-            )
-        return self._alike[size]
+        """The number of places of a block for m records: the rows that `errors` and `add` take, padding included."""
+        return self._blocks.size(m)
 
     def _made_up_results(self, size: int) -> Iterator[Array]:
         """Errors and inputs of made-up records, each in every place of a block: enough to see any other rounding."""
@@ -430,10 +491,6 @@ class ClippedGradient:
             self.total += self._parts
             self._parts = None
         return self.total
-
-
-def _whole_lanes(m: float) -> int:
-    return _LANES * math.ceil(m / _LANES)
 
 
 class _Buffers:
@@ -567,31 +624,34 @@ class DenseModel:
 
     def rows(self, X: ArrayLike) -> Array:
         """Checked rows with the bound applied and the bias coordinate appended."""
-        return self._features(check_rows(X, self.n_features), intercept=self.network.intercept)
-
-    def _features(self, rows: Array, *, intercept: bool = False) -> Array:
         return feature_rows(
-            rows, feature_bound=self.feature_bound, intercept=intercept, dtype=str(self.parameters.dtype)
+            check_rows(X, self.n_features),
+            feature_bound=self.feature_bound,
+            intercept=self.network.intercept,
+            dtype=str(self.parameters.dtype),
         )
 
     def outputs(self, X: ArrayLike) -> Array:
-        """Logits (n, classes), or real outputs (n, 1), or (n, quantiles)."""
-        rows = check_rows(X, self.n_features, finite=False)  # each part is checked while it is in cache
-        step = max(1, CHUNK_NUMBERS // (sum(self.network.widths) + 1))
-        z = np.empty((len(rows), self.network.widths[-1]), dtype=self.parameters.dtype)
-        for start in range(0, len(rows), step):
-            features = self._features(rows[start : start + step])
-            z[start : start + step] = self.network.forward(self.layers, features, with_bias=False)
-        return np.concatenate([np.zeros_like(z), z], axis=1) if self.loss.name == "logistic" else z
+        """Logits (n, classes), or real outputs (n, 1), or (n, quantiles); a row's are a function of that row."""
+        return self._in_parts(X, lambda z: z)
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """Class probabilities (n, classes)."""
+        """Class probabilities (n, classes); a row's are a function of that row."""
         if self.task != "classification":
             raise TypeError("predict_proba needs a classification model; this one was trained for regression")
-        z = self.outputs(X)
-        z = np.exp(z - z.max(axis=1, keepdims=True))
-        probabilities: Array = z / z.sum(axis=1, keepdims=True)
-        return probabilities
+        return self._in_parts(X, softmax)
+
+    def _in_parts(self, X: ArrayLike, finish: Callable[[Array], Array]) -> Array:
+        rows = check_rows(X, self.n_features, finite=False)  # each part is checked while it is in cache
+        pair = self.loss.name == "logistic"
+        out = np.empty((len(rows), self.network.widths[-1] + pair), dtype=self.parameters.dtype)
+
+        def fill(part: slice, into: Array) -> None:
+            _fill_features(rows[part], self.feature_bound, into)
+
+        for part, z in RowOutputs(self.network, self.parameters).parts(len(rows), fill):
+            out[part] = finish(with_zero_column(z) if pair else z)[: part.stop - part.start]
+        return out
 
     def arrays(self) -> dict[str, Array]:
         """The parameters, for saving."""

@@ -32,8 +32,7 @@ from dpscp.privacy import Accountant, Ledger, dpsgd_event, noise_multiplier, non
 from dpscp.training.descent import poisson_batches
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import Needs, Rehearsal, Trained, paid_event, set_noise
-from dpscp.training.networks import CLIP_SLACK
-from dpscp.training.private_model import softmax
+from dpscp.training.networks import CLIP_SLACK, softmax
 from dpscp.training.release import gaussian_release, warn_large_delta
 from dpscp.training.torch_modules import (
     check_unchanged,
@@ -361,7 +360,7 @@ class TorchModel:
         """Class probabilities; TypeError for regression."""
         if self.classes is None:
             raise TypeError("predict_proba needs a classification model; this one was trained for regression")
-        return softmax(self.outputs(X))
+        return softmax(self.outputs(X).astype(np.float64))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The state dict as NumPy arrays."""

@@ -55,8 +55,8 @@ from dpscp.training.mechanism import (
     trains_persons,
 )
 from dpscp.training.networks import check_rows
-from dpscp.training.release import gaussian_release
-from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows, weighted_sum
+from dpscp.training.release import SUM_SLACK, gaussian_release, weighted_sum
+from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 from dpscp.training.whitening import WhiteningTransform
 
 __all__ = [
@@ -197,9 +197,9 @@ class PrivateCentring:
     """Subtract a private mean from rows of norm at most ``bound`` (longer rows are shortened first).
 
     One record (or person) changes the weighted sum of the rows by at most ``bound``; the release is the sum
-    plus Gaussian noise of standard deviation noise_multiplier * bound in each coordinate, divided by
-    n_records and brought back to the ball of radius ``bound`` (a mean of such rows lies there). Centred rows
-    have norm at most 2 * bound.
+    plus Gaussian noise of standard deviation noise_multiplier * bound in each coordinate (0.01 % more, for
+    the rounding of the sum), divided by n_records and brought back to the ball of radius ``bound`` (a mean
+    of such rows lies there). Centred rows have norm at most 2 * bound.
 
     Theory: sections 1.1, 1.5
     """
@@ -230,7 +230,7 @@ class PrivateCentring:
         self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None
     ) -> RowTransform:
         """The transform with the private mean in it."""
-        noise = set_noise(self.noise_multiplier) * self.bound
+        noise = set_noise(self.noise_multiplier) * self.bound * (1 + SUM_SLACK)
         mean = gaussian_release(self.moments(X, weights), noise, rng) / check_count("n_records", n_records)
         mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
         return RowTransform(float(self.bound), unit=False, shift=mean, n_features=len(mean))
@@ -287,7 +287,7 @@ class PrivateStandardize:
         """The transform with the private mean and scale in it."""
         n, exact = check_count("n_records", n_records), self.moments(X, weights)
         width = exact.shape[1]
-        noise = set_noise(self.noise_multiplier) * self.sensitivity(width)
+        noise = set_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + SUM_SLACK)
         mean, square = gaussian_release(exact, noise, rng) / n
         mean = np.clip(mean, -1.0, 1.0)
         # below this the variance would be mostly noise
@@ -304,7 +304,8 @@ class PrivateStandardize:
 
     def _to_unit(self, width: int) -> FeatureTransform:
         low, high = _spread(self.low, self.high, width)
-        return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
+        # the limit acts only where rounding does, as with bounds that lie far from zero and close together
+        return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2, limit=1.0)
 
 
 def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:

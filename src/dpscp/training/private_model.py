@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_choice, check_count
 from dpscp.privacy import Ledger
 from dpscp.training.mechanism import Model, Trained
-from dpscp.training.networks import check_rows
+from dpscp.training.networks import check_rows, softmax
 
 __all__ = ["FunctionModel", "PrivateModel"]
 
@@ -51,7 +51,7 @@ class FunctionModel:
         """Softmax of the outputs; TypeError for regression."""
         if self.task != "classification":
             raise TypeError("predict_proba needs a classification model")
-        return softmax(self.outputs(X))
+        return softmax(self.outputs(X).astype(np.float64))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Refused: a function has no parameters that could be written to a file."""
@@ -65,12 +65,6 @@ class FunctionModel:
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:  # noqa: ARG003
         """Refused, like ``arrays``."""
         raise TypeError("a model given as a function cannot be rebuilt from a file")
-
-
-def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """Row-wise softmax that cannot overflow."""
-    powers = np.exp(np.asarray(logits, dtype=np.float64) - logits.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,8 @@ from dpscp.training.mechanism import (
 )
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
-from dpscp.training.release import gaussian_release
+from dpscp.training.release import SUM_SLACK, gaussian_release, weighted_sum
 from dpscp.training.targets import unit_targets
-from dpscp.training.transforms import weighted_sum
 
 __all__ = ["PrivateTarget"]
 
@@ -129,7 +128,7 @@ class PrivateTarget:
     ) -> Trained:
         """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
         event = paid_event(self)  # fails before any record is used while some noise is not set
-        noise = set_noise(self.noise_multiplier) * SENSITIVITY
+        noise = set_noise(self.noise_multiplier) * SENSITIVITY * (1 + SUM_SLACK)
         v = unit_targets(y, self.y_bounds)
         if persons is not None:
             require_persons(self)  # before anything is released

@@ -20,7 +20,7 @@ from dpscp.persons import Persons
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.mechanism import Trained, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
-from dpscp.training.release import gaussian_release, grid_slack, warn_large_delta
+from dpscp.training.release import SUM_SLACK, gaussian_release, grid_slack, summed, warn_large_delta
 from dpscp.training.targets import bounded_targets
 
 __all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimiser"]
@@ -92,12 +92,16 @@ class SufficientStatistics:
     @property
     def gram_noise(self) -> float:
         """Standard deviation of the noise on a diagonal entry of the Gram matrix (off-diagonal: / sqrt(2))."""
-        return set_noise(self.noise_multiplier) * self.row_bound**2 / math.sqrt(self.gram_share)
+        return self._noise * self.row_bound**2 / math.sqrt(self.gram_share)
 
     @property
     def cross_noise(self) -> float:
         """Standard deviation of the noise on a cross moment."""
-        return set_noise(self.noise_multiplier) * self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)
+        return self._noise * self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)
+
+    @property
+    def _noise(self) -> float:
+        return set_noise(self.noise_multiplier) * (1 + SUM_SLACK)
 
     def smallest_eigenvalue(self, n_features: int) -> float:
         """The public floor that the ridge lifts the noisy Gram matrix to."""
@@ -111,14 +115,15 @@ class SufficientStatistics:
         rows = feature_rows(
             check_rows(X), feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64"
         )
-        target = bounded_targets(y, self.y_bounds) - self._centre
+        # clipped again: rounding may leave the range
+        target = np.clip(bounded_targets(y, self.y_bounds) - self._centre, -self.target_bound, self.target_bound)
         if len(target) != len(rows):
             raise ValueError("X and y must hold the same number of records")
         if weights is not None:
             # the square root on both sides: the product of an array with itself is symmetric to the last bit
             roots = np.sqrt(weights)
             rows, target = rows * roots[:, None], target * roots
-        return rows.T @ rows, rows.T @ target
+        return summed(lambda part: part.T @ part, rows), summed(lambda part, y: part.T @ y, rows, target)
 
     def train(
         self,

@@ -22,4 +22,5 @@ def unit_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.floa
     Theory: section 1.1
     """
     low, high = y_bounds
-    return np.asarray((bounded_targets(y, y_bounds) - (low + high) / 2) * (2 / (high - low)))
+    unit = (bounded_targets(y, y_bounds) - (low + high) / 2) * (2 / (high - low))
+    return np.clip(unit, -1.0, 1.0)  # rounding may leave the range

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_positive
-from dpscp.training.networks import check_rows
+from dpscp.training.networks import check_rows, squared_norms
 
-__all__ = ["FeatureTransform", "RowTransform", "Transform", "scaled_rows", "weighted_sum"]
+__all__ = ["FeatureTransform", "RowTransform", "Transform", "scaled_rows"]
 
 Array = NDArray[np.float64]
 
@@ -112,20 +112,16 @@ class RowTransform:
         return cls(check_positive("bound", config["bound"]), bool(config["unit"]), released, config["n_features"])
 
 
-def weighted_sum(rows: Array, weights: Array | None) -> Array:
-    """The sum of the rows, each times its weight; None is a weight of one for all."""
-    return np.asarray((rows if weights is None else (rows.T * weights).T).sum(axis=0))
-
-
 def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> Array:
     """A float64 copy with every row scaled to norm ``bound``, or shortened to it; never beyond it.
 
-    Rows are divided by their largest entry first, so that squares neither overflow nor underflow.
+    Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
+    result has the same bits wherever the row stands.
     """
-    out = np.array(rows, dtype=np.float64)
+    out = np.array(rows, dtype=np.float64, order="C")
     largest = np.abs(out).max(axis=1, keepdims=True, initial=0.0)
     np.divide(out, largest, out=out, where=largest > 0)
-    lengths = np.sqrt(np.einsum("ij,ij->i", out, out))[:, None]
+    lengths = np.sqrt(squared_norms(out))[:, None]
     target = np.full_like(lengths, bound)
     if not unit:
         with np.errstate(over="ignore"):

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_count, check_positive
 from dpscp.privacy import gaussian_event
 from dpscp.training.mechanism import set_noise
-from dpscp.training.networks import check_rows
-from dpscp.training.release import gaussian_release
+from dpscp.training.networks import Network, RowOutputs, check_rows
+from dpscp.training.release import SUM_SLACK, gaussian_release, summed
 from dpscp.training.transforms import scaled_rows
 
 __all__ = ["PrivateWhitening", "WhiteningTransform"]
@@ -41,7 +41,8 @@ class WhiteningTransform:
         """The transformed rows, as a new float64 array."""
         # Unit rows first: the result does not depend on a row's length, and the product cannot overflow.
         rows = scaled_rows(check_rows(X, self.matrix.shape[0]), 1.0, unit=True)
-        return scaled_rows(rows @ self.matrix, 1.0, unit=True)
+        product = RowOutputs(Network(self.matrix.shape, intercept=False), self.matrix.T.ravel())
+        return scaled_rows(product(rows), 1.0, unit=True)
 
     def arrays(self) -> dict[str, Array]:
         """The released matrix, for saving."""
@@ -102,7 +103,7 @@ class PrivateWhitening:
         rows = scaled_rows(check_rows(X), self.bound, unit=False) / self.bound
         if weights is not None:
             rows *= np.sqrt(weights)[:, None]
-        total = rows.T @ rows
+        total = summed(lambda part: part.T @ part, rows)
         i, j = np.triu_indices(len(total))
         return np.asarray(total[i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))
 
@@ -110,7 +111,8 @@ class PrivateWhitening:
         self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None
     ) -> WhiteningTransform:
         """The transform with the private second moment in it."""
-        n, noise, rows = check_count("n_records", n_records), set_noise(self.noise_multiplier), check_rows(X)
+        n, rows = check_count("n_records", n_records), check_rows(X)
+        noise = set_noise(self.noise_multiplier) * (1 + SUM_SLACK)
         width = rows.shape[1]
         released = gaussian_release(self.moments(rows, weights), noise, rng) / n
         i, j = np.triu_indices(width)

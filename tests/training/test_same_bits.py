@@ -1,0 +1,160 @@
+"""A record's outputs, probabilities and scores have the same bits whatever the records around it are.
+
+The count of a private search may change by 1 when a record is inserted, and the noise is made for that. If the other
+records' scores moved with it, by a last bit only, all that lie at a midpoint of the search would change sides at once.
+"""
+
+import numpy as np
+import pytest
+from scipy import special
+from threadpoolctl import threadpool_limits
+
+from dpscp import PrivateConformalRegressor
+from dpscp.privacy import gaussian_event
+from dpscp.quantile.counts import ArrayCounts
+from dpscp.training import DPSGD, corrected_outputs
+from dpscp.training.blocks import blas_threads
+from dpscp.training.networks import DenseModel, Loss, Network, _output_blocks, softmax
+from dpscp.training.preprocess import PreprocessedModel
+from dpscp.training.private_model import PrivateModel
+from dpscp.training.scaling import ScaledTargetModel
+from dpscp.training.transforms import RowTransform
+from dpscp.training.whitening import WhiteningTransform
+
+# where products of most libraries change their way of rounding: few rows, odd ends, small matrices, parallel ones
+SIZES = (1, 2, 3, 4, 15, 16, 17, 48, 63, 100, 101, 120, 121, 172, 300, 1000, 5000)
+HIDDEN = {"head": (), "net": (16,)}
+
+
+def dense(d, outputs, loss, hidden=(), dtype="float32", feature_bound=None):
+    network = Network((d, *hidden, outputs))
+    classes = None if loss in ("squared", "pinball") else tuple(range(max(2, outputs)))
+    return DenseModel(network, Loss(loss), network.initial(1, 3.0).astype(dtype), classes, feature_bound)
+
+
+def whitened(model):
+    d = model.n_features
+    matrix = np.random.default_rng(2).normal(size=(d, d)) / d
+    return PreprocessedModel((RowTransform(2.0, unit=False), WhiteningTransform(matrix)), model, d)
+
+
+def different_results(function, d, order="C"):
+    """How many different results one row gets, alone and among copies, in every place."""
+    row = np.random.default_rng(3).normal(size=d)
+    found = set()
+    for n in SIZES:
+        results = np.ascontiguousarray(function(np.asarray(np.tile(row, (n, 1)), order=order)))
+        assert len(results) == n
+        found |= {result.tobytes() for result in np.unique(results, axis=0)}
+    return len(found)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("hidden", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize(("d", "outputs"), [(20, 1), (33, 7), (100, 10)])
+def test_outputs_and_probabilities_of_a_row_are_its_own(d, outputs, hidden, dtype, order):
+    model = dense(d, outputs, "logistic" if outputs == 1 else "cross_entropy", hidden, dtype)
+    assert different_results(model.outputs, d, order) == 1
+    assert different_results(model.predict_proba, d, order) == 1
+    bounded = dense(d, outputs, "squared", hidden, dtype, feature_bound=1.0)
+    assert different_results(bounded.outputs, d, order) == 1
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("d", [5, 33, 100])
+def test_a_transformed_row_is_its_own(d, order):
+    model = whitened(dense(d, 3, "cross_entropy"))
+    assert different_results(model.transform, d, order) == 1
+    assert different_results(model.predict_proba, d, order) == 1
+    scaled = ScaledTargetModel(whitened(dense(d, 1, "squared")), (-2.0, 5.0))
+    assert different_results(scaled.outputs, d, order) == 1
+
+
+@pytest.mark.parametrize(("loss", "classes"), [("logistic", (0, 1)), ("cross_entropy", tuple(range(10)))])
+def test_a_corrected_output_is_its_own(loss, classes):
+    rng = np.random.default_rng(4)
+    mechanism = DPSGD(loss=loss, classes=classes, noise_multiplier=1.0, steps=3, keep_trajectory=True)
+    trained = mechanism.train(rng.normal(size=(50, 100)), rng.integers(0, len(classes), 50), n_records=50)
+
+    def corrected(X):
+        return corrected_outputs(trained.model, trained.trajectory, X, np.ones(len(X), dtype=int))
+
+    assert different_results(corrected, 100) == 1
+
+
+def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
+    """An edge kernel in blocks of 48, then in all but single rows: such sizes are not used, nothing else changes."""
+    plain = Network.forward
+    model, X = dense(21, 3, "cross_entropy"), np.random.default_rng(6).normal(size=(40, 21))
+    expected = model.outputs(X)
+    for sizes in ({48}, set(range(2, 10_000))):
+
+        def edge(self, layers, values, sizes=sizes):
+            z = plain(self, layers, values)
+            if len(z) in sizes:
+                z[-1] *= 1 + 2.0**-22
+            return z
+
+        _output_blocks.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Network, "forward", edge)
+            blocks = _output_blocks(model.network, "float32", blas_threads())
+            assert blocks.size(40) == blocks.chunk != 48
+            assert different_results(model.outputs, 21) == 1
+            np.testing.assert_allclose(model.outputs(X), expected, rtol=1e-5, atol=1e-5)
+        _output_blocks.cache_clear()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_number_of_threads_is_checked_for_itself(threads):
+    with threadpool_limits(threads, user_api="blas"):
+        assert set(blas_threads()) == {threads}
+        assert different_results(dense(100, 10, "cross_entropy", (64,)).outputs, 100) == 1
+
+
+def test_the_softmax_of_a_row_does_not_depend_on_the_layout():
+    z = np.random.default_rng(7).normal(size=(1, 30))
+    results = [softmax(np.asarray(np.tile(z, (n, 1)), order=order))[-1] for n in (1, 2, 33) for order in "CF"]
+    assert len({np.ascontiguousarray(result).tobytes() for result in results}) == 1
+    np.testing.assert_allclose(results[0], special.softmax(z[0]), rtol=1e-12)
+
+
+def first_count(monkeypatch, model, X, y, y_bounds):
+    """What the search of a whole fit counts at its first midpoint."""
+    counts, plain = [], ArrayCounts.count
+
+    def watched(self, left, right, steps_left):
+        counts.append(plain(self, left, right, steps_left))
+        return counts[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrayCounts, "count", watched)
+        private = PrivateModel.from_outputs(model.outputs, spent=gaussian_event(1.0), task="regression", n_features=100)
+        estimator = PrivateConformalRegressor(
+            private, epsilon=8.0, delta=1e-5, guarantee="split", y_bounds=y_bounds, n_records=len(X), random_state=0
+        )
+        estimator.fit(X, y)
+    return counts[0]
+
+
+@pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning", "ignore::dpscp.SeededWarning")
+@pytest.mark.parametrize(("kind", "n"), [("float32", 120), ("float64", 120), ("whitened", 100)])
+def test_one_more_record_changes_no_count_by_more_than_one(monkeypatch, kind, n):
+    """Equal records whose score is the first midpoint, up to the last bit: they changed sides together."""
+    if kind == "whitened":
+        model = whitened(dense(100, 1, "squared", dtype="float64"))
+    else:
+        model = dense(100, 1, "squared", (10,), dtype=kind)
+    row = np.random.default_rng(5).normal(size=(1, 100))
+    few, more = np.tile(row, (n, 1)), np.tile(row, (n + 1, 1))
+    # the outputs as any way of multiplying gives them: targets one midpoint beyond each
+    candidates = {float(z) for X in (few, more, few[:1]) for z in model.outputs(X)[:, 0]}
+    spread = 2.0**-18 if kind == "float32" else 2.0**-45
+    y_bounds = min(candidates) - spread, max(candidates) + spread
+    middle = (y_bounds[1] - y_bounds[0]) / 2
+    for output in candidates:
+        for y in (output + middle, np.nextafter(output + middle, 100), np.nextafter(output + middle, -100)):
+            with_it = first_count(monkeypatch, model, more, np.full(n + 1, y), y_bounds)
+            without = first_count(monkeypatch, model, few, np.full(n, y), y_bounds)
+            assert abs(with_it - without) <= 1

@@ -1,0 +1,89 @@
+"""The sums behind Gaussian releases: one record changes them by its bound and SUM_SLACK more, rounding included."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpscp.privacy import secure_generator
+from dpscp.training import DPSGD, PrivateCentring, PrivateStandardize, SufficientStatistics
+from dpscp.training import release as release_module
+from dpscp.training.private_target import SENSITIVITY, PrivateTarget
+from dpscp.training.release import SUM_SLACK, gaussian_release, summed
+from dpscp.training.whitening import PrivateWhitening
+
+# (low + high) / 2 is no number here: rounding leaves the unit range
+FAR = (1e16, 1e16 + 2)
+
+
+def test_a_term_goes_through_few_additions():
+    """The proof counts 1024 additions in a part and 28 between parts."""
+    sizes = []
+
+    def part_sum(rows, weights):
+        sizes.append(len(rows))
+        return weights @ rows
+
+    rng = np.random.default_rng(0)
+    rows, weights = rng.normal(size=(100_001, 2)), rng.uniform(size=100_001)
+    total = summed(part_sum, rows, weights)
+    assert sum(sizes) == 100_001
+    assert max(sizes) <= 1024
+    assert min(sizes) > 512
+    exact = [math.fsum(weights * column) for column in rows.T]
+    assert np.linalg.norm(total - exact) <= 1100 * 2.0**-53 * np.linalg.norm(np.abs(rows).sum(axis=0))
+    assert 2 * 1100 * 2.0**-53 * release_module._MOST_RECORDS < 0.7 * SUM_SLACK
+
+
+def test_more_records_than_the_proof_holds_for_are_refused(monkeypatch):
+    monkeypatch.setattr(release_module, "_MOST_RECORDS", 5)
+    with pytest.raises(ValueError, match="more than 5 records, the most for which the rounding of a sum is bounded"):
+        summed(np.sum, np.ones(6))
+
+
+@pytest.mark.parametrize("value", FAR)
+def test_bounds_far_from_zero_and_close_together_keep_the_sensitivity(value):
+    X = np.full((1, 2), value)
+    step = PrivateStandardize(*FAR)
+    assert np.linalg.norm(step.moments(X)) <= step.sensitivity(2)
+    target = PrivateTarget(DPSGD(loss="huber"), FAR)
+    assert np.linalg.norm(target.moments([value])) <= SENSITIVITY
+    statistics = SufficientStatistics(1.0, FAR)
+    gram, cross = statistics.moments(np.ones((1, 2)), [value])
+    assert np.linalg.norm(gram) <= statistics.row_bound**2
+    assert np.linalg.norm(cross) <= statistics.row_bound * statistics.target_bound
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        PrivateCentring(2.0, noise_multiplier=3.0),
+        PrivateStandardize(-1, 1, noise_multiplier=3.0),
+        PrivateWhitening(2.0, noise_multiplier=3.0),
+        PrivateTarget(DPSGD(loss="huber", noise_multiplier=1.0, steps=1), (-1, 1), noise_multiplier=3.0),
+        SufficientStatistics(2.0, (-1, 1), noise_multiplier=3.0),
+    ],
+    ids=lambda mechanism: type(mechanism).__name__,
+)
+def test_the_noise_covers_the_sums_that_are_released(mechanism, everywhere):
+    """In units of the noise a neighbour moves what is released by at most 1 / (noise_multiplier * (1 + SUM_SLACK))."""
+    seen = []
+
+    def listening(exact, noise_std, rng):
+        seen.append(np.ravel(exact) / noise_std)
+        return gaussian_release(exact, noise_std, rng)
+
+    everywhere("gaussian_release", listening)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 4))
+    # one record of the largest size: in front it shifts every part of the sum
+    longest = np.full((1, 4), 10.0)
+    for rows in (X, np.concatenate([longest, X])):
+        if isinstance(mechanism, PrivateTarget | SufficientStatistics):
+            mechanism.train(rows, rows[:, 0], n_records=3000)
+        else:
+            mechanism.fit(rows, n_records=3000, rng=secure_generator())
+    half = len(seen) // 2
+    moved = np.linalg.norm(np.concatenate(seen[half:]) - np.concatenate(seen[:half]))
+    assert moved <= (1 + 1e-9) / (3.0 * (1 + SUM_SLACK))
+    assert moved >= 0.99 / 3.0 / (1.1 if isinstance(mechanism, SufficientStatistics) else 1)
