@@ -11,6 +11,7 @@ from dpscp.scores.intervals import OwnIntervalScore
 from dpscp.scores.labels import OwnLabelScore
 from dpscp.training.influence import NoInfluenceFormError, corrected_outputs
 from dpscp.training.mechanism import Model, Trained
+from dpscp.training.networks import softmax
 
 __all__ = ["Classification", "Regression", "Task"]
 
@@ -136,9 +137,7 @@ class Classification:
         outputs = _outputs_without_own_influence(trained, rows, targets)
         if outputs is None:
             return scores, (_NO_CORRECTION,)
-        shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        probabilities = shifted / shifted.sum(axis=1, keepdims=True)
-        return np.maximum(scores, self._of_own_label(probabilities, targets)), (_CORRECTED,)
+        return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)
 
     def _of_own_label(self, probabilities: Array, labels: Array) -> Array:
         if isinstance(self.score, OwnLabelScore):

@@ -478,6 +478,67 @@ mutant(
     "tests/training/test_coupling.py::test_no_bound_is_claimed_outside_the_proof",
 )
 
+# ---- training: the bits of a row are its own
+
+BITS, SUMS = "tests/training/test_same_bits.py", "tests/training/test_sums.py"
+mutant(
+    "training/networks.py",
+    "size = self._blocks.size(m)",
+    "size = m",
+    "outputs are rounded by the number of rows",
+    f"{BITS}::test_outputs_and_probabilities_of_a_row_are_its_own",
+    f"{BITS}::test_one_more_record_changes_no_count_by_more_than_one",
+)
+mutant(
+    "training/blocks.py",
+    "return size if self._rounds_alike(size) else self.chunk",
+    "return size",
+    "a block that rounds by place is used",
+    f"{BITS}::test_a_product_that_rounds_by_place_is_noticed",
+)
+mutant(
+    "training/whitening.py",
+    "scaled_rows(product(rows), 1.0, unit=True)",
+    "scaled_rows(rows @ self.matrix, 1.0, unit=True)",
+    "a whitened row is rounded by the rows around it",
+    f"{BITS}::test_a_transformed_row_is_its_own",
+)
+mutant(
+    "training/influence.py",
+    "target[part], gradient.block(m))",
+    "target[part], m)",
+    "a corrected output is rounded by the number of records",
+    f"{BITS}::test_a_corrected_output_is_its_own",
+)
+mutant(
+    "training/release.py",
+    "_RECORDS_PER_PART = 1 << 10",
+    "_RECORDS_PER_PART = 1 << 28",
+    "the rounding of released sums grows with the records",
+    f"{SUMS}::test_a_term_goes_through_few_additions",
+)
+mutant(
+    "training/preprocess.py",
+    "* self.bound * (1 + SUM_SLACK)",
+    "* self.bound",
+    "the rounding of the sum of centred rows is not paid for",
+    f"{SUMS}::test_the_noise_covers_the_sums_that_are_released",
+)
+mutant(
+    "training/summary.py",
+    "return set_noise(self.noise_multiplier) * (1 + SUM_SLACK)",
+    "return set_noise(self.noise_multiplier)",
+    "the rounding of the Gram matrix is not paid for",
+    f"{SUMS}::test_the_noise_covers_the_sums_that_are_released",
+)
+mutant(
+    "training/targets.py",
+    "np.clip(unit, -1.0, 1.0)",
+    "np.asarray(unit)",
+    "bounds that round badly lift the target's sensitivity",
+    f"{SUMS}::test_bounds_far_from_zero_and_close_together_keep_the_sensitivity",
+)
+
 # ---- training: preprocessing, whitening, targets
 
 STEPS, RELEASES = "tests/training/test_preprocess.py", "tests/training/test_releases.py"
