@@ -10,6 +10,7 @@ from scipy import special
 from threadpoolctl import threadpool_limits
 
 from dpscp import PrivateConformalRegressor
+from dpscp.persons import Persons
 from dpscp.privacy import gaussian_event
 from dpscp.quantile.counts import ArrayCounts
 from dpscp.training import DPSGD, corrected_outputs
@@ -81,6 +82,14 @@ def test_a_corrected_output_is_its_own(loss, classes):
         return corrected_outputs(trained.model, trained.trajectory, X, np.ones(len(X), dtype=int))
 
     assert different_results(corrected, 100) == 1
+
+    def corrected_for_pairs(X):
+        """The first record of persons who have two equal ones."""
+        pairs = Persons(2 * np.arange(len(X) + 1), rows_per_person=2)
+        y = np.ones(2 * len(X), dtype=int)
+        return corrected_outputs(trained.model, trained.trajectory, np.repeat(X, 2, axis=0), y, persons=pairs)[::2]
+
+    assert different_results(corrected_for_pairs, 100) == 1
 
 
 def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
