@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 import dpscp
+from dpscp import paper
 
 ROOT = Path(dpscp.__file__).parent
 
 # A room may import rooms of an earlier row only. Put a new room in its row.
 LAYERS = [
-    {"_checks", "_printed", "exceptions"},
+    {"_checks", "_elsewhere", "_printed", "exceptions"},
     {"privacy"},
     {"persons"},
     {"quantile", "sets", "metrics", "records", "persistence", "budget", "schema"},
     {"scores", "guarantees"},
     {"training"},
-    {"calibration", "tasks"},
+    {"calibration", "tasks", "paper"},
     {"strategy"},
     {"release"},
     {"conformal", "baselines"},
@@ -74,6 +75,27 @@ def test_import_direction(file):
     when_asked = {other for other in inner_rooms(file) - {room} - always if (room, other) not in WHEN_ASKED}
     for other in always | when_asked:
         assert LAYER_OF.get(other, len(LAYERS)) < LAYER_OF[room], f"{room} may not import {other}"
+
+
+ANSWER_FOR_THE_PAPER = ("privacy/__init__.py", "guarantees/__init__.py", "training/__init__.py")
+
+
+def test_nothing_runs_through_the_papers_room():
+    """Its names are answered for by the rooms of their subject, and no product code asks."""
+    named = {
+        str(file.relative_to(ROOT))
+        for file in FILES
+        if room_of(file) != "paper"
+        and "dpscp.paper" in file.read_text().replace("from dpscp import paper", "dpscp.paper")
+    }
+    assert named == set(ANSWER_FOR_THE_PAPER)
+    code = "import sys, dpscp, dpscp.cli; assert 'dpscp.paper' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    held = set(dpscp.privacy.__all__ + dpscp.guarantees.__all__ + dpscp.training.__all__) & set(paper.__all__)
+    assert held == set(paper.__all__)
+    assert dpscp.guarantees.coverage_lower_bound is paper.coverage_lower_bound
+    with pytest.raises(AttributeError, match=r"dpscp\.training.*no attribute"):
+        _ = dpscp.training.coupled_rum
 
 
 def test_the_check_sees_imports_inside_functions():

@@ -243,6 +243,13 @@ mutant(
     f"{TRADEOFF}::test_mu_is_the_largest_that_fits",
 )
 mutant(
+    "guarantees/stability.py",
+    '"cross_entropy": math.sqrt(2.0) / 4',
+    '"cross_entropy": 0.25',
+    "the scores of a softmax head move less than they do",
+    "tests/training/test_stability.py::test_softmax_constants_bound_random_heads",
+)
+mutant(
     "privacy/tradeoff.py",
     "special.ndtr(-special.ndtri(x) - mu)",
     "special.ndtr(-special.ndtri(x) - mu / 2)",
@@ -674,8 +681,8 @@ mutant(
 PERTURBED = "tests/training/test_perturbation.py"
 mutant(
     "training/perturbation.py",
-    "(risk.gradient_bound + 2 * tolerance) / risk.strength",
-    "risk.gradient_bound / risk.strength",
+    "(risk.head.gradient_bound + 2 * tolerance) / risk.strength",
+    "risk.head.gradient_bound / risk.strength",
     "output perturbation forgets the solver's tolerance",
     f"{RELEASES}::test_perturbation_pays_for_the_tolerance_of_its_solver",
 )

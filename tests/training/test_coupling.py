@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpscp.paper import coupled_run
 from dpscp.training import DPSGD
-from dpscp.training.coupling import coupled_run
 
 
 def blood_like(n, d=64, k=8, seed=0):

@@ -103,7 +103,7 @@ def test_a_person_moves_the_gradient_of_a_penalised_risk_by_one_bound(loss):
     for given in (1, K, 100):
         for alike in (True, False):
             moved = gradient(*persons_of(given, alike=alike)) - gradient(*persons_of(0, alike=alike))
-            assert np.linalg.norm(moved) <= risk.gradient_bound * (1 + 1e-12)
+            assert np.linalg.norm(moved) <= risk.head.gradient_bound * (1 + 1e-12)
 
 
 def test_weighted_minimiser_is_that_of_repeated_rows():

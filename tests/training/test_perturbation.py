@@ -69,8 +69,8 @@ def test_constants_bound_gradients_and_curvature(loss):
         b = risk.value_and_gradient(other, row, target, -penalty * other)[1]
         steepest = max(steepest, np.linalg.norm(a))
         sharpest = max(sharpest, np.linalg.norm(a - b) / np.linalg.norm(theta - other))
-    assert 0.9 * risk.gradient_bound < steepest <= risk.gradient_bound * (1 + 1e-9)
-    assert 0.75 * risk.smoothness < sharpest <= risk.smoothness * (1 + 1e-6)
+    assert 0.9 * risk.head.gradient_bound < steepest <= risk.head.gradient_bound * (1 + 1e-9)
+    assert 0.75 * risk.head.smoothness < sharpest <= risk.head.smoothness * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("loss", RISKS)
@@ -88,7 +88,7 @@ def test_solver_reaches_its_tolerance_also_without_the_quasi_newton_start(loss):
 @pytest.mark.parametrize("loss", RISKS)
 def test_one_record_moves_the_minimiser_by_at_most_gradient_bound_over_strength(loss):
     risk, (rows, target) = RISKS[loss], problem(loss, n=2)
-    limit, worst = risk.gradient_bound / risk.strength, 0.0
+    limit, worst = risk.head.gradient_bound / risk.strength, 0.0
     base = risk.minimise(rows, target, tolerance=1e-8)
     for seed in range(60):
         r = generator(seed)
@@ -113,8 +113,8 @@ def test_exact_divergences_stay_below_the_dominating_gaussian(loss, strength):
     # one feature: the density of the released minimiser is known in closed form, with and without the extra record
     noise = 2.0
     risk = LinearRisk(loss, 1.0, 1, strength, 1.0)
-    expansion = risk.smoothness / strength
-    bound = ObjectiveLoss(risk.gradient_bound / noise, expansion, math.log1p(expansion), 1, loss == "logistic")
+    expansion = risk.head.smoothness / strength
+    bound = ObjectiveLoss(risk.head.gradient_bound / noise, expansion, math.log1p(expansion), 1, loss == "logistic")
     mu = dominating_mu(bound)
     grid = np.linspace(-60, 60, 400_001)
     cell = grid[1] - grid[0]
@@ -154,8 +154,8 @@ def test_softmax_privacy_loss_is_dominated():
     # three classes, one feature: draw the linear term, find the minimiser by Newton, evaluate the exact loss
     noise, strength, draws = 4.0, 12.0, 20_000
     risk = LinearRisk("cross_entropy", 1.0, 3, strength)
-    expansion = risk.smoothness / strength
-    bound = ObjectiveLoss(risk.gradient_bound / noise, expansion, 2 * math.log1p(2 * expansion / 3), 2)
+    expansion = risk.head.smoothness / strength
+    bound = ObjectiveLoss(risk.head.gradient_bound / noise, expansion, 2 * math.log1p(2 * expansion / 3), 2)
     r = generator(4)
     base, extra = [(0.9, 1), (-0.5, 2)], (1.0, 0)
 

@@ -8,19 +8,19 @@ from scipy import special, stats
 
 from dpscp.guarantees.poisson_tails import batch_limits, ever_sampled, weighted_draws
 from dpscp.guarantees.stability import (
+    LinearHead,
     Stability,
     expected_gap_dpsgd_fixed_normaliser,
-    expected_gap_dpsgd_projection,
-    expected_gap_dpsgd_smooth,
-    gradient_bound_softmax,
-    score_lipschitz_softmax,
-    smoothness_softmax,
     stability_dpsgd_fixed_normaliser,
-    stability_dpsgd_projection,
-    stability_dpsgd_smooth,
     stability_objective_perturbation,
     stability_output_perturbation,
     stability_summary,
+)
+from dpscp.paper import (
+    expected_gap_dpsgd_projection,
+    expected_gap_dpsgd_smooth,
+    stability_dpsgd_projection,
+    stability_dpsgd_smooth,
 )
 
 
@@ -369,16 +369,16 @@ def test_batches_that_break_nonexpansiveness_are_charged():
 
 
 def test_linear_head_certificate_is_not_vacuous_at_the_papers_size():
-    bound = 1.0
+    head = LinearHead("cross_entropy", 1.0)
     stability = stability_dpsgd_fixed_normaliser(
-        clip_norm=gradient_bound_softmax(bound),
+        clip_norm=head.gradient_bound,
         learning_rate=3.3,
         steps=300,
         sampling_rate=1.0,
         n_records=13671,
-        smoothness=smoothness_softmax(bound),
+        smoothness=head.smoothness,
         convex=True,
-        score_lipschitz=score_lipschitz_softmax(bound),
+        score_lipschitz=head.score_lipschitz,
     )
     assert stability.delta_n == 0.0
     # sum(eta) = 990: two score shifts stay near 0.07, as computed by hand
@@ -423,9 +423,10 @@ def test_softmax_constants_bound_random_heads():
         worst_gradient = max(worst_gradient, np.linalg.norm(push))
         worst_score = max(worst_score, p[y] * np.linalg.norm(push))
         worst_curvature = max(worst_curvature, np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[-1])
-    assert 0.9 * gradient_bound_softmax(1.0) < worst_gradient <= gradient_bound_softmax(1.0)
-    assert 0.9 * score_lipschitz_softmax(1.0) < worst_score <= score_lipschitz_softmax(1.0) + 1e-12
-    assert 0.9 * smoothness_softmax(1.0) < worst_curvature <= smoothness_softmax(1.0) + 1e-12
+    head = LinearHead("cross_entropy", 1.0)
+    assert 0.9 * head.gradient_bound < worst_gradient <= head.gradient_bound
+    assert 0.9 * head.score_lipschitz < worst_score <= head.score_lipschitz + 1e-12
+    assert 0.9 * head.smoothness < worst_curvature <= head.smoothness + 1e-12
 
 
 # ---- Supplement S3

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpscp._checks import (
+    check_choice,
     check_count,
     check_fraction,
     check_nonnegative,
@@ -34,19 +35,14 @@ from dpscp._checks import (
     check_probability,
     real_number,
 )
-from dpscp.guarantees.poisson_tails import batch_limits, ever_sampled, weighted_draws
+from dpscp.guarantees.poisson_tails import batch_limits, weighted_draws
 
 __all__ = [
+    "LINEAR_LOSSES",
+    "LinearHead",
     "Stability",
     "expected_gap_dpsgd_fixed_normaliser",
-    "expected_gap_dpsgd_projection",
-    "expected_gap_dpsgd_smooth",
-    "gradient_bound_softmax",
-    "score_lipschitz_softmax",
-    "smoothness_softmax",
     "stability_dpsgd_fixed_normaliser",
-    "stability_dpsgd_projection",
-    "stability_dpsgd_smooth",
     "stability_objective_perturbation",
     "stability_output_perturbation",
     "stability_summary",
@@ -84,123 +80,48 @@ class Stability:
         return self.delta_n >= 1 or math.isinf(self.shift_bound)
 
 
-# ---- constants of a linear softmax head on rows with norm at most `feature_bound` (bias coordinate included)
+# ---- constants of a linear head
 
 
-def gradient_bound_softmax(feature_bound: float) -> float:
-    """Largest gradient norm of the cross-entropy of a linear softmax head: sqrt(2) * feature_bound.
+@dataclass(frozen=True)
+class LinearHead:
+    """A loss of one linear layer on rows of norm at most ``row_bound`` (bias coordinate included), and its constants.
 
-    Theory: Result C
+    ``gradient_bound`` bounds the norm of one record's gradient, ``smoothness`` is the Lipschitz constant of that
+    gradient, and ``score_lipschitz`` that of the natural score (1 - p_y, |residual|), all in the parameters. For the
+    softmax head they are sqrt(2), 1/2 (diag(p) - pp' has eigenvalues up to 1/2, times the squared bound) and sqrt(2)/4.
+
+    Paper: Assumption 2 [ass:lipschitz]; Theory: Result C
     """
-    return math.sqrt(2.0) * check_positive("feature_bound", feature_bound)
+
+    loss: str
+    row_bound: float
+    huber_delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, LINEAR_LOSSES)
+        check_positive("row_bound", self.row_bound)
+
+    @property
+    def gradient_bound(self) -> float:
+        """Largest norm of one record's gradient, at any parameters; infinite for the squared loss."""
+        slope = {"cross_entropy": math.sqrt(2.0), "logistic": 1.0, "squared": math.inf, "huber": self.huber_delta}
+        return slope[self.loss] * self.row_bound
+
+    @property
+    def smoothness(self) -> float:
+        """Lipschitz constant of one record's gradient."""
+        curvature = {"cross_entropy": 0.5, "logistic": 0.25, "squared": 2.0, "huber": 1.0}
+        return curvature[self.loss] * self.row_bound**2
+
+    @property
+    def score_lipschitz(self) -> float:
+        """Lipschitz constant in the parameters of 1 - p_y, or of the absolute residual."""
+        slope = {"cross_entropy": math.sqrt(2.0) / 4, "logistic": 0.25, "squared": 1.0, "huber": 1.0}
+        return slope[self.loss] * self.row_bound
 
 
-def smoothness_softmax(feature_bound: float) -> float:
-    """Lipschitz constant of that gradient: feature_bound**2 / 2 (diag(p) - pp' has eigenvalues up to 1/2).
-
-    Theory: Result C
-    """
-    return check_positive("feature_bound", feature_bound) ** 2 / 2
-
-
-def score_lipschitz_softmax(feature_bound: float) -> float:
-    """Lipschitz constant of the score 1 - p_y in the weights: sqrt(2) / 4 * feature_bound.
-
-    Theory: Result C
-    """
-    return math.sqrt(2.0) / 4 * check_positive("feature_bound", feature_bound)
-
-
-# ---- DP-SGD: the paper's two regimes
-
-
-def stability_dpsgd_projection(*, sampling_rate: float, steps: int) -> Stability:
-    """Shift 0, unless the new record is ever sampled: probability 1 - (1 - sampling_rate)**steps.
-
-    Holds for any loss, any model and any optimiser (momentum and Adam included): while the record has not
-    been drawn, the coupled runs are the same run. It needs no projection; the projection set only enters
-    ``expected_gap_dpsgd_projection``. Useless as soon as sampling_rate * steps is of order one.
-
-    Paper: Lemma 3 [thm:proj_dpsgd_stability]
-    """
-    rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
-    return Stability(0.0, ever_sampled(rate, count), ("Poisson sampling with shared masks and noise",))
-
-
-def expected_gap_dpsgd_projection(*, diameter: float, sampling_rate: float, steps: int) -> float:
-    """Upper bound on E||theta_{n+1} - theta_n|| for projection on a set of this diameter.
-
-    Paper: Lemma 3 [thm:proj_dpsgd_stability]
-    """
-    rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
-    return check_positive("diameter", diameter) * ever_sampled(rate, count)
-
-
-def expected_gap_dpsgd_smooth(
-    *,
-    n_records: int,
-    clip_norm: float,
-    noise_std: float,
-    n_parameters: int,
-    learning_rate: float,
-    steps: int,
-    sampling_rate: float,
-    smoothness: float,
-) -> float:
-    """Upper bound E_n on E||theta_{n+1} - theta_n|| for the paper's DP-SGD, which divides by the batch size.
-
-    ``noise_std`` is the standard deviation of each coordinate of the noise added to the sum of clipped
-    gradients (noise multiplier times clip norm): the paper's proof absorbs the clip norm into its sigma. A
-    step on an empty batch is skipped; the case where only the new record was drawn is covered by the same
-    term, because its effect is at most clip_norm + noise against the 2 * clip_norm + noise that the
-    recurrence allows. Constant learning rate; infinite when the exponential overflows.
-
-    Paper: Theorem 3 [thm:dpsgd_stability_smooth]
-    """
-    n = check_count("n_records", n_records)
-    rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
-    clip, std = check_positive("clip_norm", clip_norm), check_nonnegative("noise_std", noise_std)
-    dimension = check_count("n_parameters", n_parameters)
-    eta, smooth = check_positive("learning_rate", learning_rate), check_positive("smoothness", smoothness)
-    ever_drawn = ever_sampled(rate, n + 1)
-    exponent = eta * smooth * count
-    growth = math.expm1(exponent) if exponent < 700 else math.inf
-    return ever_drawn / ((n + 1) * smooth) * (2 * clip + std * math.sqrt(dimension)) * growth
-
-
-def stability_dpsgd_smooth(
-    *,
-    n_records: int,
-    clip_norm: float,
-    noise_std: float,
-    n_parameters: int,
-    learning_rate: float,
-    steps: int,
-    sampling_rate: float,
-    smoothness: float,
-) -> Stability:
-    """The paper's split of E_n by Markov's inequality: shift E_n**(2/3), failure probability E_n**(1/3).
-
-    Vacuous (delta_n = 1) once E_n reaches one, which is the usual case at real sample sizes.
-
-    Paper: Theorem 3 [thm:dpsgd_stability_smooth]; Corollary 2 [cor:dpsgd_coverage]
-    """
-    gap = expected_gap_dpsgd_smooth(
-        n_records=n_records,
-        clip_norm=clip_norm,
-        noise_std=noise_std,
-        n_parameters=n_parameters,
-        learning_rate=learning_rate,
-        steps=steps,
-        sampling_rate=sampling_rate,
-        smoothness=smoothness,
-    )
-    assumptions = (
-        "loss gradients are Lipschitz on the parameter set",
-        "the gradient is divided by the batch size and a step on an empty batch is skipped",
-        "constant learning rate, no momentum",
-    )
-    return Stability(gap ** (2 / 3), min(1.0, gap ** (1 / 3)), assumptions)
+LINEAR_LOSSES = ("cross_entropy", "logistic", "squared", "huber")
 
 
 # ---- DP-SGD with a fixed public normaliser

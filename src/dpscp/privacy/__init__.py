@@ -1,5 +1,8 @@
 """The privacy room: events, the ledger, accounting, trade-off functions, calibration and noise."""
 
+from typing import TYPE_CHECKING
+
+from dpscp._elsewhere import held_by
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.accounting import (
     OPACUS_ORDERS,
@@ -45,11 +48,8 @@ from dpscp.privacy.noise import (
 )
 from dpscp.privacy.seeds import secure_generator
 from dpscp.privacy.tradeoff import (
-    CanonicalNoise,
     Tradeoff,
-    canonical_noise,
     epsilon_delta_tradeoff,
-    gaussian_noise,
     gaussian_tradeoff,
     gdp_delta,
     gdp_epsilon,
@@ -57,8 +57,15 @@ from dpscp.privacy.tradeoff import (
     invert,
     perfect_privacy,
     tradeoff_from_profile,
-    tulap_noise,
 )
+
+if TYPE_CHECKING:
+    from dpscp.paper import (
+        CanonicalNoise,
+        canonical_noise,
+        gaussian_noise,
+        tulap_noise,
+    )
 
 __all__ = [
     "OPACUS_ORDERS",
@@ -113,3 +120,6 @@ __all__ = [
     "tradeoff_of",
     "tulap_noise",
 ]
+
+if not TYPE_CHECKING:  # what is listed and not imported above; the product needs none of it
+    __getattr__ = held_by("dpscp.paper", __all__, __name__)

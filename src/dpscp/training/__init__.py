@@ -1,7 +1,9 @@
 """The training room: private training mechanisms, each with its event, its stability and its public facts."""
 
+from typing import TYPE_CHECKING
+
+from dpscp._elsewhere import held_by
 from dpscp.guarantees.stability import Stability
-from dpscp.training.coupling import CoupledRun, coupled_run
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.influence import corrected_outputs, self_shift_bounds
 from dpscp.training.mechanism import Mechanism, Model, Trained, Trajectory
@@ -19,6 +21,12 @@ from dpscp.training.preprocess import (
 )
 from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.summary import SufficientStatistics
+
+if TYPE_CHECKING:
+    from dpscp.paper import (
+        CoupledRun,
+        coupled_run,
+    )
 
 __all__ = [
     "DPSGD",
@@ -46,3 +54,6 @@ __all__ = [
     "coupled_run",
     "self_shift_bounds",
 ]
+
+if not TYPE_CHECKING:  # what is listed and not imported above; the product needs none of it
+    __getattr__ = held_by("dpscp.paper", __all__, __name__)

@@ -29,7 +29,7 @@ from dpscp._checks import (
 )
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
-from dpscp.guarantees.stability import Stability, stability_dpsgd_fixed_normaliser
+from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
 from dpscp.persons import Persons
 from dpscp.privacy import Accountant, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training._progress import progress
@@ -329,16 +329,10 @@ class DPSGD:
         if self.hidden or self.feature_bound is None or self.optimizer != "sgd" or self.momentum:
             return None
         reach = math.hypot(self.feature_bound, 1.0) if self.fit_intercept else self.feature_bound
-        # curvature of the loss, bound on its gradient, Lipschitz constant of the natural score (1 - p_y, |residual|)
-        constants = {
-            "cross_entropy": (reach**2 / 2, math.sqrt(2) * reach, math.sqrt(2) / 4 * reach),
-            "logistic": (reach**2 / 4, reach, reach / 4),
-            "squared": (2 * reach**2, math.inf, reach),
-            "huber": (reach**2, self.huber_delta * reach, reach),
-        }
-        if self.loss not in constants:
+        if self.loss not in LINEAR_LOSSES:
             return None
-        smoothness, steepest, lipschitz = constants[self.loss]
+        head = LinearHead(self.loss, reach, self.huber_delta)
+        smoothness, steepest = head.smoothness, head.gradient_bound
         if self.loss == "cross_entropy" and self.clip_norm < steepest * (1 - 1e-12):
             return None
         influence = min(self.clip_norm, steepest)
@@ -363,7 +357,7 @@ class DPSGD:
             smoothness=smoothness,
             convex=True,
             delta_n=self.delta_n,
-            score_lipschitz=lipschitz,
+            score_lipschitz=head.score_lipschitz,
         )
         enforced = f"rows have norm at most {self.feature_bound:g} (enforced in training and prediction)"
         return replace(bound, shift_bound=bound.shift_bound + drift, assumptions=(*bound.assumptions, enforced))

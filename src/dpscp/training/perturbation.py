@@ -106,7 +106,12 @@ class OutputPerturbation:
             return self.regularisation * n_records
         unit = _risk(self, 2, 1.0)
         reach = _parameter_norm(self)
-        excess = 2 * n_records * unit.smoothness * (set_noise(self.noise_multiplier) * unit.gradient_bound / reach) ** 2
+        excess = (
+            2
+            * n_records
+            * unit.head.smoothness
+            * (set_noise(self.noise_multiplier) * unit.head.gradient_bound / reach) ** 2
+        )
         return float(excess ** (1 / 3))
 
     def train(
@@ -122,16 +127,16 @@ class OutputPerturbation:
         event = paid_event(self)
         data = _prepare(self, X, y, n_records, persons)
         risk = _risk(self, data.n_outputs, self.strength(data.n_records))
-        tolerance = SOLVER_SHARE * risk.gradient_bound
-        noise = set_noise(self.noise_multiplier) * (risk.gradient_bound + 2 * tolerance) / risk.strength
+        tolerance = SOLVER_SHARE * risk.head.gradient_bound
+        noise = set_noise(self.noise_multiplier) * (risk.head.gradient_bound + 2 * tolerance) / risk.strength
         minimiser = risk.minimise(data.rows, data.target, tolerance=tolerance, weights=data.persons.weights)
         theta = gaussian_release(minimiser, noise, secure_generator(random_state))
         bound = stability_output_perturbation(
-            gradient_bound=risk.gradient_bound,
+            gradient_bound=risk.head.gradient_bound,
             regularisation=risk.strength / data.n_records,
             n_records=data.n_records,
             tolerance=tolerance / data.n_records,
-            score_lipschitz=risk.score_lipschitz,
+            score_lipschitz=risk.head.score_lipschitz,
         )
         return _released(self, data, theta, event, bound, noise, random_state)
 
@@ -202,8 +207,8 @@ class ObjectivePerturbation:
         noise = set_noise(self.noise_multiplier)
         unit = _risk(self, self._outputs, 1.0)
         size = self._outputs * (n_features + self.fit_intercept)
-        fitting = noise * unit.gradient_bound * math.sqrt(size) / _parameter_norm(self)
-        return max(unit.smoothness / self._largest_expansion(1 / noise), fitting)
+        fitting = noise * unit.head.gradient_bound * math.sqrt(size) / _parameter_norm(self)
+        return max(unit.head.smoothness / self._largest_expansion(1 / noise), fitting)
 
     def train(
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
@@ -215,16 +220,16 @@ class ObjectivePerturbation:
         risk = _risk(self, data.n_outputs, self.strength(data.rows.shape[1] - self.fit_intercept))
         rng = secure_generator(random_state)
         size = data.n_outputs * data.rows.shape[1]
-        linear = rng.normal(0.0, set_noise(self.noise_multiplier) * risk.gradient_bound, size)
-        tolerance = SOLVER_SHARE * risk.gradient_bound
+        linear = rng.normal(0.0, set_noise(self.noise_multiplier) * risk.head.gradient_bound, size)
+        tolerance = SOLVER_SHARE * risk.head.gradient_bound
         trace = TRACE_NOISE * set_noise(self.noise_multiplier) * 2 * tolerance / risk.strength
         theta = risk.minimise(data.rows, data.target, tolerance=tolerance, linear=linear)
         bound = stability_objective_perturbation(
-            gradient_bound=risk.gradient_bound,
+            gradient_bound=risk.head.gradient_bound,
             regularisation=risk.strength / data.n_records,
             n_records=data.n_records,
             tolerance=tolerance / data.n_records,
-            score_lipschitz=risk.score_lipschitz,
+            score_lipschitz=risk.head.score_lipschitz,
         )
         return _released(self, data, gaussian_release(theta, trace, rng), event, bound, trace, random_state)
 
@@ -243,7 +248,7 @@ class ObjectivePerturbation:
 
     def _privacy_loss(self, mu: float) -> ObjectiveLoss:
         unit = _risk(self, self._outputs, 1.0)
-        expansion = self._largest_expansion(mu) if self.penalty is None else unit.smoothness / self.penalty
+        expansion = self._largest_expansion(mu) if self.penalty is None else unit.head.smoothness / self.penalty
         rank = max(1, self._outputs - 1)
         if self.loss == "cross_entropy":
             # diag(p) - pp' has rank K - 1 and trace at most 1 - 1/K; its largest eigenvalue, 1/2, is in `expansion`

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from dpscp.guarantees.stability import LinearHead
+
 __all__ = ["LinearRisk"]
 
 Array = NDArray[np.float64]
@@ -37,21 +39,9 @@ class LinearRisk:
     huber_delta: float = 1.0
 
     @property
-    def gradient_bound(self) -> float:
-        """Largest norm of one record's gradient, at any parameters."""
-        slope = {"cross_entropy": math.sqrt(2.0), "logistic": 1.0, "huber": self.huber_delta}
-        return slope[self.loss] * self.row_bound
-
-    @property
-    def smoothness(self) -> float:
-        """Lipschitz constant of one record's gradient."""
-        return {"cross_entropy": 0.5, "logistic": 0.25, "huber": 1.0}[self.loss] * self.row_bound**2
-
-    @property
-    def score_lipschitz(self) -> float:
-        """Lipschitz constant in the parameters of 1 - p_y, or of the absolute residual."""
-        slope = {"cross_entropy": math.sqrt(2.0) / 4, "logistic": 0.25, "huber": 1.0}
-        return slope[self.loss] * self.row_bound
+    def head(self) -> LinearHead:
+        """The loss of one record with its constants, which do not depend on how many outputs there are."""
+        return LinearHead(self.loss, self.row_bound, self.huber_delta)
 
     def value_and_gradient(
         self, theta: Array, rows: Array, target: NDArray[Any], linear: Array, weights: Array | None = None
@@ -118,7 +108,7 @@ class LinearRisk:
     ) -> Array:
         # smoothness of the whole objective from the rows at hand: it steers the solver and is never released
         largest = float(np.linalg.norm(rows, 2)) ** 2 if len(rows) else 0.0
-        smooth = self.smoothness / self.row_bound**2 * largest + self.strength
+        smooth = self.head.smoothness / self.row_bound**2 * largest + self.strength
         root = math.sqrt(self.strength / smooth)
         momentum = (1 - root) / (1 + root)
         ahead = theta
