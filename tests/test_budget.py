@@ -475,6 +475,23 @@ def test_lock_held_by_another_process(store, path, monkeypatch):
     store.reserve(gaussian_event(8.0))
 
 
+def test_the_lock_is_taken_before_anything_is_read(store, path, monkeypatch):
+    """Between reading what is spent and writing a share nobody else may write: a later lock would come too late."""
+    honest, tried = budget_module._append, []
+
+    def append(*given):
+        other = sqlite3.connect(path, timeout=0, isolation_level=None)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        other.close()
+        tried.append(1)
+        honest(*given)
+
+    monkeypatch.setattr(budget_module, "_append", append)
+    store.reserve(gaussian_event(30.0)).commit(gaussian_event(30.0))
+    assert tried == [1, 1]
+
+
 def test_clock_going_backwards_changes_nothing(store, monkeypatch):
     class Clock(budget_module.datetime):
         @classmethod

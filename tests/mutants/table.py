@@ -882,28 +882,28 @@ mutant(
 # ---- guarantees
 
 mutant(
-    "guarantees.py",
+    "guarantees/formulas.py",
     "if middle in (good, bad):\n            return good",
     "if middle in (good, bad):\n            return bad",
     "the inner level is rounded up",
     "tests/test_guarantees.py::TestFromPrivacyAlone::test_inner_level_is_the_last_that_keeps_the_promise",
 )
 mutant(
-    "guarantees.py",
+    "guarantees/formulas.py",
     'return 2 * check_nonnegative("score_lipschitz"',
     'return check_nonnegative("score_lipschitz"',
     "half of Result C's buffer",
     "tests/test_guarantees.py::TestResultA::test_value_buffer",
 )
 mutant(
-    "guarantees.py",
-    "self.guarantee in CERTIFIED and self.coverage >= self.target - 1e-12",
-    "self.guarantee in CERTIFIED",
+    "guarantees/certificate.py",
+    "certified and self.coverage >= self.target - 1e-12",
+    "certified",
     "certified below its target",
     "tests/test_guarantees.py::TestCertificate::test_below_its_target",
 )
 mutant(
-    "guarantees.py",
+    "guarantees/formulas.py",
     "while law.cdf(size) <= tail:\n        size += 1",
     "size += 1",
     "a random part is taken to be larger than it is",
@@ -915,27 +915,28 @@ mutant(
 CALIBRATION = "tests/test_calibration.py"
 mutant(
     "calibration.py",
-    "both = parallel(spent.event, compose(*(q.event for q in searches)))",
-    "both = parallel(spent.event, searches[0].event)",
+    "both = parallel(spent.event, compose(*self.events))",
+    "both = parallel(spent.event, self.events[0])",
     "split, several levels: only the first is in the ledger",
     f"{SPIES}::test_a_split_ledger_holds_every_level",
 )
 mutant(
     "calibration.py",
-    "both = parallel(spent.event, compose(*(q.event for q in searches)))",
-    "both = parallel(spent.event, searches[0].event)",
+    "both = parallel(spent.event, compose(*self.events))",
+    "both = parallel(spent.event, self.events[0])",
     "split, several levels: noise not divided and only the first in the ledger",
     f"{SPIES}::test_a_split_ledger_holds_every_level",
     also=(
-        "steps, sensitivities, before, accountant, rule.size_share\n        )",
-        "steps, sensitivities[:1], before, accountant, rule.size_share\n        )\n"
-        "        noises = noises * len(asked)",
+        "searches = Searches(rule, asked, steps, noises, size_noise)",
+        "noises = tuple(\n        sized_lattice_noise(budget.epsilon, budget.delta, steps, [s], before, accountant, "
+        "rule.size_share)[0][0]\n        for s in sensitivities\n    )\n"
+        "    searches = Searches(rule, asked, steps, noises, size_noise)",
     ),
 )
 mutant(
     "calibration.py",
-    "for q, note in zip(searches, notes, strict=True):",
-    "for q, note in zip(searches[:1], notes[:1], strict=True):",
+    "for event, note in zip(self.events, notes, strict=True):",
+    "for event, note in zip(self.events[:1], notes[:1], strict=True):",
     "several levels: only the first is in the ledger",
     f"{CALIBRATION}::TestBudget::test_several_levels_and_groups_share_it",
 )
@@ -955,14 +956,14 @@ mutant(
 )
 mutant(
     "calibration.py",
-    "count_noise=noise,\n                steps=steps,",
-    "count_noise=noises[-1],\n                steps=steps,",
+    "count_noise=noise,\n                        steps",
+    "count_noise=searches.noises[-1],\n                        steps",
     "every level is searched with the last one's noise",
     f"{SPIES}::test_each_level_has_the_noise_of_its_own_sensitivity",
 )
 mutant(
     "calibration.py",
-    "before = None if held_out else spent",
+    "before = None if rule.guarantee.held_out else spent",
     "before = None",
     "calibration forgets what training spent",
     f"{CALIBRATION}::TestBudget::test_parts_do_not_add_up_when_held_out",
@@ -989,30 +990,30 @@ mutant(
     f"{CALIBRATION}::TestGuarantees::test_stability_buffer",
 )
 mutant(
-    "calibration.py",
-    "inner = tuple(a - stability.delta_n for a in alphas)",
-    "inner = alphas",
+    "guarantees/stable.py",
+    "else a - bound.delta_n for",
+    "else a for",
     "the failure probability of stability is not charged",
     f"{CALIBRATION}::TestGuarantees::test_stability_buffer",
 )
 mutant(
     "calibration.py",
-    "_certificate(rule, i, spent, searches[i], extra_assumptions)",
-    "_certificate(rule, i, spent, searches[0], extra_assumptions)",
+    "_certificate(rule, i, spent, by_level[i], extra_assumptions)",
+    "_certificate(rule, i, spent, by_level[0], extra_assumptions)",
     "every certificate holds the first level's numbers",
     f"{SPIES}::test_each_certificate_holds_its_own_numbers",
 )
 mutant(
     "calibration.py",
-    "return ledger.mark_seeded() if seeded else ledger",
-    "return ledger",
+    "        ledger = ledger.mark_seeded()\n",
+    "        pass\n",
     "a seeded search looks private",
     f"{CALIBRATION}::TestBudget::test_with_the_default_accountant",
 )
 mutant(
-    "calibration.py",
-    'spent.tradeoff_function("add")\n        inner',
-    'spent.tradeoff_function("remove")\n        inner',
+    "guarantees/universal.py",
+    'tradeoff_function("add")',
+    'tradeoff_function("remove")',
     "the inner level is taken from the wrong direction",
     f"{SPIES}::test_the_inner_level_uses_the_direction_of_result_b",
 )
@@ -1021,36 +1022,36 @@ mutant(
 
 CONFORMAL = "tests/test_conformal.py"
 mutant(
-    "conformal/base.py",
-    "in_training, in_calibration = ~drawn, drawn",
-    "in_training, in_calibration = ~drawn | (np.arange(len(rows)) % 50 == 0), drawn",
+    "release.py",
+    "return records.part(~drawn), records.part(drawn)",
+    "return records.part(~drawn | (np.arange(len(drawn)) % 50 == 0)), records.part(drawn)",
     "two percent of the held-out rows are trained on",
     f"{SPIES}::test_the_two_parts_share_no_record",
 )
 mutant(
-    "conformal/base.py",
-    "scored = [g[in_calibration] for g in (rows, targets, groups)]",
-    "scored = [g for g in (rows, targets, groups)]",
+    "release.py",
+    "return records.part(~drawn), records.part(drawn)",
+    "return records.part(~drawn), records",
     "all records are scored although a part was held out",
     f"{SPIES}::test_the_two_parts_share_no_record",
 )
 mutant(
-    "conformal/base.py",
-    "held_out=strategy.held_out,\n                accountant=request.accountant,",
-    "held_out=True,\n                accountant=request.accountant,",
+    "calibration.py",
+    "if rule.guarantee.held_out and spent.entries and notes:",
+    "if spent.entries and notes:",
     "records used twice count once",
     f"{SPIES}::test_records_used_twice_count_twice",
 )
 mutant(
-    "conformal/base.py",
-    "[scores[scored[2] == g] for g in range(len(group_values))]",
-    "[scores for g in range(len(group_values))]",
+    "release.py",
+    "[scores[groups == place] for place",
+    "[scores for place",
     "every group counts all records",
     f"{SPIES}::test_each_group_counts_its_own_records_only",
 )
 mutant(
-    "conformal/base.py",
-    "score_range=self._score_range(trained.model),",
+    "release.py",
+    "score_range=request.task.score_range,",
     "score_range=(0.0, float(np.max(scores)) + 1e-9),",
     "the range of the scores comes from the records",
     f"{SPIES}::test_the_score_range_is_public",
@@ -1063,18 +1064,19 @@ mutant(
     f"{CONFORMAL}::TestGroups::test_an_unknown_group_gets_full_sets",
 )
 mutant(
-    "conformal/base.py",
-    "stability=trained.stability if self._natural_score() else None,",
-    "stability=trained.stability,",
+    "release.py",
+    "trained.stability if request.task.natural_score else None",
+    "trained.stability",
     "a stability bound for a score without a constant",
     f"{CONFORMAL}::TestGuarantees::test_stability_needs_the_score_with_the_known_constant",
 )
 mutant(
-    "conformal/base.py",
-    "seeded=seed is not None)",
+    "release.py",
+    "seeded=random_state is not None)",
     "seeded=False)",
     "a seeded fit that never searches looks private",
     f"{SPIES}::test_a_seeded_fit_that_never_searches_is_still_marked",
+    harmless="the searches mark their ledger as well, whether they asked anything or not",
 )
 mutant(
     "conformal/base.py",
@@ -1112,43 +1114,43 @@ mutant(
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
-    "conformal/base.py",
+    "release.py",
     "reservation.commit(found.ledger)",
     "reservation.commit(Ledger())",
     "a fit commits nothing",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
-    "conformal/base.py",
-    "return rehearsed.ledger",
+    "release.py",
+    "return searches.ledger(spent)",
     "return spent",
     "a fit reserves its training only",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
-    "conformal/base.py",
-    "= child_seeds(seed, 3)",
-    "= (seed, seed, seed)",
+    "release.py",
+    "= child_seeds(random_state, 3)",
+    "= (random_state,) * 3",
     "training, split and search share a seed",
     f"{SPIES}::test_training_assignment_and_search_are_seeded_apart",
 )
 mutant(
-    "conformal/classifier.py",
-    "return np.maximum(scores, of_own_label(shifted / shifted.sum(axis=1, keepdims=True))), (note,)",
-    "return scores, (note,)",
+    "tasks.py",
+    "return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)",
+    "return scores, (_CORRECTED,)",
     "the correction is computed and not used",
     f"{SPIES}::test_corrected_scores_are_the_ones_that_count",
 )
 mutant(
-    "conformal/classifier.py",
-    "if tuple(model.classes or ()) != labels:",
-    "if len(model.classes or ()) != len(labels):",
+    "tasks.py",
+    "if tuple(model.classes or ()) != expected:",
+    "if len(model.classes or ()) != len(expected):",
     "a foreign model's order of labels is not looked at",
     f"{CONFORMAL}::TestPrivateModel::test_its_order_of_labels_is_taken_over",
 )
 mutant(
-    "conformal/regressor.py",
-    "return np.asarray(np.clip(targets, low, high))",
+    "tasks.py",
+    "return np.asarray(np.clip(targets, *self.y_bounds))",
     "return np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
     f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
@@ -1161,9 +1163,9 @@ mutant(
     f"{SPIES}::test_predictions_stay_in_the_declared_range",
 )
 mutant(
-    "conformal/regressor.py",
-    "return np.maximum(scores, self._of_targets(targets, outputs)), (note,)",
-    "return scores, (note,)",
+    "tasks.py",
+    "return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)",
+    "return scores, (_CORRECTED,)",
     "the correction of a regression is computed and not used",
     f"{SPIES}::test_corrected_residuals_are_the_ones_that_count",
 )
@@ -1196,9 +1198,9 @@ mutant(
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
-    "strategy.py",
-    'return self.guarantee == "split"',
-    'return self.guarantee in ("split", "asymptotic")',
+    "guarantees/asymptotic.py",
+    "certified=False,",
+    "certified=False,\n    held_out=True,",
     "an unproven guarantee is accounted for as if records were held out",
     f"{SPIES}::test_records_used_twice_count_twice",
 )
@@ -1218,8 +1220,8 @@ mutant(
 )
 mutant(
     "strategy.py",
-    "y_bounds=request.y_bounds,\n        quantiles",
-    "y_bounds=None,\n        quantiles",
+    "y_bounds=request.task.y_bounds,",
+    "y_bounds=None,",
     "declared target bounds do not reach the recipe",
     f"{SPIES}::test_the_ledger_of_a_recipe_holds_all_its_releases",
 )
@@ -1498,8 +1500,7 @@ mutant(
     'connection.execute("BEGIN IMMEDIATE")',
     'connection.execute("BEGIN")',
     "two processes read before either writes",
-    f"{STORE}::test_processes_together_never_overspend",
-    f"{STORE}::test_lock_held_by_another_process",
+    f"{STORE}::test_the_lock_is_taken_before_anything_is_read",
 )
 mutant(
     "budget.py",
@@ -1765,9 +1766,9 @@ mutant(
     f"{PROMISE}::test_on_demand_the_release_covers_the_level",
 )
 mutant(
-    "conformal/base.py",
-    "                release_confidence=request.release_confidence,\n            )\n            found",
-    "            )\n            found",
+    "release.py",
+    "        release_confidence=request.release_confidence,\n",
+    "",
     "release_confidence of an estimator is dropped",
     f"{PROMISE}::test_on_demand_the_release_covers_the_level",
 )
@@ -1779,9 +1780,9 @@ mutant(
     f"{PROMISE}::test_a_split_certificate_says_what_one_release_covers",
 )
 mutant(
-    "guarantees.py",
-    'if guarantee not in ("auto", "split"):\n        raise',
-    "if guarantee is None:\n        raise",
+    "guarantees/certificate.py",
+    "if guarantee != AUTO and not guarantee_of(guarantee).held_out:",
+    "if guarantee is None:",
     "what one release covers is promised where training records are reused",
     f"{PROMISE}::test_refused_where_training_records_are_reused",
 )
@@ -1983,8 +1984,8 @@ mutant(
     ONE_RECORD,
 )
 mutant(
-    "conformal/base.py",
-    "if request.classes_found:",
+    "release.py",
+    "if request.task.classes_found:",
     "if False:",
     "found classes are certified",
     "tests/test_found_classes.py::test_found_classes_are_never_certified",
