@@ -4,6 +4,7 @@ A record inserted in front shifts every other record to another place of another
 two neighbouring data sets at the same parameters, with nothing added and nothing averaged.
 """
 
+import math
 import warnings
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dpscp.training import DPSGD, corrected_outputs
-from dpscp.training.networks import CLIP_SLACK, ClippedGradient, Loss, Network, squared_norms
+from dpscp.training.networks import CLIP_SLACK, ClippedGradient, Loss, Network, feature_rows, squared_norms
 
 HEAD = DPSGD(classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
 NET = DPSGD(hidden=(8,), classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
@@ -167,6 +168,15 @@ def test_rows_are_scaled_onto_their_bound_before_they_are_cast():
     mechanism = DPSGD(classes=(0, 1), noise_multiplier=1.0, feature_bound=1.0, fit_intercept=False)
     rows = mechanism.prepare(np.array([[3e39, 4e39]]), [0], n_records=1).records.rows
     np.testing.assert_allclose(rows, [[0.6, 0.8]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_widest_row_stays_within_its_bound(dtype):
+    rows = np.stack([np.full(100_001, 0.77), np.random.default_rng(0).uniform(size=100_001)])
+    bounded = feature_rows(rows, feature_bound=3.0, intercept=False, dtype=dtype).astype(float)
+    lengths = [math.sqrt(math.fsum(row * row)) for row in bounded]
+    assert max(lengths) <= 3.0
+    assert min(lengths) >= 3.0 * (1 - 2e-6)
 
 
 @pytest.mark.parametrize("large", [1e20, 1e39])

@@ -130,7 +130,8 @@ def _fill_features(rows: Array, feature_bound: float | None, out: Array) -> None
     if feature_bound is None:
         _cast(rows, out)
         return
-    limit, tiny = feature_bound * (1 - ROW_SLACK[str(out.dtype)]), np.finfo(out.dtype).tiny
+    # the second term is what a sum of d squares may lose
+    limit, tiny = feature_bound * (1 - ROW_SLACK[str(out.dtype)] - d * 2.0**-53), np.finfo(out.dtype).tiny
     step = max(1, CHUNK_NUMBERS // d)
     for start in range(0, n, step):
         part = rows[start : start + step]
