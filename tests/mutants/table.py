@@ -883,8 +883,8 @@ mutant(
 
 mutant(
     "guarantees/formulas.py",
-    "if middle in (good, bad):\n            return good",
-    "if middle in (good, bad):\n            return bad",
+    "lambda inner: tradeoff(inner) >= wanted, 0.0",
+    "lambda inner: tradeoff(inner) >= wanted - 1e-9, 0.0",
     "the inner level is rounded up",
     "tests/test_guarantees.py::TestFromPrivacyAlone::test_inner_level_is_the_last_that_keeps_the_promise",
 )
