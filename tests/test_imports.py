@@ -15,7 +15,7 @@ ROOT = Path(dpscp.__file__).parent
 
 # A room may import rooms of an earlier row only. Put a new room in its row.
 LAYERS = [
-    {"_checks", "_elsewhere", "_printed", "exceptions"},
+    {"_checks", "_elsewhere", "_printed", "_sklearn", "exceptions"},
     {"privacy"},
     {"persons"},
     {"quantile", "sets", "metrics", "records", "persistence", "budget", "schema"},
@@ -175,6 +175,23 @@ def test_the_check_sees_random_sources():
         "from numpy import random",
     ):
         assert list(random_sources(ast.parse(code)))
+
+
+LONGEST = 60
+LONG = {("cli/main.py", "build_parser")}  # one statement an option
+
+
+def functions(file):
+    """Name and number of lines, without the docstring, of every function of a file."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            told = node.body[0].end_lineno - node.body[0].lineno + 1 if ast.get_docstring(node) else 0
+            yield node.name, node.end_lineno - node.lineno + 1 - told
+
+
+def test_functions_fit_on_a_screen():
+    long = {(str(f.relative_to(ROOT)), name) for f in FILES for name, lines in functions(f) if lines > LONGEST}
+    assert long == LONG
 
 
 def test_every_module_says_what_it_is_for():

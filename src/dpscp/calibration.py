@@ -6,7 +6,7 @@ people with their own scores. Both see scores, a ledger of what was spent before
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -116,8 +116,6 @@ def calibration_rule(
     part: float = 1.0,
     stability: Stability | None = None,
     score_lipschitz: float | None = None,
-    rank_buffer: float | None = None,
-    failure_probability: float | None = None,
     n_groups: int | None = None,
     counted: bool = False,
     release_confidence: float | None = None,
@@ -135,9 +133,6 @@ def calibration_rule(
         check_release_confidence(release_confidence, chosen)
     asked = Asked(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
     grouped = n_groups is not None
-    buffer = chosen.rank_buffer
-    if rank_buffer is not None and buffer:
-        buffer = check_nonnegative("rank_buffer", rank_buffer)
     return Rule(
         guarantee=chosen,
         alphas=asked.alphas,
@@ -149,8 +144,7 @@ def calibration_rule(
         n_nominal=max(1, round(part * n_records / (n_groups or 1))),
         sized=chosen.releases_size and (grouped or part < 1 or not counted),
         shift=chosen.shift(asked),
-        rank_buffer=buffer,
-        failure_probability=failure_probability,
+        rank_buffer=chosen.rank_buffer,
         n_groups=n_groups,
         release_confidence=release_confidence,
     )
@@ -366,29 +360,35 @@ def _certificate(
         if rule.shift:
             terms["value_buffer"] = rule.shift
         if not rule.guarantee.certified:
-            miss = 1.0  # without a correction nothing holds for groups of unknown size
-            if rule.guarantee.correction == "minimax":
-                miss = rule.inner[index]
-            elif not rule.grouped:
-                miss = minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
-            terms["ideal_miss_bound"] = miss
+            terms["ideal_miss_bound"] = miss = _ideal_miss_bound(rule, index, q)
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
         if rule.guarantee.held_out:
             terms |= _one_release(rule, index, searches)
             assumptions.append(INDEPENDENT)
-        advice = ""
-        if too_wide:
-            advice = _TOO_WIDE
-        elif rule.grouped:
-            advice = f"A group of fewer than {sizes['smallest_group']} records is expected to get full sets."
-        elif not expected:
-            # with more records the search may take more steps: the number is where smaller sets begin at the earliest
-            more = f"More records (at least {sizes['smallest_n']} at this noise)"
-            advice = f"{more}, {rule.guarantee.more_room} would give smaller sets."
+        advice = _TOO_WIDE if too_wide else _advice(rule, sizes, expected)
     else:
         terms["finite_threshold_expected"] = False
     found = Certificate(rule.guarantee.name, 1 - alpha, coverage, (*assumptions, *extra_assumptions), terms, advice)
     return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
+
+
+def _ideal_miss_bound(rule: Rule, index: int, q: PrivateQuantile) -> float:
+    """What an unproven guarantee would miss if reusing the records did nothing."""
+    if rule.guarantee.correction == "minimax":
+        return rule.inner[index]
+    # without a correction nothing holds for groups of unknown size
+    return 1.0 if rule.grouped else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
+
+
+def _advice(rule: Rule, sizes: Mapping[str, int], expected: bool) -> str:
+    """What would help where full sets are to be expected."""
+    if rule.grouped:
+        return f"A group of fewer than {sizes['smallest_group']} records is expected to get full sets."
+    if expected:
+        return ""
+    # with more records the search may take more steps: the number is where smaller sets begin at the earliest
+    more = f"More records (at least {sizes['smallest_n']} at this noise)"
+    return f"{more}, {rule.guarantee.more_room} would give smaller sets."
 
 
 def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) -> dict[str, float]:
@@ -454,7 +454,7 @@ class Calibration:
     quantile: PrivateQuantile | None
 
 
-def calibrate(
+def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     scores: Any,
     *,
     training: DpEvent | Ledger | None = None,
@@ -462,7 +462,7 @@ def calibrate(
     delta: float,
     alpha: float = 0.1,
     score_range: tuple[float, float],
-    guarantee: str = "universal",
+    guarantee: str | Guarantee = "universal",
     held_out: bool = False,
     stability: Stability | None = None,
     score_lipschitz: float | None = None,
@@ -500,19 +500,7 @@ def calibrate(
     """
     budget = Budget(epsilon, delta)
     alpha = check_probability("alpha", alpha)
-    chosen = SPLIT if held_out and guarantee == UNIVERSAL.name else guarantee_of(guarantee)
-    if chosen.needs_trajectory:
-        raise ValueError(
-            f"guarantee={chosen.name!r} scores records with their own influence taken out, which needs the trained "
-            "model: use the estimators, or 'universal'"
-        )
-    if held_out != chosen.held_out:
-        raise ValueError("guarantee='split' is for scores of records that training did not see: set held_out=True too")
-    if not held_out and training is None:
-        raise ValueError(
-            f"guarantee={chosen.name!r} needs training=, the event or ledger of all the model learned from: the scored "
-            "records are its training records; for a model that never saw them set held_out=True"
-        )
+    chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
     spent = training if isinstance(training, Ledger) else Ledger()
     if training is not None and not isinstance(training, Ledger):
         spent = spent.add("training", as_event(training))
@@ -524,11 +512,12 @@ def calibrate(
         nominal,
         stability=stability,
         score_lipschitz=score_lipschitz,
-        rank_buffer=rank_buffer,
-        failure_probability=failure_probability,
         counted=n_records is None,
         release_confidence=release_confidence,
     )
+    rule = replace(rule, failure_probability=failure_probability)
+    if rank_buffer is not None and chosen.rank_buffer:
+        rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
     found = find_thresholds(
         [scores],
         plan_searches(rule, spent=spent, budget=budget, steps=steps, accountant=accountant),
@@ -541,6 +530,24 @@ def calibrate(
     if certificate.is_vacuous or math.isinf(threshold):
         warnings.warn(str(certificate), GuaranteeWarning, stacklevel=2)
     return Calibration(threshold, found.ledger, certificate, found.quantiles[0] if found.quantiles else None)
+
+
+def _guarantee_for_scores(given: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
+    """The guarantee of scores made elsewhere, or ValueError for one that does not fit how they were made."""
+    chosen = SPLIT if held_out and given == UNIVERSAL.name else guarantee_of(given)
+    if chosen.needs_trajectory:
+        raise ValueError(
+            f"guarantee={chosen.name!r} scores records with their own influence taken out, which needs the trained "
+            "model: use the estimators, or 'universal'"
+        )
+    if held_out != chosen.held_out:
+        raise ValueError("guarantee='split' is for scores of records that training did not see: set held_out=True too")
+    if not held_out and not trained:
+        raise ValueError(
+            f"guarantee={chosen.name!r} needs training=, the event or ledger of all the model learned from: the scored "
+            "records are its training records; for a model that never saw them set held_out=True"
+        )
+    return chosen
 
 
 def _length(scores: Any) -> int:

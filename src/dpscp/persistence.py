@@ -60,29 +60,7 @@ def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDAr
         raise FileNotFoundError(f"no such file: {os.fspath(path)!r}")
     try:
         with zipfile.ZipFile(path) as archive:
-            if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in archive.infolist()):
-                raise ValueError("it holds compressed members, which this library never writes")
-            if archive.getinfo(_HEADER).file_size > _LARGEST_HEADER:
-                raise ValueError("the header is larger than any header this library writes")
-            head = json.loads(archive.read(_HEADER))
-            if not isinstance(head, dict) or head.get("format") != FORMAT:
-                raise ValueError("it is not a dpscp model")
-            version = head.get("version")
-            if not isinstance(version, int) or version > FORMAT_VERSION:
-                raise _NewerVersionError(version)
-            body = head["body"]
-            if hashlib.sha256(body.encode()).hexdigest() != head["body_sha256"]:
-                raise ValueError("its header was altered")
-            arrays = {}
-            for name, digest in head["arrays"].items():
-                data = archive.read(f"{name}.npy")
-                if hashlib.sha256(data).hexdigest() != digest:
-                    raise ValueError("an array was altered")
-                arrays[name] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-            content = json.loads(body)
-            if not isinstance(content, dict):
-                raise ValueError("its header was altered")
-            return content, arrays
+            return _read_archive(archive)
     except _NewerVersionError as error:
         raise ValueError(
             f"{os.fspath(path)!r} has format version {error.version!r}, this release reads up to {FORMAT_VERSION}: "
@@ -103,6 +81,33 @@ def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDAr
         raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {reason}") from None
     except (NotImplementedError, RuntimeError, OverflowError, MemoryError, OSError) as error:
         raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {type(error).__name__}") from None
+
+
+def _read_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of an archive, each checked against its sum before it is used."""
+    if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in archive.infolist()):
+        raise ValueError("it holds compressed members, which this library never writes")
+    if archive.getinfo(_HEADER).file_size > _LARGEST_HEADER:
+        raise ValueError("the header is larger than any header this library writes")
+    head = json.loads(archive.read(_HEADER))
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise ValueError("it is not a dpscp model")
+    version = head.get("version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise _NewerVersionError(version)
+    body = head["body"]
+    if hashlib.sha256(body.encode()).hexdigest() != head["body_sha256"]:
+        raise ValueError("its header was altered")
+    arrays = {}
+    for name, digest in head["arrays"].items():
+        data = archive.read(f"{name}.npy")
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise ValueError("an array was altered")
+        arrays[name] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    content = json.loads(body)
+    if not isinstance(content, dict):
+        raise ValueError("its header was altered")
+    return content, arrays
 
 
 class _NewerVersionError(Exception):

@@ -249,7 +249,7 @@ class _Public:
         )
 
 
-def plan(
+def plan(  # noqa: PLR0913 (public: one argument a choice)
     n: int | None = None,
     epsilon: float | None = None,
     *,
@@ -280,11 +280,7 @@ def plan(
     Theory: Results B, C, E, F, G and I; section 6
     """
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
-    labels: tuple[Any, ...] | None = None
-    if classes is not None:
-        labels = (
-            tuple(range(check_count("classes", classes, minimum=2))) if isinstance(classes, int) else tuple(classes)
-        )
+    labels = _labels(classes)
     public = _Public(
         n=None if n is None else check_count("n", n),
         epsilon=None if epsilon is None else check_positive("epsilon", epsilon),
@@ -301,22 +297,14 @@ def plan(
         else check_probability("release_confidence", release_confidence),
     )
     needed: tuple[float | None, ...] = ()
-    solved_for = None
-    if overshoot is not None:
+    solved_for = _missing(n, epsilon, solving=overshoot is not None)
+    here = [public] * len(PLANNED)
+    if solved_for is not None:
         goal = check_probability("overshoot", overshoot)
-        if (n is None) == (epsilon is None):
-            raise ValueError("with overshoot= give exactly one of n and epsilon: the other one is what is solved for")
-        solved_for = "n" if n is None else "epsilon"
         needed = tuple(_needed(g, public, solved_for, goal) for g in PLANNED)
-    elif n is None or epsilon is None:
-        raise ValueError("plan needs n and epsilon; or one of them and overshoot=, to solve for the other")
-    grid: Sequence[float] = _SIZES if solved_for == "n" else _EPSILONS
-    values = needed or (None,) * len(PLANNED)
-    here = [
+        grid: Sequence[float] = _SIZES if solved_for == "n" else _EPSILONS
         # what is out of reach is shown at the end of the searched range
-        public if solved_for is None else public.with_(solved_for, grid[-1] if value is None else value)
-        for value in values
-    ]
+        here = [public.with_(solved_for, grid[-1] if value is None else value) for value in needed]
     rows = tuple(_row(g, p) for g, p in zip(PLANNED, here, strict=True))
     return Plan(
         n=public.n,
@@ -332,6 +320,24 @@ def plan(
         needed=needed,
         _public=public,
     )
+
+
+def _missing(n: int | None, epsilon: float | None, *, solving: bool) -> str | None:
+    """What a plan solves for: the one of n and epsilon that was left out; None where both are given."""
+    if solving:
+        if (n is None) == (epsilon is None):
+            raise ValueError("with overshoot= give exactly one of n and epsilon: the other one is what is solved for")
+        return "n" if n is None else "epsilon"
+    if n is None or epsilon is None:
+        raise ValueError("plan needs n and epsilon; or one of them and overshoot=, to solve for the other")
+    return None
+
+
+def _labels(classes: int | Sequence[Any] | None) -> tuple[Any, ...] | None:
+    """The labels of a plan: as many as were asked for, or the caller's; None for regression."""
+    if isinstance(classes, int):
+        return tuple(range(check_count("classes", classes, minimum=2)))
+    return None if classes is None else tuple(classes)
 
 
 def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:

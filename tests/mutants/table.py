@@ -340,15 +340,15 @@ mutant(
 )
 mutant(
     "quantile/search.py",
-    "n_records=nominal,\n        correction=correction",
-    "n_records=counter.size,\n        correction=correction",
+    "_Aim(level, rank, correction, nominal, least",
+    "_Aim(level, rank, correction, counter.size, least",
     "the result of a search holds the exact number of scores",
     f"{SEARCH}::TestThreshold::test_result_holds_public_numbers_only",
 )
 mutant(
     "quantile/search.py",
-    "wanted_rank - weight * (planned + 1) + offset",
-    "wanted_rank - weight * (planned + 1)",
+    "self.wanted_rank - weight * (self.planned + 1) + offset",
+    "self.wanted_rank - weight * (self.planned + 1)",
     "the offset is computed and not used",
     f"{SEARCH}::TestRankStatistic::test_bar_is_the_rank_target_when_n_is_nominal",
 )
@@ -361,8 +361,8 @@ mutant(
 )
 mutant(
     "quantile/search.py",
-    "offset = Fraction(math.ceil(rank_buffer))",
-    "offset = Fraction(0)",
+    "offset = math.ceil(rank_buffer) + aim",
+    "offset = aim",
     "the paper's rank buffer is not used",
     f"{SEARCH}::TestRankStatistic::test_rank_buffer_counts_whole_ranks",
 )
@@ -1751,8 +1751,8 @@ mutant(
 )
 mutant(
     "quantile/search.py",
-    "offset = max(offset, Fraction(alone))",
-    "offset = min(offset, Fraction(alone))",
+    "offset = max(offset, alone)",
+    "offset = min(offset, alone)",
     "release_confidence lowers the aim",
     f"{PROMISE}::test_19_of_20_releases_of_a_random_part_cover_the_level",
     f"{PROMISE}::test_scores_of_a_known_number",

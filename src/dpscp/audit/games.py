@@ -139,7 +139,7 @@ class SearchGame:
         return float(event.sigma)
 
     def _exact_count(self, with_record: bool, bracket: tuple[float, float]) -> int:
-        counter = search.as_counter(self._scores(with_record), (0.0, 1.0), 1)  # type: ignore[attr-defined]
+        counter = search.as_counter(self._scores(with_record), (0.0, 1.0), 1)  # type: ignore[attr-defined]  # not exported there
         return int(counter.count(*bracket, 1))
 
 

@@ -12,10 +12,11 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
+from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from dpscp._sklearn import BaseEstimator
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy import Ledger, non_private_event
 from dpscp.quantile import round_level
@@ -94,7 +95,7 @@ class Predictor:
         return known
 
 
-class Baseline(BaseEstimator, ABC):  # type: ignore[misc]
+class Baseline(BaseEstimator, ABC):
     """The common interface; a subclass says how it learns from the records and how it makes its sets."""
 
     estimator: Any

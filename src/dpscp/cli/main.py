@@ -315,7 +315,7 @@ def _share(text: str) -> float | str:
     return text if text == "auto" else float(text)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement an option)
     """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="dpscp",

@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp import persistence
 from dpscp._checks import check_count
+from dpscp._sklearn import BaseEstimator
 from dpscp.budget import BudgetStore
-from dpscp.conformal._sklearn import BaseEstimator
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.persistence import NOT_PLAIN, plain

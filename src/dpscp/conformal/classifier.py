@@ -7,8 +7,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._sklearn import ClassifierMixin
 from dpscp.budget import BudgetStore
-from dpscp.conformal._sklearn import ClassifierMixin
 from dpscp.conformal.base import PrivateConformal
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.persistence import plain
@@ -80,7 +80,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     classes_: NDArray[Any]
     _label_groups_hint = " or 'label'"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (public: one argument a choice)
         self,
         estimator: Any = None,
         *,

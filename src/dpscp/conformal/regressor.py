@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_range
+from dpscp._sklearn import RegressorMixin
 from dpscp.budget import BudgetStore
-from dpscp.conformal._sklearn import RegressorMixin
 from dpscp.conformal.base import PrivateConformal
 from dpscp.privacy import Accountant
 from dpscp.records import checked_rows, checked_targets
@@ -41,7 +41,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (public: one argument a choice)
         self,
         estimator: Any = None,
         *,

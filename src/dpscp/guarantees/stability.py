@@ -155,7 +155,7 @@ def expected_gap_dpsgd_fixed_normaliser(
     return gap
 
 
-def stability_dpsgd_fixed_normaliser(
+def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a choice)
     *,
     clip_norm: float,
     learning_rate: float | Sequence[float] | NDArray[np.floating],

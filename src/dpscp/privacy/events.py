@@ -57,7 +57,7 @@ class TooManyHistoriesError(UnsupportedEventError):
 
 
 @attr.frozen
-class DiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]
+class DiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
     """Integer noise: discrete Gaussian of scale ``sigma`` on an integer statistic of sensitivity ``sensitivity``.
 
     Exactly rho-zCDP with rho = (sensitivity / sigma)^2 / 2; its trade-off curve lies slightly below the
@@ -69,7 +69,7 @@ class DiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]
 
 
 @attr.frozen
-class ApproximateDpEvent(DpEvent):  # type: ignore[misc]
+class ApproximateDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
     """A mechanism of which only an (epsilon, delta) guarantee is known."""
 
     epsilon: float
@@ -77,7 +77,7 @@ class ApproximateDpEvent(DpEvent):  # type: ignore[misc]
 
 
 @attr.frozen
-class ParallelDpEvent(DpEvent):  # type: ignore[misc]
+class ParallelDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
     """Mechanisms on disjoint parts of the records: one record meets exactly one of ``events``.
 
     The part must be a fixed function of the record itself, or drawn for each record on its own. The cost is

@@ -99,7 +99,7 @@ def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = Tr
     return min(range(6, 23), key=overshoot)
 
 
-def private_quantile(
+def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     scores: Any,
     *,
     alpha: float,
@@ -159,22 +159,13 @@ def private_quantile(
     """
     low, high = check_range("score_range", score_range)
     check_choice("correction", correction, CORRECTIONS)
-    sized, promised = size_noise is not None or released_size is not None, 1 - alpha
+    sized, promised = size_noise is not None or released_size is not None, 1 - check_probability("alpha", alpha)
     if sized:
         _check_sized(rank, correction, n_min, size_noise, released_size)
         alpha = check_probability("alpha", alpha) - size_tail(alpha)
     level = round_level(alpha)
-    check_nonnegative("rank_buffer", rank_buffer)
-    if failure_probability is not None:
-        check_probability("failure_probability", failure_probability)
-    if n_records is not None:
-        check_count("n_records", n_records)
-    if n_min is not None:
-        check_nonnegative("n_min", n_min)
-    if steps is not None:
-        check_count("steps", steps)
-    sensitivity = rank_sensitivity(rank, alpha)
-    plan = _NoisePlan.of(mu, count_noise, sensitivity)
+    _check_numbers(rank_buffer, failure_probability, n_records, n_min, steps)
+    plan = _NoisePlan.of(mu, count_noise, rank_sensitivity(rank, alpha))
     # a stream is read while its histogram is made, so its steps must be known before its length is
     stream_steps = steps or (plan.default_steps(n_records) if n_records else _STREAM_STEPS)
     counter = as_counter(scores, (low, high), stream_steps, allow_empty=sized or n_min is not None)
@@ -186,76 +177,139 @@ def private_quantile(
     nominal = n_records or max(1, found)
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
     noise = plan.noise(steps)
-
-    if n_min is not None and n_min > nominal:
-        raise ValueError(f"n_min must be at most n_records, got {n_min:g} and {nominal}")
-
-    planned = Fraction(nominal) if released_size is None else released_size.value
-    wanted_rank = (1 - level) * (planned + 1)
-    offset = Fraction(math.ceil(rank_buffer))
     least = nominal if n_min is None else n_min
-    if released_size is not None:
-        offset += Fraction(released_size.offset(float(level), noise.count_noise, steps))
-    elif correction == "minimax":
-        offset += Fraction(minimax_offset(float(level), least, noise.count_noise, steps))
-    elif correction == "marginal":
-        offset += Fraction(marginal_offset(least, float(level), noise.count_noise, steps))
-    elif correction == "union":
-        beta = failure_probability if failure_probability is not None else min(0.5, 1 / nominal)
-        offset += Fraction(union_noise_buffer(noise.count_noise, steps, beta))
-        # the -1 of tau stands for "a count below an integer rank lies at least 1 below it": the rank must be one
-        if rank == "linear":
-            offset += 1
-        else:
-            wanted_rank = Fraction(conformal_rank(level, nominal))
+    aim = _Aim(level, rank, correction, nominal, least, released_size, noise, steps)
+    offset = math.ceil(rank_buffer) + aim.offset(failure_probability)
     if release_confidence is not None:
-        if n_min is not None or correction not in ("minimax", "marginal"):
-            raise ValueError(
-                f"release_confidence={release_confidence:g} needs a number of scores that is public or released (no "
-                "n_min) and correction='minimax' or 'marginal'"
-            )
-        known = KnownSize(nominal) if released_size is None else released_size.known()
-        alone = release_offset(
-            release_confidence,
-            known,
-            level=promised,
-            alpha=float(level),
-            count_noise=noise.count_noise,
-            steps=steps,
-        )
-        offset = max(offset, Fraction(alone))
-    if correction != "none":
-        # one lattice unit covers the difference between the discrete noise and the normal law of the formulas
-        offset += Fraction(1, noise.scale)
-
-    removed: Fraction | int
-    if rank == "ceil":
-        removed, needed = conformal_rank(level, counter.size), offset
-        wanted_rank = Fraction(conformal_rank(level, nominal))
-    else:
-        weight = Fraction(1, 2) if rank == "centred" else 1 - level
-        removed, needed = weight * (counter.size + 1), wanted_rank - weight * (planned + 1) + offset
-
+        alone = aim.offset_of_one_release(release_confidence, promised, sure_of_size=n_min is None)
+        offset = max(offset, alone)
+    removed, needed = aim.statistic(counter.size, offset)
     draws = noise.sample(steps, source)
     threshold = _right_endpoint_search(counter, (low, high), noise.scale, removed, needed, draws)
-    result = PrivateQuantile(
-        threshold=threshold,
-        rank_target=float(wanted_rank + offset),
-        count_noise=noise.count_noise,
-        steps=steps,
-        event=noise.event(steps) if bought is None else compose(bought.event, noise.event(steps)),
-        alpha=float(level),
-        score_range=(low, high),
-        n_records=nominal,
-        correction=correction,
-        rank=rank,
-        offset=float(offset),
-        seeded=random_state is not None,
-        released_size=released_size,
-    )
+    spent = noise.event(steps) if bought is None else compose(bought.event, noise.event(steps))
+    result = aim.found(threshold, offset, spent, (low, high), seeded=random_state is not None)
     if not result.is_finite:
         warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=2)
     return result
+
+
+@dataclass(frozen=True)
+class _Aim:
+    """Where a search aims, from public numbers: the wanted rank, and how far above it the noise makes it go.
+
+    ``nominal`` is the planned number of scores, ``least`` the smallest that the promise must hold for.
+    """
+
+    level: Fraction
+    rank: str
+    correction: str
+    nominal: int
+    least: float
+    released_size: ReleasedSize | None
+    noise: LatticeNoise
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.least > self.nominal:
+            raise ValueError(f"n_min must be at most n_records, got {self.least:g} and {self.nominal}")
+
+    @property
+    def planned(self) -> Fraction:
+        """The number of scores that the target is computed from."""
+        return Fraction(self.nominal) if self.released_size is None else self.released_size.value
+
+    @property
+    def wanted_rank(self) -> Fraction:
+        """The rank of the quantile; an integer where the statistic or the paper's buffer is about one."""
+        if self.rank == "ceil" or (self.correction == "union" and self.rank != "linear"):
+            return Fraction(conformal_rank(self.level, self.nominal))
+        return (1 - self.level) * (self.planned + 1)
+
+    def offset(self, failure_probability: float | None) -> Fraction:
+        """What the correction adds to the wanted rank."""
+        return Fraction(0) if self.correction == "none" else self._correction(failure_probability) + self._unit
+
+    @property
+    def _unit(self) -> Fraction:
+        """One lattice unit covers the difference between the discrete noise and the normal law of the formulas."""
+        return Fraction(1, self.noise.scale)
+
+    def _correction(self, failure_probability: float | None) -> Fraction:
+        alpha, count_noise, steps = float(self.level), self.noise.count_noise, self.steps
+        if self.released_size is not None:
+            return Fraction(self.released_size.offset(alpha, count_noise, steps))
+        if self.correction == "minimax":
+            return Fraction(minimax_offset(alpha, self.least, count_noise, steps))
+        if self.correction == "marginal":
+            return Fraction(marginal_offset(self.least, alpha, count_noise, steps))
+        beta = failure_probability if failure_probability is not None else min(0.5, 1 / self.nominal)
+        # the -1 of tau stands for "a count below an integer rank lies at least 1 below it": the rank must be one
+        return Fraction(union_noise_buffer(count_noise, steps, beta)) + (1 if self.rank == "linear" else 0)
+
+    def offset_of_one_release(self, confidence: float, level: float, *, sure_of_size: bool) -> Fraction:
+        """The offset with which this one threshold covers ``level`` with this confidence.
+
+        Theory: Result I
+        """
+        if not sure_of_size or self.correction not in ("minimax", "marginal"):
+            raise ValueError(
+                f"release_confidence={confidence:g} needs a number of scores that is public or released (no "
+                "n_min) and correction='minimax' or 'marginal'"
+            )
+        alone = release_offset(
+            confidence,
+            KnownSize(self.nominal) if self.released_size is None else self.released_size.known(),
+            level=level,
+            alpha=float(self.level),
+            count_noise=self.noise.count_noise,
+            steps=self.steps,
+        )
+        return Fraction(alone) + self._unit
+
+    def statistic(self, size: int, offset: Fraction) -> tuple[Fraction | int, Fraction]:
+        """What is taken off each count, and the bar that the rest must reach; ``size`` is the true number of scores."""
+        if self.rank == "ceil":
+            return conformal_rank(self.level, size), offset
+        weight = Fraction(1, 2) if self.rank == "centred" else 1 - self.level
+        return weight * (size + 1), self.wanted_rank - weight * (self.planned + 1) + offset
+
+    def found(
+        self, threshold: float, offset: Fraction, event: DpEvent, score_range: tuple[float, float], *, seeded: bool
+    ) -> PrivateQuantile:
+        """The released threshold with the public numbers it was made with."""
+        return PrivateQuantile(
+            threshold=threshold,
+            rank_target=float(self.wanted_rank + offset),
+            count_noise=self.noise.count_noise,
+            steps=self.steps,
+            event=event,
+            alpha=float(self.level),
+            score_range=score_range,
+            n_records=self.nominal,
+            correction=self.correction,
+            rank=self.rank,
+            offset=float(offset),
+            seeded=seeded,
+            released_size=self.released_size,
+        )
+
+
+def _check_numbers(
+    rank_buffer: float,
+    failure_probability: float | None,
+    n_records: int | None,
+    n_min: float | None,
+    steps: int | None,
+) -> None:
+    check_nonnegative("rank_buffer", rank_buffer)
+    if failure_probability is not None:
+        check_probability("failure_probability", failure_probability)
+    if n_records is not None:
+        check_count("n_records", n_records)
+    if n_min is not None:
+        check_nonnegative("n_min", n_min)
+    if steps is not None:
+        check_count("steps", steps)
 
 
 def _check_sized(

@@ -124,7 +124,7 @@ class DPSGD:
 
     trains_persons: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # noqa: C901, PLR0912 (one check after the other)
         if isinstance(self.hidden, str) or not np.iterable(self.hidden):
             raise TypeError(f"hidden must be a tuple of layer widths, got {type(self.hidden).__name__}")
         object.__setattr__(self, "hidden", tuple(check_count("hidden[i]", width) for width in self.hidden))

@@ -68,14 +68,15 @@ class OpacusTraining:
     exactly that. The module's weights when the mechanism is made are the starting point and must not come
     from the private records. It is copied; the caller's module is never changed.
 
-    Parameters ---------- module : a torch.nn.Module from a batch of inputs to logits (n, classes) or real
-    outputs (n, k). loss : "cross_entropy", "squared" (z - y)^2, "huber", or a callable (outputs, targets)
-    -> one loss a record. sampling_rate, steps, clip_norm, noise_multiplier : the private part;
-    noise_multiplier=None: call ``calibrated``. learning_rate, momentum, optimizer : "sgd" or "adam" of
-    torch.optim; post-processing. classes : public labels in the order of the module's outputs; None
-    declares the labels found in y public. device : where the module runs, "cpu" or "cuda"; batches and
-    noise are always drawn by this package. physical_batch : records whose gradients are held at once;
-    memory only, the result is the same.
+    Parameters
+    ----------
+    module : a torch.nn.Module from a batch of inputs to logits (n, classes) or real outputs (n, k).
+    loss : "cross_entropy", "squared" (z - y)^2, "huber", or a callable (outputs, targets) -> one loss a record.
+    sampling_rate, steps, clip_norm, noise_multiplier : the private part; noise_multiplier=None: call ``calibrated``.
+    learning_rate, momentum, optimizer : "sgd" or "adam" of torch.optim; post-processing.
+    classes : public labels in the order of the module's outputs; None declares the labels found in y public.
+    device : where the module runs, "cpu" or "cuda"; batches and noise are always drawn by this package.
+    physical_batch : records whose gradients are held at once; memory only, the result is the same.
 
     Refused, before any record is used: layers that mix records or keep statistics of them, unless they are
     frozen and in evaluation mode, where they stay; and, on made-up rows, a module or loss whose gradient of a

@@ -114,7 +114,7 @@ def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
     return min(0.5, max(0.2, 250 / signal))
 
 
-def recipe(
+def recipe(  # noqa: PLR0913 (public: one argument a choice)
     task: str,
     *,
     n_records: int,
@@ -195,16 +195,7 @@ def recipe(
             fraction,
             "held out; large enough that the noise of its search costs at most .02",
         )
-    if chosen.needs_stability:
-        mechanism = _stable(problem, bounds, why)
-    elif d > WIDEST_TABLE[task] or (task == "classification" and n * mu < WEAK_SIGNAL):
-        mechanism = _embedding(problem, bounds, chosen, why)
-    else:
-        mechanism = _table(problem, bounds, chosen, why)
-    # under `stability` a private scale would depend on the records and void the shift bound
-    if task == "regression" and y_bounds is not None and not chosen.needs_stability:
-        mechanism = PrivateTarget(mechanism, y_bounds)
-        why["target_share"] = (mechanism.share, "part of the training mu^2 that releases the target's mean and scale")
+    mechanism = _training(problem, bounds, chosen, y_bounds, why)
     epsilon_of_training = float(epsilon) if chosen.held_out else gdp_epsilon(delta, mu)
     return Recipe(
         mechanism,
@@ -215,6 +206,26 @@ def recipe(
         n,
         reasons=why,
     )
+
+
+def _training(
+    problem: "_Problem",
+    bounds: "_Rows",
+    guarantee: Guarantee,
+    y_bounds: tuple[float, float] | None,
+    why: dict[str, tuple[object, str]],
+) -> Mechanism:
+    """The mechanism for this problem; the reasons are written to ``why``."""
+    weak = problem.task == "classification" and problem.signal < WEAK_SIGNAL
+    if guarantee.needs_stability:
+        # a private scale of the target would depend on the records and void the shift bound
+        return _stable(problem, bounds, why)
+    fits_table = bounds.width <= WIDEST_TABLE[problem.task] and not weak
+    mechanism = (_table if fits_table else _embedding)(problem, bounds, guarantee, why)
+    if problem.task == "regression" and y_bounds is not None:
+        mechanism = PrivateTarget(mechanism, y_bounds)
+        why["target_share"] = (mechanism.share, "part of the training mu^2 that releases the target's mean and scale")
+    return mechanism
 
 
 @dataclass(frozen=True)
