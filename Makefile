@@ -15,7 +15,7 @@ help:
 	@echo "make test-all    the slow statistical checks as well (under an hour)"
 	@echo "make fuzz        every reader of foreign files, RUNS=1000000 executions each"
 	@echo "make mutants     plant mistakes one at a time, see that the tests notice (minutes); ARGS='ledger --show'"
-	@echo "make lint        ruff and mypy"
+	@echo "make lint        ruff, mypy on the package, and loosely on the tests"
 	@echo "make bench       speed against peers measured in the same run"
 	@echo "make reproduce   all experiments into results/ (an hour or more); ARGS='--quick --data DIR' are passed on"
 	@echo "make docs        build the documentation into site/"
@@ -53,6 +53,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix .

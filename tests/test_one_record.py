@@ -113,12 +113,12 @@ class TestOneFiniteRecord:
     @pytest.mark.parametrize(("guarantee", "score"), with_a_proof([*LABEL_SCORES, squared]))
     def test_labels(self, guarantee, score):
         model = classifier(STABLE, guarantee=guarantee, conformity_score=score)
-        assert_no_record_shows(model, *labelled(), strange_rows(1))
+        assert_no_record_shows(model, *labelled(), records=strange_rows(1))
 
     @pytest.mark.parametrize(("guarantee", "score"), with_a_proof(["absolute", "normalized", "cqr"]))
     def test_numbers(self, guarantee, score):
         model = regressor(None, guarantee=guarantee, conformity_score=score, **BOUNDED)
-        assert_no_record_shows(model, *measured(), STRANGE_TARGETS | {"both": (ROWS["largest"], -LARGEST)})
+        assert_no_record_shows(model, *measured(), records=STRANGE_TARGETS | {"both": (ROWS["largest"], -LARGEST)})
 
     @pytest.mark.parametrize("guarantee", ["split", "corrected"])
     @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ class TestOneFiniteRecord:
     @pytest.mark.parametrize("bounds", [{}, {"feature_bound": 3.0}, BOUNDED], ids=["unbounded", "norm", "features"])
     def test_classifiers(self, guarantee, estimator, bounds):
         records = strange_rows(1, LARGEST if bounds else LARGEST_SINGLE)
-        assert_no_record_shows(classifier(estimator, guarantee=guarantee, **bounds), *labelled(), records)
+        assert_no_record_shows(classifier(estimator, guarantee=guarantee, **bounds), *labelled(), records=records)
 
     @pytest.mark.parametrize("guarantee", ["split", "corrected"])
     @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ class TestOneFiniteRecord:
     )
     def test_regressors(self, guarantee, estimator):
         assert_no_record_shows(
-            regressor(estimator, guarantee=guarantee), *measured(), strange_rows(1e300, LARGEST_SINGLE)
+            regressor(estimator, guarantee=guarantee), *measured(), records=strange_rows(1e300, LARGEST_SINGLE)
         )
 
     @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])
@@ -171,7 +171,7 @@ class TestOneFiniteRecord:
         foreign = PrivateModel.from_outputs(outputs, spent=spent, task=task, n_features=3, classes=classes)
         make, records = (classifier, labelled()) if classes else (regressor, measured())
         model = make(foreign, guarantee="universal")
-        assert_no_record_shows(model, *records, strange_rows(1))
+        assert_no_record_shows(model, *records, records=strange_rows(1))
         wild = np.full((2, 3), 1e300)
         if classes:
             assert not model.predict_set(wild)[1].any()
@@ -185,14 +185,14 @@ class TestOneFiniteRecord:
             return np.clip(-np.log(p) * np.where(p < 1e-200, np.inf, 0.1), 0, 1)
 
         model = classifier(STABLE, guarantee="split", conformity_score=steep)
-        assert_no_record_shows(model, *labelled(), strange_rows(1))
+        assert_no_record_shows(model, *labelled(), records=strange_rows(1))
 
     def test_a_group_function_that_overflows(self):
         def far(X):
             return (X**2).sum(axis=1) > 1e300
 
         model = classifier(STABLE, guarantee="split", groups=far, group_values=[False])
-        assert_no_record_shows(model, *labelled(), strange_rows(1))
+        assert_no_record_shows(model, *labelled(), records=strange_rows(1))
 
     @pytest.mark.parametrize("task", ["classification", "regression"])
     def test_the_private_baseline(self, task):
@@ -205,12 +205,12 @@ class TestOneFiniteRecord:
         }
         score_range = None if task == "classification" else (0, 6)
         model = DPSplit(estimator, score_range=score_range, **settings)
-        assert_no_record_shows(model, *records, strange_rows(target, LARGEST_SINGLE))
+        assert_no_record_shows(model, *records, records=strange_rows(target, LARGEST_SINGLE))
 
     def test_the_comparison_can_fail(self):
         model = classifier(STABLE, guarantee="split")
         with pytest.raises(AssertionError, match="NaN"):
-            assert_no_record_shows(model, *labelled(), {"NaN": (np.full((1, 3), np.nan), 1)})
+            assert_no_record_shows(model, *labelled(), records={"NaN": (np.full((1, 3), np.nan), 1)})
 
 
 # ---- functions of the caller that look at more than the row

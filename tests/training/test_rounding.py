@@ -31,7 +31,7 @@ def clipped_sum(mechanism, X, y, n_records, parameters=None):
 def change(mechanism, X, y, parameters=None):
     """By how many clip norms a copy of the first record, inserted in front, moves the sum."""
     with_copy = np.concatenate([X[:1], X]), np.concatenate([y[:1], y])
-    sums = [clipped_sum(mechanism, *data, len(X), parameters) for data in ((X, y), with_copy)]
+    sums = [clipped_sum(mechanism, rows, of, len(X), parameters) for rows, of in ((X, y), with_copy)]
     return np.linalg.norm(sums[1] - sums[0]) / mechanism.clip_norm
 
 

@@ -15,7 +15,7 @@ from dpscp._checks import check_count
 from dpscp._sklearn import BaseEstimator
 from dpscp.budget import BudgetStore
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.guarantees import Certificate
+from dpscp.guarantees import Certificate, Guarantee
 from dpscp.persistence import NOT_PLAIN, plain
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.seeds import seed_of
@@ -45,7 +45,7 @@ class PrivateConformal(BaseEstimator, ABC):
     epsilon: float
     delta: float
     confidence_level: float | Sequence[float]
-    guarantee: str
+    guarantee: str | Guarantee
     train_share: float | str
     calibration_fraction: float | str
     release_confidence: float | None

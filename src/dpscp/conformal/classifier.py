@@ -11,6 +11,7 @@ from dpscp._sklearn import ClassifierMixin
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
 from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees import Guarantee
 from dpscp.persistence import plain
 from dpscp.privacy import Accountant
 from dpscp.records import checked_labels, checked_rows, class_list
@@ -87,7 +88,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         confidence_level: float | Sequence[float] = 0.9,
-        guarantee: str = "auto",
+        guarantee: str | Guarantee = "auto",
         conformity_score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]] = "lac",
         train_share: float | str = 0.5,
         calibration_fraction: float | str = "auto",

@@ -10,6 +10,7 @@ from dpscp._checks import check_range
 from dpscp._sklearn import RegressorMixin
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
+from dpscp.guarantees import Guarantee
 from dpscp.privacy import Accountant
 from dpscp.records import checked_rows, checked_targets
 from dpscp.scores import IntervalScore, interval_score
@@ -48,7 +49,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         confidence_level: float | Sequence[float] = 0.9,
-        guarantee: str = "auto",
+        guarantee: str | Guarantee = "auto",
         conformity_score: str | IntervalScore = "absolute",
         train_share: float | str = 0.5,
         calibration_fraction: float | str = "auto",

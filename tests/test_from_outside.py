@@ -1,0 +1,259 @@
+"""One of each kind made outside the package: a guarantee, a score, an accountant, a mechanism, a model.
+
+Nothing of the package is changed for them (the registries are put back after each test), and each is used
+through the public estimators, ``calibrate`` and files. ``docs/maintainers.md`` has the same in words.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp.guarantees import Guarantee, guarantee_of, register, universal_alpha
+from dpscp.guarantees import registry as guarantees
+from dpscp.privacy import (
+    Accountant,
+    epsilon_of,
+    gaussian_event,
+    noise_multiplier,
+    register_accountant,
+    secure_generator,
+)
+from dpscp.privacy.accounting import base as accountants
+from dpscp.scores import Pair
+from dpscp.training import Trained, mechanism
+
+DELTA = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def registries():
+    """What a test registers is gone after it."""
+    tables = guarantees.GUARANTEES, accountants._ACCOUNTANTS, mechanism._SAVED
+    kept = [dict(table) for table in tables]
+    yield
+    for table, was in zip(tables, kept, strict=True):
+        table.clear()
+        table.update(was)
+
+
+def records(n=2000):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    return X, (X[:, 0] + 0.3 * rng.normal(size=n) > 0).astype(int)
+
+
+# ---- a guarantee
+
+
+def careful_levels(asked):
+    """Half a percent more than Result B asks for."""
+    tradeoff = asked.spent.tradeoff_function("add")
+    return tuple(universal_alpha(max(a - 0.005, 1e-6), tradeoff) for a in asked.alphas)
+
+
+CAREFUL = Guarantee(
+    name="careful", proof="Result B, at a level lower by .005", certified=True, inner_levels=careful_levels
+)
+
+
+def test_a_guarantee():
+    scores = np.random.default_rng(0).uniform(size=20_000)
+    spent = gaussian_event(8.0)
+
+    def calibrated(guarantee):
+        return dp.calibrate(
+            scores, training=spent, epsilon=2, delta=DELTA, score_range=(0, 1), guarantee=guarantee, n_records=20_000
+        )
+
+    with pytest.raises(ValueError, match="guarantee must be one of"):
+        calibrated("careful")
+    assert register(CAREFUL) is guarantee_of("careful")
+    found, usual = calibrated("careful"), calibrated("universal")
+    assert found.certificate.is_certified
+    assert CAREFUL.proof in str(found.certificate)
+    assert found.certificate.terms["inner_level"] > usual.certificate.terms["inner_level"] + 0.004
+
+
+def test_a_guarantee_in_an_estimator(tmp_path):
+    X, y = records()
+    register(CAREFUL)
+    for given in ("careful", CAREFUL):
+        clf = dp.PrivateConformalClassifier(epsilon=4.0, guarantee=given, classes=[0, 1]).fit(X, y)
+        assert clf.certificate_.guarantee == "careful"
+    clf.save(tmp_path / "model.dpscp")
+    assert dp.load(tmp_path / "model.dpscp").certificate_ == clf.certificate_
+
+
+# ---- a score
+
+
+class Brier:
+    """Squared distance of the probabilities from the label, halved: between 0 and 1."""
+
+    natural = False
+
+    def range(self, n_classes):
+        return 0.0, 1.0
+
+    def of_labels(self, probabilities):
+        squares = (probabilities**2).sum(axis=1, keepdims=True)
+        return (squares - 2 * probabilities + 1) / 2
+
+
+class Above:
+    """How far a target lies above the forecast: intervals without a lower end."""
+
+    natural = False
+    outputs = 1
+
+    def range(self, y_bounds):
+        return y_bounds[0] - y_bounds[1], y_bounds[1] - y_bounds[0]
+
+    def of_targets(self, targets, pair: Pair):
+        return targets - pair.centre
+
+    def interval(self, pair: Pair, thresholds):
+        upper = pair.centre[:, None] + np.broadcast_to(thresholds, (len(pair.centre), np.shape(thresholds)[-1]))
+        return np.stack([np.full_like(upper, -np.inf), upper], axis=1)
+
+
+def test_a_score_of_labels():
+    X, y = records()
+    clf = dp.PrivateConformalClassifier(epsilon=4.0, conformity_score=Brier(), guarantee="split", classes=[0, 1])
+    sets = clf.fit(X, y).predict_set(X)[1][:, :, 0]
+    scores = Brier().of_labels(clf.model_.predict_proba(X))
+    np.testing.assert_array_equal(sets, scores <= clf.threshold_[0])
+    assert 0 < sets.mean() < 1
+    assert clf.certificate_.is_certified
+
+
+def test_a_score_of_targets():
+    X, _ = records()
+    y = X[:, 0]
+    reg = dp.PrivateConformalRegressor(
+        epsilon=4.0, conformity_score=Above(), guarantee="split", y_bounds=(-4, 4), n_records=2000
+    )
+    predicted, intervals = reg.fit(X, y).predict_interval(X)
+    assert np.isneginf(intervals[:, 0]).all()
+    np.testing.assert_allclose(intervals[:, 1, 0], np.clip(predicted, -4, 4) + reg.threshold_[0], atol=1e-6)
+
+
+# ---- an accountant
+
+
+class Concentrated:
+    """zCDP of Gaussians: rho adds up, epsilon = rho + 2 sqrt(rho log(1 / delta))."""
+
+    mu = None
+
+    def __init__(self, history):
+        self.rho = sum(count * 0.5 / noise_of(event) ** 2 for event, count in history.items())
+
+    def epsilon(self, delta):
+        return self.rho + 2 * math.sqrt(self.rho * math.log(1 / delta))
+
+    def delta(self, epsilons, _direction):
+        gap = np.maximum(epsilons - self.rho, 0)
+        return np.exp(-(gap**2) / (4 * self.rho)) if self.rho else np.zeros_like(epsilons)
+
+
+def noise_of(event):
+    return getattr(event, "noise_multiplier", None) or event.sigma / event.sensitivity
+
+
+def is_gaussian(event):
+    return type(event).__name__ in ("GaussianDpEvent", "DiscreteGaussianDpEvent")
+
+
+def test_an_accountant():
+    toy = register_accountant(Accountant("zcdp", is_gaussian, Concentrated))
+    X, y = records()
+    clf = dp.PrivateConformalClassifier(
+        NoisySums(), epsilon=4.0, accountant="zcdp", guarantee="universal", classes=[0, 1], n_records=2000
+    ).fit(X, y)
+    assert 0.98 * 4 < clf.ledger_.epsilon(DELTA, "zcdp") <= 4
+    assert clf.ledger_.epsilon(DELTA, toy) > clf.ledger_.epsilon(DELTA)  # a bound that is not tight
+
+
+# ---- a mechanism and its model
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The logits of a row are its products with one direction for each class."""
+
+    weights: np.ndarray
+    classes: tuple
+    task = "classification"
+
+    @property
+    def n_features(self):
+        return self.weights.shape[0]
+
+    def outputs(self, X):
+        return np.asarray(X, float) @ self.weights
+
+    def predict_proba(self, X):
+        powers = np.exp(self.outputs(X) - self.outputs(X).max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    def arrays(self):
+        return {"weights": self.weights}
+
+    def config(self):
+        return {"model": "directions", "classes": list(self.classes)}
+
+    @classmethod
+    def from_parts(cls, config, arrays):
+        return cls(arrays["weights"], tuple(config["classes"]))
+
+
+@dataclass(frozen=True)
+class NoisySums:
+    """One noisy sum of rows of norm at most one for each class: a record changes one of them, by at most one."""
+
+    classes: tuple | None = None
+    noise: float | None = None
+
+    @property
+    def event(self):
+        return None if self.noise is None else gaussian_event(self.noise)
+
+    def configured(self, needs):
+        return replace(self, classes=needs.classes)
+
+    def calibrated(self, epsilon, delta, *, accountant="pld"):
+        return replace(self, noise=noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant))
+
+    def train(self, X, y, *, random_state=None, n_records=None):
+        rows = X / np.maximum(1.0, np.linalg.norm(X, axis=1, keepdims=True))
+        sums = np.column_stack([rows[np.asarray(y) == c].sum(axis=0) for c in self.classes])
+        noisy = sums + secure_generator(random_state).normal(0, self.noise, sums.shape)
+        model = Directions(noisy * 10 / n_records, self.classes)
+        return Trained(model, self.event, None, {"mechanism": "noisy sums", "classes_of_sums": len(self.classes)})
+
+
+def test_a_mechanism_and_its_model(tmp_path):
+    X, y = records()
+    clf = dp.PrivateConformalClassifier(
+        NoisySums(), epsilon=4.0, guarantee="universal", classes=[0, 1], n_records=2000
+    ).fit(X, y)
+    labels, sets = clf.predict_set(X)
+    assert (labels == y).mean() > 0.8
+    assert clf.ledger_.epsilon(DELTA) <= 4
+    assert epsilon_of(clf.ledger_.entries[0].event, DELTA) <= 4
+    assert clf.ledger_.entries[0].note == "noisy sums"
+    assert clf.ledger_.public_facts["classes_of_sums"] == 2  # what a mechanism declares public is listed
+    assert clf.certificate_.is_certified
+    path = tmp_path / "model.dpscp"
+    with pytest.raises(TypeError, match="'directions' cannot be saved"):
+        clf.save(path)
+    mechanism.saved_as("directions")(Directions)
+    clf.save(path)
+    np.testing.assert_array_equal(dp.load(path).predict_set(X)[1], sets)
+    mechanism._SAVED.pop("directions")
+    with pytest.raises(ValueError, match="model must be one of"):
+        dp.load(path)
