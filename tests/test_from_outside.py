@@ -14,6 +14,7 @@ from dpscp.guarantees import Guarantee, guarantee_of, register, universal_alpha
 from dpscp.guarantees import registry as guarantees
 from dpscp.privacy import (
     Accountant,
+    as_accountant,
     epsilon_of,
     gaussian_event,
     noise_multiplier,
