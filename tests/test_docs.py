@@ -3,10 +3,13 @@
 import ast
 import importlib
 import re
+import tomllib
 import warnings
 from pathlib import Path
 
 import pytest
+
+import dpscp
 
 ROOT = Path(__file__).resolve().parents[1]
 MAP_ROWS = [
@@ -71,6 +74,14 @@ def test_mapped_code_and_tests_exist(row):
         tree = ast.parse((ROOT / "tests" / path).read_text())
         names = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
         assert set(name.split("::")) <= names, node
+
+
+def test_the_version_is_the_changelogs():
+    released = re.findall(
+        r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert dpscp.__version__ == packaged == released[0]
 
 
 def _blocks(path: Path) -> list[str]:

@@ -98,6 +98,16 @@ def test_nothing_runs_through_the_papers_room():
         _ = dpscp.training.coupled_rum
 
 
+def test_the_map_of_contributing_is_this_one():
+    text = (ROOT.parents[1] / "CONTRIBUTING.md").read_text().split("## Layout")[1].split("## ")[0]
+    rows = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    assert rows == [", ".join(sorted(row)) for row in LAYERS]
+
+
+def test_every_room_of_the_map_exists():
+    assert set(LAYER_OF) == {room_of(file) for file in FILES} - {""}
+
+
 def test_the_check_sees_imports_inside_functions():
     tree = ast.parse("def f():\n    from dpscp.conformal import x\n    import dpscp.cli\n    from dpscp import audit")
     assert {"dpscp.conformal", "dpscp.cli", "dpscp.audit"} <= set(imported_modules(tree))

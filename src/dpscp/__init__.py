@@ -12,7 +12,7 @@ from dpscp.privacy import Budget, Ledger
 from dpscp.quantile import PrivateQuantile, private_quantile
 from dpscp.training.private_model import PrivateModel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Budget",
