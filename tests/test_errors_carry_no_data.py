@@ -68,8 +68,11 @@ def everything_said(error):
     return "\n".join(said)
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("kind", BROKEN)
+# with a declared number the true one is released with noise: that there is no score at all must not show
+REFUSED = [(kind, call) for kind in BROKEN for call in CALLS if (kind, call) != ("empty", "calibrate")]
+
+
+@pytest.mark.parametrize(("kind", "call"), REFUSED)
 def test_refusals_say_nothing_about_the_scores(kind, call):
     with pytest.raises((ValueError, TypeError)) as caught:
         CALLS[call](BROKEN[kind]())

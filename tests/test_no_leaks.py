@@ -91,12 +91,13 @@ def numbers_of(thing):
 def secrets(fitted, X, y):
     """Numbers that only the records hold: features, targets, scores; and counts."""
     values = set(X.ravel()) | set(X.astype(np.float32).ravel().astype(float)) | {CANARY_NUMBER}
-    if fitted._task == "regression":
+    task = fitted._task().name
+    if task == "regression":
         values |= set(y) | set(np.abs(y - fitted.predict(X)))
     else:
         values |= set(1 - fitted.predict_proba(X)[np.arange(len(y)), y].astype(float))
     counts = {len(y), len(y) + 1, len(y) - 1}
-    if fitted._task == "classification":
+    if task == "classification":
         counts |= set(np.bincount(y).tolist())
     return values, counts
 
