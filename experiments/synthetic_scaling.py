@@ -214,8 +214,8 @@ def _ratios(summaries: list[tables.Summary]) -> list[str]:
                 for n in (SIZES[0], SIZES[-1])
             ]
             assert all(s.paper is not None for s in ends)
-            ours = ends[1].size / ends[0].size  # type: ignore[operator]
-            paper = ends[1].paper.size / ends[0].paper.size  # type: ignore[union-attr]
+            ours = ends[1].size / ends[0].size
+            paper = ends[1].paper.size / ends[0].paper.size
             body.append(
                 [
                     tables.NAMES[method],
@@ -257,7 +257,7 @@ def _printed(summaries: list[tables.Summary], rows: list[Row]) -> list[str]:
                 tables.number(s.coverage, s.coverage_sd),
                 tables.number(s.paper.size, s.paper.size_sd),
                 tables.number(s.size, s.size_sd),
-                f"{100 * (s.size / s.paper.size - 1):+.1f}",  # type: ignore[operator]
+                f"{100 * (s.size / s.paper.size - 1):+.1f}",
                 tables.signed(tables.standard_errors(s.size, s.size_sd, s.trials, s.paper.size, s.paper.size_sd)),
                 tables.number(s.paper.informativeness, s.paper.informativeness_sd),
                 tables.number(s.informativeness, s.informativeness_sd),

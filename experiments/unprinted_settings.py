@@ -165,7 +165,7 @@ def _optimisers(rows: Sequence[Row], study: str) -> list[str]:
             (s.method, s.epsilon, s.train_share): s.size
             for s in tables.summarise([r for r in rows if r["variant"] == name], study)
         }
-        ours = relative_sizes(means, study)  # type: ignore[arg-type]
+        ours = relative_sizes(means, study)
         error = np.sqrt(np.mean([(ours[k] / paper[k] - 1) ** 2 for k in keys]))
         body.append([name, *(f"{ours[k]:.3f}" for k in shown), f"{100 * error:.1f}"])
     return tables.grid(head, body)

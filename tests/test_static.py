@@ -8,6 +8,7 @@ the search; here are the training mechanisms, and a rule for the text of every `
 import ast
 import os
 import random
+import re
 import sys
 import traceback
 import warnings
@@ -50,6 +51,12 @@ def test_the_check_sees_records_in_messages():
     for code in ('raise ValueError(f"{X}")', 'raise ValueError(f"{len(rows)} rows")', 'raise E(f"{scores.min():g}")'):
         assert list(formatted_records(ast.parse(code)))
     assert not list(formatted_records(ast.parse('raise ValueError(f"{rows.ndim} and {alpha}")')))
+
+
+def test_what_the_type_checker_must_ignore_has_a_code_and_a_reason():
+    lines = [line for file in FILES for line in file.read_text().splitlines() if "type: ignore" in line]
+    assert lines
+    assert [line for line in lines if not re.search(r"# type: ignore\[[a-z-]+\]  # \w", line)] == []
 
 
 # ---- no other generator decides anything private

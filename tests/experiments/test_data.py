@@ -92,7 +92,7 @@ def test_pooled_maps_become_512_numbers_an_image(tmp_path: Path, monkeypatch: py
     parts |= {f"{p}_labels": np.zeros((4, 1), int) for p in ("train", "val", "test")}
     np.savez(tmp_path / "medmnist" / "bloodmnist.npz", **parts)
 
-    def network(backbone: str):  # type: ignore[no-untyped-def]
+    def network(backbone: str):
         torch.manual_seed(0)
         return torch.nn.Conv2d(3, 512, kernel_size=28, stride=28).eval()
 

@@ -58,7 +58,7 @@ def test_every_printed_row_is_there() -> None:
                 assert printed("synthetic_scaling", method, epsilon, 0.5, n) is not None
         for study, n in (("bloodmnist", 13_671), ("housing", 16_512), ("synthetic_scaling", 30_000)):
             assert printed(study, "dp-split", epsilon, None, n) is not None
-    assert printed("housing", "naive-full", None, None, 16_512).size == 1.806  # type: ignore[union-attr]
+    assert printed("housing", "naive-full", None, None, 16_512).size == 1.806
     assert printed("housing", "dp-scp-f", 4.0, 0.5, 16_512) is None
 
 

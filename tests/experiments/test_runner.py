@@ -86,7 +86,7 @@ def test_a_killed_run_leaves_a_cut_line_that_is_ignored(toy: Study, tmp_path: Pa
 
 def test_a_failing_task_keeps_the_finished_ones(toy: Study, tmp_path: Path) -> None:
     def tasks(options: Options) -> list[Task]:
-        return [Task("toy", "square", t, options.seed, {"power": 2}) for t in (0, 1, "broken")]  # type: ignore[arg-type]
+        return [Task("toy", "square", t, options.seed, {"power": 2}) for t in (0, 1, "broken")]
 
     import sys
 
@@ -98,12 +98,12 @@ def test_a_failing_task_keeps_the_finished_ones(toy: Study, tmp_path: Path) -> N
             raise RuntimeError("stop")
         return original(task, data)
 
-    module.run = sometimes  # type: ignore[attr-defined]
+    module.run = sometimes
     try:
         with pytest.raises(RuntimeError, match="stop"):
             run_study(replace(toy, tasks=tasks), _options(tmp_path), "toy")
     finally:
-        module.run = original  # type: ignore[attr-defined]
+        module.run = original
     assert len(Cache(tmp_path / "cache" / "toy.jsonl").read()) == 2
 
 

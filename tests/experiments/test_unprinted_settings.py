@@ -39,7 +39,7 @@ def test_the_fit_of_the_buffer_finds_the_one_that_made_the_gaps(
 
     monkeypatch.setattr(housing, "printed", made)
     text = housing.implied_buffer(rows)
-    found, error = map(float, re.search(r"gives ([\d.]+) times .* error ([\d.]+);", text).groups())  # type: ignore[union-attr]
+    found, error = map(float, re.search(r"gives ([\d.]+) times .* error ([\d.]+);", text).groups())
     # twelve means of 30 with a standard deviation of one multiple, the paper's and ours
     assert error == pytest.approx((2 / 30 / 12) ** 0.5, rel=0.25)
     # the line through two noisy readings is a little tilted far from them: four errors, and its own at 7
