@@ -35,6 +35,8 @@ from dpscp.quantile import (
     release_offset,
     sized_offset,
 )
+from dpscp.quantile.counts import known_size
+from dpscp.quantile.observer import SearchObserver
 
 __all__ = [
     "Calibration",
@@ -243,12 +245,16 @@ def find_thresholds(
     score_range: tuple[float, float],
     random_state: int | None = None,
     extra_assumptions: tuple[str, ...] = (),
+    observer: SearchObserver | None = None,
 ) -> Thresholds:
-    """One threshold for each group and level: the planned searches, on the scores."""
+    """One threshold for each group and level: the planned searches, on the scores.
+
+    ``observer``, for tests and audits, is called with every search; what it hears is not private.
+    """
     low, high = check_range("score_range", score_range)
     rule, n_levels = searches.rule, len(searches.rule.alphas)
     values = np.full((len(scores_by_group), n_levels), np.inf)
-    found = _search_all(scores_by_group, searches, (low, high), random_state)
+    found = _search_all(scores_by_group, searches, (low, high), random_state, observer)
     if searches.asked:
         values[:, searches.asked] = [
             [q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found
@@ -267,7 +273,11 @@ def find_thresholds(
 
 
 def _search_all(
-    scores_by_group: Sequence[Any], searches: Searches, score_range: tuple[float, float], random_state: int | None
+    scores_by_group: Sequence[Any],
+    searches: Searches,
+    score_range: tuple[float, float],
+    random_state: int | None,
+    observer: SearchObserver | None,
 ) -> list[list[PrivateQuantile]]:
     """One search for each group and asked level; all levels of a group share the size that its first one released."""
     rule, seed = searches.rule, seed_of(random_state)
@@ -298,6 +308,7 @@ def _search_all(
                         released_size=row[0].released_size if row else None,
                         release_confidence=rule.release_confidence,
                         random_state=next(seeds),
+                        observer=observer,
                     )
                 )
             found.append(row)
@@ -552,11 +563,9 @@ def _guarantee_for_scores(given: str | Guarantee, *, held_out: bool, trained: bo
 
 def _length(scores: Any) -> int:
     """The number of scores, for callers who declare it public by leaving n_records out."""
-    size = getattr(scores, "size", None)
-    if size is None or callable(size):
-        size = len(scores) if hasattr(scores, "__len__") else math.nan
-    if math.isnan(size):  # as a Dask array of unknown chunks says
+    size = known_size(scores)
+    if size is None:
         raise ValueError("n_records is needed for scores whose number is not known before they are read")
     if size == 0:
         raise ValueError("scores are empty: at least one is needed")
-    return int(size)
+    return size

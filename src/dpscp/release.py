@@ -5,6 +5,7 @@ knows scikit-learn: the estimators check what callers bring, call ``release`` an
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,15 @@ from dpscp.guarantees.corrected import CORRECTED
 from dpscp.persistence import NOT_PLAIN, plain
 from dpscp.privacy import Ledger, secure_generator
 from dpscp.privacy.seeds import child_seeds
+from dpscp.quantile.observer import SearchView
 from dpscp.records import untold_overflow
 from dpscp.strategy import Request, Strategy, choose_strategy
+from dpscp.training.descent import StepView
 from dpscp.training.mechanism import Model, Trained
 
-__all__ = ["Records", "Release", "planned_ledger", "release"]
+__all__ = ["Observer", "Records", "Release", "planned_ledger", "release"]
+
+Observer = Callable[[StepView | SearchView], None]
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,13 @@ def release(
     random_state: int | None = None,
     store: BudgetStore | None = None,
     note: str = "",
+    observer: Observer | None = None,
 ) -> Release:
     """Train, score, find the thresholds, and write down what was spent and what is proven.
 
     ``assumed`` is what privacy and coverage take on trust of functions of the caller. With ``store`` the cost is
-    reserved before a record is used and committed at the end.
+    reserved before a record is used and committed at the end. ``observer``, for tests and audits of training by
+    ``DPSGD``, is called with every noisy step and every search; what it hears is not private.
 
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
@@ -77,7 +84,7 @@ def release(
         warnings.simplefilter("ignore", SeededWarning)
         for_training, for_threshold = _parts(records, strategy, split_seed)
         targets = request.task.training_targets(for_training.targets)
-        trained = strategy.train(for_training.rows, targets, training_seed)
+        trained = strategy.train(for_training.rows, targets, training_seed, observer)
         request.task.check_model(trained.model)
         spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
         spent = strategy.enter(spent, trained).assume(*assumed)
@@ -95,6 +102,7 @@ def release(
             score_range=request.task.score_range,
             random_state=search_seed,
             extra_assumptions=(*request.task.assumptions, *assumed, *told),
+            observer=observer,
         )
     if reservation is not None:
         reservation.commit(found.ledger)

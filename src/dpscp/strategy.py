@@ -20,7 +20,8 @@ from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
 from dpscp.tasks import Task
-from dpscp.training import Mechanism, NormClip, Preprocessed, PublicBounds, Trained
+from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds, Trained
+from dpscp.training.descent import StepObserver
 from dpscp.training.mechanism import Needs, configured, paid_event, rehearsal
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
@@ -102,11 +103,22 @@ class Strategy:
         assert self.mechanism is not None
         return Ledger().add("training", paid_event(self.mechanism))
 
-    def train(self, rows: NDArray[Any], targets: NDArray[Any], random_state: int | None) -> Trained:
+    def train(
+        self,
+        rows: NDArray[Any],
+        targets: NDArray[Any],
+        random_state: int | None,
+        observer: StepObserver | None = None,
+    ) -> Trained:
         """Run the mechanism; a model that was trained elsewhere is taken as it is."""
         if self.model is not None:
             return Trained(self.model.model, self.model.ledger.event, None)
         assert self.mechanism is not None
+        if observer is not None:
+            dpsgd = self.mechanism
+            if not isinstance(dpsgd, DPSGD):
+                raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(dpsgd).__name__}")
+            return dpsgd.train(rows, targets, random_state=random_state, n_records=self.n_training, observer=observer)
         return self.mechanism.train(rows, targets, random_state=random_state, n_records=self.n_training)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:

@@ -36,8 +36,8 @@ def statistic(monkeypatch):
     def run(scores, **setting):
         seen = {}
 
-        def spy(counter, score_range, scale, removed, needed, draws):
-            seen.update(scale=scale, removed=removed, needed=needed)
+        def spy(counter, score_range, statistic, draws, _):
+            seen.update(scale=statistic.scale, removed=statistic.removed, needed=statistic.needed)
             return score_range[1]
 
         with pytest.MonkeyPatch.context() as patch:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from dpscp import Ledger, calibrate, private_quantile
-from dpscp.audit.watching import watched_search
+from dpscp import Ledger, private_quantile
 from dpscp.calibration import calibration_rule, find_thresholds, plan_searches
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
@@ -29,8 +28,8 @@ ALPHA = 0.1
 def view_of(n, noise, steps, alpha=ALPHA, **more):
     """What the real search of n scores compares with: scale, base, bar; and the scale of its integer noise."""
     seen = []
-    with watched_search(seen.append):
-        q = private_quantile(np.zeros(n), alpha=alpha, score_range=(0, 1), count_noise=noise, steps=steps, **more)
+    setting = {"score_range": (0, 1), "count_noise": noise, "steps": steps, "observer": seen.append, **more}
+    q = private_quantile(np.zeros(n), alpha=alpha, **setting)
     return seen[0], q
 
 
@@ -168,9 +167,10 @@ class TestCalibrate:
     def test_three_thousand_even_scores(self, epsilon, most):
         n = 3000
         seen = []
-        with watched_search(seen.append):
-            c = calibrate(np.zeros(n), epsilon=epsilon, delta=1e-5, alpha=ALPHA, score_range=(0, 1), held_out=True)
-        q = c.quantile
+        rule = calibration_rule("split", (ALPHA,), Ledger(), n, counted=True)
+        searches = plan_searches(rule, spent=Ledger(), budget=Budget(epsilon, 1e-5))
+        t = find_thresholds([np.zeros(n)], searches, spent=Ledger(), score_range=(0, 1), observer=seen.append)
+        (q,) = t.quantiles
         cells = 2**q.steps
         counts = np.floor(np.arange(1, cells + 1) / cells * (n + 1)).astype(int)
         assert 1 - ALPHA <= fast_coverage(counts, seen[0], round(q.count_noise * seen[0].scale)) <= most

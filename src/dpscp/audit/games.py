@@ -1,9 +1,12 @@
-"""The games: the search alone, training alone, the whole pipeline; torch modules have a file of their own."""
+"""The games: the search alone, training alone, the whole pipeline; torch modules have a file of their own.
+
+The code under test is the product's own, with whatever bug it has: white-box games hand it an observer, which hears
+the noisy counts and noisy gradients while it runs.
+"""
 
 import math
 import warnings
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
@@ -15,16 +18,19 @@ from numpy.typing import NDArray
 from dpscp._checks import check_choice, check_count
 from dpscp.audit.bounds import DELTAS, Audit, audited_epsilons
 from dpscp.audit.modules import ModuleGame
-from dpscp.audit.watching import SearchView, StepView, replaced, watched_search, watched_size, watched_steps
-from dpscp.conformal import PrivateConformalClassifier
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import guarantee_of
-from dpscp.privacy import calibrate as _calibrate
-from dpscp.privacy import epsilon_of
-from dpscp.privacy import ledger as _ledger
+from dpscp.privacy import Budget, epsilon_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_histories
-from dpscp.quantile import ReleasedSize, private_quantile, search
-from dpscp.training import DPSGD
+from dpscp.quantile import PrivateQuantile, ReleasedSize, private_quantile, rank_sensitivity
+from dpscp.quantile.counts import as_counter
+from dpscp.quantile.observer import SearchObserver, SearchView
+from dpscp.release import Observer, Records, Release, release
+from dpscp.strategy import Request
+from dpscp.tasks import Classification
+from dpscp.training import DPSGD, Trained
+from dpscp.training.descent import StepObserver, StepView
+from dpscp.training.mechanism import paid_event
 
 __all__ = ["GAMES", "Game", "PipelineGame", "SearchGame", "TrainingGame", "audit"]
 
@@ -82,7 +88,7 @@ class SearchGame:
         steps = self.steps or (600 if self.unit == "release" else 8)
         object.__setattr__(self, "steps", check_count("steps", steps))
         games = 1 if self.unit == "release" else steps
-        reach = float(search.rank_sensitivity(self.rank, self.alpha))
+        reach = float(rank_sensitivity(self.rank, self.alpha))
         object.__setattr__(self, "count_noise", self.count_noise or reach * math.sqrt(games))
 
     @property
@@ -103,16 +109,15 @@ class SearchGame:
             return np.array(thresholds)
         ratio = _SearchRatio(self._reference(False), self._reference(True), self._sigma(), self._exact_count)
         played: list[Array] = []
-        with watched_search(lambda view: played.append(ratio(view))):
-            while sum(map(len, played)) < runs if self.unit == "release" else len(played) < runs:
-                self._search(self._scores(with_record))
+        while sum(map(len, played)) < runs if self.unit == "release" else len(played) < runs:
+            self._search(self._scores(with_record), lambda view: played.append(ratio(view)))
         return np.concatenate(played) if self.unit == "release" else np.array([p.sum() for p in played])
 
     def _scores(self, with_record: bool) -> Array:
         scores = np.linspace(0.005, 0.995, self.n)
         return np.append(scores, self.score) if with_record else scores
 
-    def _search(self, scores: Array) -> Any:
+    def _search(self, scores: Array, observer: SearchObserver | None = None) -> PrivateQuantile:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuaranteeWarning)
             return private_quantile(
@@ -125,12 +130,12 @@ class SearchGame:
                 rank=self.rank,
                 n_records=self.n,
                 random_state=self.random_state,
+                observer=observer,
             )
 
     def _reference(self, with_record: bool) -> SearchView:
         seen: list[SearchView] = []
-        with watched_search(seen.append):
-            self._search(self._scores(with_record))
+        self._search(self._scores(with_record), seen.append)
         return seen[0]
 
     def _sigma(self) -> float:
@@ -139,35 +144,47 @@ class SearchGame:
         return float(event.sigma)
 
     def _exact_count(self, with_record: bool, bracket: tuple[float, float]) -> int:
-        counter = search.as_counter(self._scores(with_record), (0.0, 1.0), 1)  # type: ignore[attr-defined]  # not exported there
-        return int(counter.count(*bracket, 1))
+        return as_counter(self._scores(with_record), (0.0, 1.0), 1).count(*bracket, 1)
 
 
 class _SearchRatio:
     """log P(noisy counts | with) - log P(noisy counts | without), count by count."""
 
-    def __init__(self, without: SearchView, with_record: SearchView, sigma: float, exact_count: Any) -> None:
+    def __init__(
+        self,
+        without: SearchView,
+        with_record: SearchView,
+        sigma: float,
+        exact_count: Callable[[bool, tuple[float, float]], int],
+    ) -> None:
         self._references = without, with_record
         self._sigma = sigma
         self._count = lru_cache(maxsize=None)(exact_count)
 
     def __call__(self, view: SearchView) -> Array:
-        told = _told_by_constants(view.constants, *(r.constants for r in self._references))
+        told = _told_by_constants(view, *self._references)
         if told:
-            return np.full(max(1, len(view.margins)), told)
+            return np.full(max(1, len(view.counts)), told)
         exact = [
-            np.array([r.scale * self._count(bool(world), b) - r.base - r.bar for b in view.brackets], dtype=float)
+            np.array([r.scale * self._count(bool(world), c.bracket) - r.base - r.bar for c in view.counts], dtype=float)
             for world, r in enumerate(self._references)
         ]
-        ratio: Array = ((view.margins - exact[0]) ** 2 - (view.margins - exact[1]) ** 2) / (2 * self._sigma**2)
+        margins = _margins(view)
+        ratio: Array = ((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * self._sigma**2)
         return ratio
 
 
-def _told_by_constants(seen: Any, without: Any, with_record: Any) -> float:
-    """A constant that differs between neighbours tells them apart for certain."""
-    if without == with_record:
+def _margins(view: SearchView) -> Array:
+    """What decided each question of a search."""
+    return np.array([c.margin for c in view.counts], dtype=float)
+
+
+def _told_by_constants(view: SearchView, without: SearchView, with_record: SearchView) -> float:
+    """A constant that differs between neighbours tells them apart for certain; the true size enters ``base`` only."""
+    seen, one, other = ((v.score_range, v.scale, len(v.counts)) for v in (view, without, with_record))
+    if one == other:
         return 0.0
-    return math.inf if seen == with_record else -math.inf if seen == without else 0.0
+    return math.inf if seen == other else -math.inf if seen == one else 0.0
 
 
 @dataclass(frozen=True)
@@ -205,7 +222,7 @@ class TrainingGame:
     def claim(self) -> DpEvent:
         """One step, or all of them."""
         if self.unit == "run":
-            return self.mechanism.event
+            return paid_event(self.mechanism)
         return dpsgd_event(self.mechanism.noise_multiplier or 0.0, self.mechanism.sampling_rate, 1)
 
     def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
@@ -218,21 +235,25 @@ class TrainingGame:
     def play(self, with_record: bool, runs: int) -> Array:
         """The statistic of each game."""
         if self.knowledge == "black-box":
-            return np.array([self._train(with_record).model.parameters for _ in range(runs)])
+            return np.array([self._train(with_record).model.arrays()["parameters"] for _ in range(runs)])
         ratio = TrainingRatio(self.mechanism, *self.records(True), self.n)
-        ratio.learn_constants(lambda world: self._train(world))
+        ratio.learn_constants(self._steps)
         played: list[float] = []
         ends: list[int] = [0]
-        with watched_steps(lambda view: played.append(ratio(view))):
-            while len(played) < runs if self.unit == "release" else len(ends) <= runs:
-                self._train(with_record)
-                ends.append(len(played))
+        while len(played) < runs if self.unit == "release" else len(ends) <= runs:
+            self._train(with_record, lambda view: played.append(ratio(view)))
+            ends.append(len(played))
         steps = np.array(played)
         return steps if self.unit == "release" else np.add.reduceat(steps, ends[:-1])
 
-    def _train(self, with_record: bool) -> Any:
+    def _steps(self, with_record: bool) -> list[StepView]:
+        seen: list[StepView] = []
+        self._train(with_record, seen.append)
+        return seen
+
+    def _train(self, with_record: bool, observer: StepObserver | None = None) -> Trained:
         X, y = self.records(with_record)
-        return self.mechanism.train(X, y, random_state=self.random_state, n_records=self.n)
+        return self.mechanism.train(X, y, random_state=self.random_state, n_records=self.n, observer=observer)
 
 
 def audited_mechanism(noise_multiplier: float, steps: int, sampling_rate: float = 1.0) -> DPSGD:
@@ -259,13 +280,11 @@ class TrainingRatio:
         self._noise = (mechanism.noise_multiplier or 0.0) * mechanism.clip_norm
         self._constants: tuple[tuple[Any, ...], ...] = ((), ())
 
-    def learn_constants(self, train: Any) -> None:
+    def learn_constants(self, steps_of: Callable[[bool], list[StepView]]) -> None:
         """Run each world once and keep the constants of every step."""
         learned = []
         for world in (False, True):
-            seen: list[StepView] = []
-            with watched_steps(seen.append):
-                train(world)
+            seen = steps_of(world)
             learned.append((len(seen), *dict.fromkeys(view.constants for view in seen)))
         self._constants = (learned[0], learned[1])
 
@@ -275,7 +294,7 @@ class TrainingRatio:
             known = [view.constants in world for world in (without, with_record)]
             return math.inf if known == [False, True] else -math.inf if known == [True, False] else 0.0
         # the real clipping code says what the record would add at these parameters
-        np.copyto(self._shadow._fast, view.parameters)
+        self._shadow.go_to(view.parameters)
         own = self._shadow.clipped_sum(self._last).astype(np.float64)
         gauss = float(own @ view.noisy_sum - own @ own / 2) / self._noise**2
         if self._rate == 1:
@@ -285,10 +304,10 @@ class TrainingRatio:
 
 @dataclass(frozen=True)
 class PipelineGame:
-    """The estimator's ``fit`` from rows to threshold, on the neighbours of ``TrainingGame``.
+    """The ``release`` behind every estimator, from rows to threshold, on the neighbours of ``TrainingGame``.
 
     White-box: all noisy gradients and all noisy counts, exact log-likelihood ratio of both together. Black-box: the
-    released parameters and the threshold. Accounting is cached for the length of the game: it sees public numbers only.
+    released parameters and the threshold.
     """
 
     knowledge: str = "white-box"
@@ -314,44 +333,40 @@ class PipelineGame:
 
     @property
     def claim(self) -> DpEvent:
-        """The ledger of a fit."""
-        return self._fit(False).ledger_.event
+        """The ledger of a release."""
+        return self._release(False).ledger.event
 
     def play(self, with_record: bool, runs: int) -> Array:
         """The statistic of each game."""
-        played: list[Array] = []
-        with ExitStack() as stack:
-            cached = lru_cache(maxsize=None)(epsilon_of)
-            for module in (_ledger, _calibrate):
-                stack.enter_context(replaced(module, "epsilon_of", cached))
-            if self.knowledge == "black-box":
-                for _ in range(runs):
-                    fitted = self._fit(with_record)
-                    parameters = fitted.model_.arrays()["parameters"]
-                    played.append(np.append(parameters, np.minimum(fitted.threshold_, 1.0)))
-                return np.array(played)
-            rows, labels = self._records.records(True)
-            training = TrainingRatio(self._mechanism(), rows, labels, self.n)
-            training.learn_constants(self._fit)
-            searches = [self._reference(world) for world in (False, True)]
-            steps: list[StepView] = []
-            views: list[SearchView] = []
-            stack.enter_context(watched_steps(steps.append))
-            sizes: list[ReleasedSize] = []
-            stack.enter_context(watched_search(views.append))
-            stack.enter_context(watched_size(sizes.append))
-            for _ in range(runs):
-                steps.clear()
-                views.clear()
-                sizes.clear()
-                fitted = self._fit(with_record)
-                own = 1 - float(fitted.predict_proba(rows[-1:])[0, labels[-1]])
-                total = sum(training(view) for view in steps)
-                total += sum(_size_ratio(size, self.n) for size in sizes)
-                for view in views:
-                    total += _search_ratio(view, searches, own, with_record, self._sigma(fitted), bool(sizes))
-                played.append(np.array(total))
-        return np.array(played)
+        if self.knowledge == "black-box":
+            return np.array([self._seen_from_outside(self._release(with_record)) for _ in range(runs)])
+        rows, labels = self._records.records(True)
+        training = TrainingRatio(self._mechanism(), rows, labels, self.n)
+        training.learn_constants(lambda world: self._heard(world)[1])
+        references = [self._heard(world)[2][0] for world in (False, True)]
+        return np.array([self._ratio(with_record, training, references) for _ in range(runs)])
+
+    @staticmethod
+    def _seen_from_outside(released: Release) -> Array:
+        return np.append(released.model.arrays()["parameters"], np.minimum(released.thresholds[0], 1.0))
+
+    def _ratio(self, with_record: bool, training: "TrainingRatio", references: Sequence[SearchView]) -> float:
+        """log P(everything heard | with) - log P(everything heard | without), of one release."""
+        released, steps, searches = self._heard(with_record)
+        rows, labels = self._records.records(True)
+        own = 1 - float(released.model.predict_proba(rows[-1:])[0, labels[-1]])
+        sizes = [view.bought_size for view in searches if view.bought_size is not None]
+        total = sum(training(view) for view in steps) + sum(_size_ratio(size, self.n) for size in sizes)
+        for view in searches:
+            total += _search_ratio(view, references, own, with_record, self._sigma(released), bool(sizes))
+        return total
+
+    def _heard(self, with_record: bool) -> tuple[Release, list[StepView], list[SearchView]]:
+        """One release and all that its observer heard."""
+        heard: list[StepView | SearchView] = []
+        released = self._release(with_record, heard.append)
+        steps = [view for view in heard if isinstance(view, StepView)]
+        return released, steps, [view for view in heard if isinstance(view, SearchView)]
 
     @property
     def _records(self) -> TrainingGame:
@@ -360,30 +375,30 @@ class PipelineGame:
     def _mechanism(self) -> DPSGD:
         return audited_mechanism(self.noise_multiplier, self.steps)
 
-    def _fit(self, with_record: bool) -> PrivateConformalClassifier:
+    def _release(self, with_record: bool, observer: Observer | None = None) -> Release:
         X, y = self._records.records(with_record)
-        estimator = PrivateConformalClassifier(
-            self._mechanism(),
-            epsilon=self.epsilon,
-            delta=self.delta,
+        request = Request(
+            task=Classification((0, 1)),
+            estimator=self._mechanism(),
+            budget=Budget(self.epsilon, self.delta),
+            alphas=(0.1,),
             guarantee=self.guarantee,
-            classes=[0, 1],
+            train_share=0.5,
+            calibration_fraction="auto",
+            feature_bound=None,
+            feature_bounds=None,
             n_records=self.n,
-            random_state=self.random_state,
+            n_found=False,
+            n_features=X.shape[1],
+            accountant="pld",
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuaranteeWarning)
-            return estimator.fit(X, y)
-
-    def _reference(self, with_record: bool) -> SearchView:
-        seen: list[SearchView] = []
-        with watched_search(seen.append):
-            self._fit(with_record)
-        return seen[0]
+            return release(request, Records(X, y), random_state=self.random_state, observer=observer)
 
     @staticmethod
-    def _sigma(fitted: PrivateConformalClassifier) -> float:
-        history = possible_histories(fitted.ledger_.event)[0]
+    def _sigma(released: Release) -> float:
+        history = possible_histories(released.ledger.event)[0]
         # the counts of the search are many, the release of the size is one
         counts = {e: k for e, k in history.items() if isinstance(e, DiscreteGaussianDpEvent)}
         return float(max(counts, key=lambda e: counts[e]).sigma)
@@ -399,18 +414,18 @@ def _search_ratio(
     view: SearchView, references: Sequence[SearchView], own: float, with_record: bool, sigma: float, sized: bool
 ) -> float:
     """The ratio of one search whose scores are those of the released model; ``own`` is the record's score."""
-    told = _told_by_constants(view.constants, *(r.constants for r in references))
+    told = _told_by_constants(view, *references)
     if told:
         return told
-    added = np.array([own <= (left + right) / 2 for left, right in view.brackets], dtype=float)
-    counts = np.array(view.counts, dtype=float)
+    added = np.array([own <= (left + right) / 2 for left, right in (c.bracket for c in view.counts)], dtype=float)
+    counts, margins = np.array([c.count for c in view.counts], dtype=float), _margins(view)
     exact = []
     for world, reference in enumerate(references):
         there = counts + (world - int(with_record)) * added
         # a bar that follows from a released size, which the attacker has seen, is the same in both worlds
         bar = view.bar if sized else reference.bar
         exact.append(reference.scale * there - reference.base - bar)
-    return float((((view.margins - exact[0]) ** 2 - (view.margins - exact[1]) ** 2) / (2 * sigma**2)).sum())
+    return float((((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * sigma**2)).sum())
 
 
 def audit(

@@ -23,7 +23,16 @@ from numpy.typing import NDArray
 
 from dpscp._checks import check_count, check_scores
 
-__all__ = ["ArrayCounts", "ChunkCounts", "CountSource", "Counter", "DaskCounts", "StreamCounts", "as_counter"]
+__all__ = [
+    "ArrayCounts",
+    "ChunkCounts",
+    "CountSource",
+    "Counter",
+    "DaskCounts",
+    "StreamCounts",
+    "as_counter",
+    "known_size",
+]
 
 Edges = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -54,6 +63,24 @@ class CountSource(Protocol):
         ...
 
 
+@runtime_checkable
+class DaskArray(Protocol):
+    """What is used of a Dask array, so that it is known without importing dask."""
+
+    ndim: int
+    dtype: np.dtype[Any]
+    dask: Any
+
+    @property
+    def size(self) -> float:
+        """The number of scores; NaN where the chunks do not know their lengths."""
+        ...
+
+    def to_delayed(self) -> Any:
+        """The chunks."""
+        ...
+
+
 class Counter(Protocol):
     """Answers the questions of one search."""
 
@@ -71,13 +98,24 @@ def as_counter(scores: Any, score_range: tuple[float, float], steps: int, *, all
     """
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
         return LookaheadCounter(scores)
-    if hasattr(scores, "to_delayed") and hasattr(scores, "dask"):
+    if isinstance(scores, DaskArray):
         return LookaheadCounter(DaskCounts(scores))
     if callable(scores):
         return LookaheadCounter(ChunkCounts(scores))
     if isinstance(scores, Iterator):
         return StreamCounts(scores, score_range, steps)
     return ArrayCounts(scores, allow_empty=allow_empty)
+
+
+def known_size(scores: Any) -> int | None:
+    """The number of scores, where it can be known without reading them; None for chunks and streams."""
+    if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
+        return scores.size
+    if isinstance(scores, DaskArray):
+        return None if math.isnan(scores.size) else int(scores.size)
+    if callable(scores) or isinstance(scores, Iterator):
+        return None
+    return check_scores(scores).size
 
 
 def midpoint_tree(left: float, right: float, levels: int) -> Edges:
@@ -299,7 +337,7 @@ class StreamCounts:
 class DaskCounts:
     """A Dask array of scores: the partitions count where they are, and only sums of counts come back."""
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: DaskArray) -> None:
         if array.ndim != 1:
             raise ValueError(f"scores must be one-dimensional, got {array.ndim} dimensions")
         check_scores(np.empty(0, dtype=array.dtype))

@@ -17,6 +17,7 @@ from dpscp.privacy.events import DpEvent
 from dpscp.quantile.correction import marginal_offset, union_noise_buffer
 from dpscp.quantile.counts import Counter, StreamCounts, as_counter, midpoint
 from dpscp.quantile.minimax import minimax_offset, worst_final_gap
+from dpscp.quantile.observer import CountView, SearchObserver, SearchView
 from dpscp.quantile.release_level import KnownSize, release_offset
 from dpscp.quantile.released_size import ReleasedSize, release_size, size_tail
 
@@ -117,6 +118,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     released_size: ReleasedSize | None = None,
     release_confidence: float | None = None,
     random_state: int | None = None,
+    observer: SearchObserver | None = None,
 ) -> PrivateQuantile:
     """A private threshold above the 1 - alpha quantile of ``scores``, with noise that errs upwards only.
 
@@ -148,6 +150,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         above the 1 - alpha quantile of the scores' law, beside the average. For independent scores whose number is
         public (n_records) or released.
     random_state : None draws from the operating system; an integer is for tests, warns, and is not private.
+    observer : for tests and audits: called with a ``SearchView``, exact counts included. What it hears is not private.
 
     >>> import numpy as np
     >>> q = private_quantile(np.linspace(0, 1, 10_001), alpha=0.1, score_range=(0, 1), mu=1.0, random_state=0)
@@ -183,9 +186,12 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     if release_confidence is not None:
         alone = aim.offset_of_one_release(release_confidence, promised, sure_of_size=n_min is None)
         offset = max(offset, alone)
-    removed, needed = aim.statistic(counter.size, offset)
+    statistic = aim.statistic(counter.size, offset)
     draws = noise.sample(steps, source)
-    threshold = _right_endpoint_search(counter, (low, high), noise.scale, removed, needed, draws)
+    seen: list[CountView] | None = None if observer is None else []
+    threshold = _right_endpoint_search(counter, (low, high), statistic, draws, seen)
+    if observer is not None and seen is not None:
+        observer(SearchView((low, high), noise.scale, statistic.base, statistic.bar, tuple(seen), bought))
     spent = noise.event(steps) if bought is None else compose(bought.event, noise.event(steps))
     result = aim.found(threshold, offset, spent, (low, high), seeded=random_state is not None)
     if not result.is_finite:
@@ -266,12 +272,13 @@ class _Aim:
         )
         return Fraction(alone) + self._unit
 
-    def statistic(self, size: int, offset: Fraction) -> tuple[Fraction | int, Fraction]:
+    def statistic(self, size: int, offset: Fraction) -> "_Statistic":
         """What is taken off each count, and the bar that the rest must reach; ``size`` is the true number of scores."""
         if self.rank == "ceil":
-            return conformal_rank(self.level, size), offset
+            return _Statistic(self.noise.scale, Fraction(conformal_rank(self.level, size)), offset)
         weight = Fraction(1, 2) if self.rank == "centred" else 1 - self.level
-        return weight * (size + 1), self.wanted_rank - weight * (self.planned + 1) + offset
+        needed = self.wanted_rank - weight * (self.planned + 1) + offset
+        return _Statistic(self.noise.scale, weight * (size + 1), needed)
 
     def found(
         self, threshold: float, offset: Fraction, event: DpEvent, score_range: tuple[float, float], *, seeded: bool
@@ -331,26 +338,46 @@ def _check_sized(
         raise ValueError("give size_noise (release the size) or released_size (use one again), not both")
 
 
+@dataclass(frozen=True)
+class _Statistic:
+    """scale * (C - removed) + noise is compared with scale * needed; ``scale * removed`` is an integer."""
+
+    scale: int
+    removed: Fraction
+    needed: Fraction
+
+    @property
+    def base(self) -> int:
+        return int(self.scale * self.removed)
+
+    @property
+    def bar(self) -> int:
+        return math.ceil(self.scale * self.needed)
+
+
 def _right_endpoint_search(
     counter: Counter,
     score_range: tuple[float, float],
-    scale: int,
-    removed: Fraction | int,
-    needed: Fraction,
+    statistic: _Statistic,
     draws: list[int],
+    seen: list[CountView] | None,
 ) -> float:
-    """Halve the range; move the right end only where scale * (C - removed) + noise reaches scale * needed.
+    """Halve the range; move the right end only where the noisy statistic reaches its bar: integers are compared.
 
-    ``scale * removed`` is an integer, so each comparison is one of integers.
+    Each count that is asked for goes to ``seen``, if there is one.
     """
     left, right = score_range
-    base = int(scale * removed)
-    bar = math.ceil(scale * needed)
+    scale, base, bar = statistic.scale, statistic.base, statistic.bar
     for step, noise in enumerate(draws):
         middle = midpoint(left, right)
         # scores are clipped into the range: at its end all of them count
-        count = counter.size if middle >= score_range[1] else counter.count(left, right, len(draws) - step)
-        if scale * count - base + noise >= bar:
+        at_the_end = middle >= score_range[1]
+        count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
+        margin = scale * count - base + noise - bar
+        # a count at the very end of the range is not asked for: such a step tells no more than its noise
+        if seen is not None and not at_the_end:
+            seen.append(CountView((left, right), count, margin))
+        if margin >= 0:
             right = middle
         else:
             left = middle

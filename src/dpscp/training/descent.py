@@ -10,7 +10,7 @@ most clip_norm * (1 + CLIP_SLACK), and the noise is scaled for that.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,17 @@ from dpscp.persons import Persons
 from dpscp.training.blocks import aligned_empty, is_aligned
 from dpscp.training.networks import CLIP_SLACK, MOST_RECORDS, ClippedGradient, Loss, Network, squared_norms
 
-__all__ = ["GRID", "Descent", "GridNoise", "Records", "UpdateRule", "everyone", "poisson_batches"]
+__all__ = [
+    "GRID",
+    "Descent",
+    "GridNoise",
+    "Records",
+    "StepObserver",
+    "StepView",
+    "UpdateRule",
+    "everyone",
+    "poisson_batches",
+]
 
 Array = NDArray[Any]
 
@@ -132,8 +142,24 @@ class UpdateRule:
         return weights
 
 
+@dataclass(frozen=True)
+class StepView:
+    """One step as an observer hears it: the parameters before it, the noisy clipped sum, its public constants."""
+
+    parameters: Array
+    noisy_sum: Array
+    constants: tuple[float, float, float]
+    """Normaliser, grid and learning rate."""
+
+
+StepObserver = Callable[[StepView], None]
+
+
 class Descent:
-    """The state of one run. Two runs fed the same batches and noise are coupled."""
+    """The state of one run. Two runs fed the same batches and noise are coupled.
+
+    `observer`, for tests and audits, is called with each step; what it hears is not private.
+    """
 
     def __init__(
         self,
@@ -147,8 +173,10 @@ class Descent:
         noise_multiplier: float,
         normaliser: float,
         dtype: str,
+        observer: StepObserver | None = None,
     ) -> None:
         self.network, self.records, self.rule = network, records, rule
+        self._observer = observer
         self.gradient = ClippedGradient(network, loss, clip_norm, dtype, batch=normaliser)
         self.normaliser = normaliser
         self.grid = GRID * noise_multiplier * clip_norm * (1 + CLIP_SLACK)
@@ -216,6 +244,9 @@ class Descent:
             noisy += noise
             np.rint(noisy, out=noisy)
             noisy *= self.grid / self.normaliser
+        if self._observer is not None:
+            constants = (self.normaliser, self.grid, float(self.rule.learning_rates[self.step_count]))
+            self._observer(StepView(self.current(), noisy * self.normaliser, constants))
         self._update(noisy)
 
     def _update(self, gradient: Array) -> None:
@@ -254,6 +285,11 @@ class Descent:
     def current(self) -> Array:
         """The current iterate, in the precision the gradients see."""
         return self._fast.copy()
+
+    def go_to(self, parameters: Array) -> None:
+        """Continue from these parameters."""
+        self.parameters[:] = parameters
+        np.copyto(self._fast, parameters, casting="same_kind")
 
     def released(self) -> Array:
         """The average of the last iterates, after all steps."""

@@ -33,7 +33,17 @@ from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, sta
 from dpscp.persons import Persons
 from dpscp.privacy import Accountant, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training._progress import progress
-from dpscp.training.descent import GRID, Descent, GridNoise, Records, UpdateRule, everyone, poisson_batches, run
+from dpscp.training.descent import (
+    GRID,
+    Descent,
+    GridNoise,
+    Records,
+    StepObserver,
+    UpdateRule,
+    everyone,
+    poisson_batches,
+    run,
+)
 from dpscp.training.labels import check_classes, encode_labels, encode_targets, found_labels
 from dpscp.training.mechanism import Needs, Trained, Trajectory, paid_event, set_noise
 from dpscp.training.networks import (
@@ -230,12 +240,14 @@ class DPSGD:
         random_state: int | None = None,
         n_records: int | None = None,
         persons: Persons | None = None,
+        observer: StepObserver | None = None,
     ) -> Trained:
         """Train privately on the records; the cost is `event`, whatever the records are.
 
         `n_records` is the public nominal number of records, or of `persons` where rows belong to some (None declares
         the true number public). `random_state=None` takes the operating system's entropy; an int makes the run
-        repeatable and therefore not private.
+        repeatable and therefore not private. `observer`, for tests and audits, is called with a `StepView` of each
+        step; what it hears is not private.
         """
         setup = self.prepare(X, y, n_records=n_records, persons=persons)
         rng = secure_generator(random_state)
@@ -243,7 +255,7 @@ class DPSGD:
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         # the matrices of a step are small: more BLAS threads cost more than they bring, and very much on a busy machine
         with threadpool_limits(limits=1, user_api="blas"), np.errstate(all="ignore"):
-            descent = setup.descent(setup.records)
+            descent = setup.descent(setup.records, observer)
             if kept is not None:
                 kept[0] = descent.current()
             for t in progress(run([descent], [setup.batches(rng)], noise), self.steps, "private training"):
@@ -385,7 +397,7 @@ class Setup:
         """The public expected batch size."""
         return self.mechanism.sampling_rate * self.n_records
 
-    def descent(self, records: Records) -> Descent:
+    def descent(self, records: Records, observer: StepObserver | None = None) -> Descent:
         """A run at its public starting point."""
         mechanism = self.mechanism
         return Descent(
@@ -398,6 +410,7 @@ class Setup:
             noise_multiplier=self.noise,
             normaliser=self.normaliser,
             dtype=mechanism.dtype,
+            observer=observer,
         )
 
     def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:

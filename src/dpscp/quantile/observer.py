@@ -1,0 +1,39 @@
+"""What a search can tell an observer: its public constants, and every noisy count with the exact one behind it.
+
+For tests and audits only. An observer hears exact counts, which no ledger pays for: what it hears is not private and
+must not be released.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dpscp.quantile.released_size import ReleasedSize
+
+__all__ = ["CountView", "SearchObserver", "SearchView"]
+
+
+class CountView(NamedTuple):
+    """One question: its bracket, the exact count at the middle, and the noisy margin that decided."""
+
+    bracket: tuple[float, float]
+    count: int
+    margin: int
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """One search: scale * count - base + noise was compared with bar; ``bought_size`` is the size it released, if any.
+
+    The number of scores enters ``base`` only.
+    """
+
+    score_range: tuple[float, float]
+    scale: int
+    base: int
+    bar: int
+    counts: tuple[CountView, ...]
+    bought_size: ReleasedSize | None = None
+
+
+SearchObserver = Callable[[SearchView], None]
