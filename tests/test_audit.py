@@ -13,9 +13,11 @@ from scipy import stats
 import dpscp as dp
 from dpscp.audit import Audit, PipelineGame, SearchGame, TrainingGame, audited_epsilons, games
 from dpscp.audit.games import audited_mechanism
+from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.privacy import gaussian_event, gdp_epsilon
 from dpscp.privacy.noise import LatticeNoise
 from dpscp.quantile.counts import ArrayCounts
+from dpscp.strategy import Strategy
 from dpscp.training import dpsgd
 from dpscp.training.descent import GridNoise
 from dpscp.training.networks import ClippedGradient
@@ -139,6 +141,55 @@ def test_arguments_are_checked():
         TrainingGame(dp.training.DPSGD(classes=(0, 1), noise_multiplier=1.0))
     with pytest.raises(ValueError, match="not 'split'"):
         PipelineGame("white-box", "split")
+
+
+# ---- what the real code tells an observer
+
+
+def test_a_search_tells_the_counts_that_decided_and_finds_what_it_finds_unwatched():
+    scores, seen = np.random.default_rng(6).uniform(size=200), []
+    setting = {"alpha": 0.1, "score_range": (0, 1), "count_noise": 3.0, "steps": 9, "random_state": 1}
+    watched = dp.private_quantile(scores, size_noise=4.0, observer=seen.append, **setting)
+    assert watched == dp.private_quantile(scores, size_noise=4.0, **setting)
+    (view,) = seen
+    assert view.bought_size == watched.released_size
+    left, right = view.score_range
+    for told in view.counts:
+        middle = (left + right) / 2
+        assert told.bracket == (left, right)
+        assert told.exact == np.count_nonzero(scores <= middle)
+        left, right = (left, middle) if told.margin >= 0 else (middle, right)
+    assert (len(view.counts), right) == (9, watched.threshold)
+    # the margins less the exact statistic are noise of the scale of the event
+    noise = [t.margin - (view.scale * t.exact - view.base - view.bar) for t in view.counts]
+    assert 0 < np.std(noise) < 3 * view.scale * watched.count_noise
+
+
+def test_training_tells_the_sums_that_made_its_parameters():
+    mechanism, seen = audited_mechanism(2.0, 6, 0.5), []
+    rows, labels = TrainingGame().records(True)
+    watched = mechanism.train(rows, labels, random_state=3, observer=seen.append).model
+    np.testing.assert_array_equal(watched.parameters, mechanism.train(rows, labels, random_state=3).model.parameters)
+    assert len(seen) == mechanism.steps
+    at = seen[0].parameters.copy()
+    for view in seen:
+        np.testing.assert_allclose(view.parameters, at, rtol=1e-12)
+        normaliser, grid, rate = view.constants
+        np.testing.assert_allclose(view.noisy_sum / grid, np.rint(view.noisy_sum / grid), rtol=1e-9)
+        at -= rate * view.noisy_sum / normaliser
+    np.testing.assert_allclose(watched.parameters, at, rtol=1e-12)
+
+
+def test_a_release_tells_of_training_and_search():
+    game = PipelineGame(random_state=4)
+    released, steps, searches = game._heard(True)
+    unwatched = game._release(True)
+    np.testing.assert_array_equal(released.thresholds, unwatched.thresholds)
+    assert released.ledger == unwatched.ledger
+    assert (len(steps), len(searches)) == (game.steps, 1)
+    assert len(searches[0].counts) == released.ledger.public_facts["search_steps"]
+    with pytest.raises(TypeError, match="not SufficientStatistics"):
+        Strategy(UNIVERSAL, 9, dp.training.SufficientStatistics(1.0, (-1, 1))).train(None, None, None, print)
 
 
 # ---- honest code: the quick audit

@@ -204,6 +204,35 @@ def test_functions_fit_on_a_screen():
     assert long == LONG
 
 
+def patched_names(tree):
+    """What code sets on objects, classes and modules that it did not make; frozen values set their own fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in ("setattr", "delattr", "builtins.setattr"):
+            yield ast.unparse(node)
+
+
+# A second fit drops what the first one left.
+OWN_ATTRIBUTES = {"conformal/base.py": {"delattr(self, name)"}}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_product_code_patches_nothing(file):
+    found = set(patched_names(ast.parse(file.read_text())))
+    assert found <= OWN_ATTRIBUTES.get(str(file.relative_to(ROOT)), set())
+
+
+def test_the_check_sees_patches():
+    assert list(patched_names(ast.parse("def f(owner, name, value):\n    setattr(owner, name, value)")))
+    assert not list(patched_names(ast.parse("object.__setattr__(self, 'steps', 3)")))
+
+
+def test_an_observer_is_out_of_reach_of_users_of_the_command_line_and_the_estimators():
+    """What an observer hears is not private: it is for tests and audits of the parts."""
+    for file in FILES:
+        if room_of(file) in ("cli", "conformal", "baselines", "report", "planning"):
+            assert "observer" not in file.read_text(), file
+
+
 def test_every_module_says_what_it_is_for():
     for file in FILES:
         assert ast.get_docstring(ast.parse(file.read_text())), f"{file.name} has no docstring"

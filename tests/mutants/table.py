@@ -1350,6 +1350,34 @@ mutant(
     "every claim is the first delta's",
     f"{AUDIT}::test_each_delta_has_its_own_claim",
 )
+mutant(
+    "release.py",
+    "training_seed, observer)",
+    "training_seed)",
+    "an audit of a release hears nothing of training",
+    f"{AUDIT}::test_a_release_tells_of_training_and_search",
+)
+mutant(
+    "calibration.py",
+    "random_state=next(seeds),\n                        observer=observer,",
+    "random_state=next(seeds),",
+    "an audit of a release hears nothing of the search",
+    f"{AUDIT}::test_a_release_tells_of_training_and_search",
+)
+mutant(
+    "training/descent.py",
+    "StepView(self.current(), noisy * self.normaliser, constants)",
+    "StepView(self.current(), total, constants)",
+    "an audit of training hears the sum before its noise",
+    f"{AUDIT}::test_training_tells_the_sums_that_made_its_parameters",
+)
+mutant(
+    "quantile/search.py",
+    "margin = scale * count - base + noise - bar",
+    "margin = scale * count - base + noise // 2 - bar",
+    "counts get half their noise",
+    f"{AUDIT}::test_quick_audit_reaches_four_fifths_of_the_claim_and_never_exceeds_it[search]",
+)
 
 # ---- report
 

@@ -418,7 +418,7 @@ def _search_ratio(
     if told:
         return told
     added = np.array([own <= (left + right) / 2 for left, right in (c.bracket for c in view.counts)], dtype=float)
-    counts, margins = np.array([c.count for c in view.counts], dtype=float), _margins(view)
+    counts, margins = np.array([c.exact for c in view.counts], dtype=float), _margins(view)
     exact = []
     for world, reference in enumerate(references):
         there = counts + (world - int(with_record)) * added

@@ -64,6 +64,7 @@ class Predictor:
         model = clone(estimator).fit(rows, y)
         if kind_of(estimator) == "regressor":
             return cls(model, None, released=False)
+        # scikit-learn's estimators have it or not depending on their parameters: no type says so
         if not hasattr(model, "predict_proba"):
             raise TypeError(f"estimator must have predict_proba for classification; {type(model).__name__} has not")
         return cls(model, np.asarray(model.classes_), released=False)
@@ -218,6 +219,7 @@ def kind_of(estimator: Any) -> str:
     if not isinstance(estimator, type):
         if isinstance(estimator, Mechanism):
             return "mechanism"
+        # scikit-learn asks for tags and not for a base class, and raises for an object without them
         if hasattr(estimator, "__sklearn_tags__"):
             if is_classifier(estimator):
                 return "classifier"

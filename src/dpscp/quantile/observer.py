@@ -17,7 +17,7 @@ class CountView(NamedTuple):
     """One question: its bracket, the exact count at the middle, and the noisy margin that decided."""
 
     bracket: tuple[float, float]
-    count: int
+    exact: int
     margin: int
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
+from dpscp.conformal import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import ON_AVERAGE, term_text
 from dpscp.report.contents import ATTACKS, GROUP_SIZES, TERMS, Evaluation, budget_tracks
@@ -128,7 +129,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         ]
     facts = {name: value for name, value in ledger.public_facts.items() if name not in _HIDDEN_FACTS}
     return {
-        "is_classifier": hasattr(estimator, "classes_"),
+        "is_classifier": isinstance(estimator, PrivateConformalClassifier),
         "ledger": ledger,
         "spent": ledger.epsilon(delta, estimator.accountant),
         "groups": [(rows, ledger.epsilon(delta, estimator.accountant, rows=rows)) for rows in GROUP_SIZES],

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from dpscp._checks import check_choice
 from dpscp.training.blocks import AlikeBlocks, aligned_empty, blas_threads, whole_lanes
@@ -50,7 +51,7 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
 
     ``finite=False`` leaves the last check to somebody who reads the rows in parts.
     """
-    if hasattr(X, "toarray"):
+    if sparse.issparse(X):
         raise TypeError("X must be a dense array; convert sparse rows before training or prediction")
     try:
         rows = np.asarray(X)
