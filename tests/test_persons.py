@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscp.persons import Persons, kept_rows, person_numbers
+from dpscp.persons import Persons, kept_rows, person_numbers, unit_of
 
 IDS = np.array(["b", "a", "b", "c", "a", "b", "b"])
 
@@ -106,7 +106,7 @@ def test_wrong_length_cap_and_kinds_are_refused_without_a_word_from_the_data():
     assert "secret" not in str(caught.value)
     assert "37" not in str(caught.value)
     with pytest.raises(ValueError, match="rows_per_person is needed"):
-        kept_rows(secret, n_rows=2, rows_per_person=None)
+        unit_of(secret, None, n_records=None, n_persons=None)
     with pytest.raises(ValueError, match="rows_per_person"):
         kept_rows(secret, n_rows=2, rows_per_person=0)
     with pytest.raises(ValueError, match="mixes text") as caught:

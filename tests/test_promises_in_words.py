@@ -92,8 +92,7 @@ def test_a_lower_bound_is_never_rounded_up(split):
     assert "target 99.96%" in text
     assert "inner level 99.99%" in text
     assert "ideal miss bound 0.01%" in text
-    told = {**certificate.to_dict(), "one_release": certificate.one_release}
-    told = work.summary(split) | {"certificates": [told], "epsilon": 0.9991}
+    told = work.summary(split) | {"certificates": [work.told_certificate(certificate)], "epsilon": 0.9991}
     lines = "\n".join(_promise_lines(told))
     assert "at least 99.9% proven (asked for 99.96%" in lines
     assert "epsilon 1.000 " in lines

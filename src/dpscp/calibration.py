@@ -6,7 +6,7 @@ people with their own scores. Both see scores, a ledger of what was spent before
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +15,24 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._checks import check_count, check_nonnegative, check_probability, check_range
-from dpscp.exceptions import GuaranteeWarning
+from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import Asked, Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE, check_release_confidence
 from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.privacy import Budget, LatticeNoise, Ledger, as_event, compose, parallel, sized_lattice_noise
+from dpscp.persons import RECORDS, Unit, kept_rows, require_person_ledger, unit_of
+from dpscp.privacy import (
+    Budget,
+    LatticeNoise,
+    Ledger,
+    as_event,
+    compose,
+    gdp_epsilon,
+    gdp_mu,
+    parallel,
+    sized_lattice_noise,
+)
 from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import (
@@ -47,6 +58,7 @@ __all__ = [
     "calibration_rule",
     "find_thresholds",
     "plan_searches",
+    "row_budget",
 ]
 
 # Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
@@ -54,9 +66,7 @@ _SMALLEST_LEVEL = 2e-6
 # Part of the squared budget of a calibration that releases the number of scores, where it is private.
 SIZE_SHARE = 0.12
 
-EXCHANGEABLE = "new records are exchangeable with the ones used"
-NOMINAL_N = "n_records is the true number of records"
-INDEPENDENT = "for what a single release covers: the held-out records are independent draws of one law"
+INDEPENDENT = "for what a single release covers: the held-out {} are independent draws of one law"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
 
 _TOO_WIDE = (
@@ -72,7 +82,7 @@ class Rule:
 
     ``n_records`` counts the whole table, ``n_nominal`` is the planned number of scores of one search: of the ``part``
     that is searched, or of a group's share of it. ``sized``: their true number is private, and a noisy one is released
-    (Result G); otherwise it is ``n_nominal``.
+    (Result G); otherwise it is ``n_nominal``. ``unit``: what is counted, records or persons.
     """
 
     guarantee: Guarantee
@@ -88,6 +98,7 @@ class Rule:
     failure_probability: float | None = None
     n_groups: int | None = None
     release_confidence: float | None = None
+    unit: Unit = RECORDS
 
     @property
     def grouped(self) -> bool:
@@ -149,6 +160,29 @@ def calibration_rule(
         rank_buffer=chosen.rank_buffer,
         n_groups=n_groups,
         release_confidence=release_confidence,
+    )
+
+
+def row_budget(budget: Budget, group: int, planned: Callable[[Budget], Ledger], accountant: str | Accountant) -> Budget:
+    """The budget for one row with which ``group`` of them at once stay within ``budget``; the same for one.
+
+    k rows of a mu-GDP release are k * mu. What discrete noise and sampled steps cost beyond that is tried out on the
+    ledger that is ``planned`` from public numbers.
+
+    Theory: Result H
+    """
+    if group == 1:
+        return budget
+    epsilon, delta = gdp_epsilon(budget.delta, gdp_mu(budget.epsilon, budget.delta) / group), budget.delta
+    for _ in range(12):
+        tried = Budget(epsilon, delta)
+        spent = planned(tried).epsilon(delta, accountant, rows=group)
+        if spent <= budget.epsilon:
+            return tried
+        epsilon *= 0.99 * budget.epsilon / spent
+    raise BudgetError(
+        f"no noise found that protects {group} rows at epsilon = {budget.epsilon:g} and delta = {delta:g}; raise "
+        "epsilon or delta, or lower rows_per_person"
     )
 
 
@@ -321,8 +355,10 @@ def _search_facts(
     """What the searches declare public; nothing where nothing was asked."""
     if not searches.asked:
         return {}
+    unit, n = searches.rule.unit, searches.rule.n_records
     facts: dict[str, Any] = {
-        "n_records": spent.public_facts.get("n_records", searches.rule.n_records),
+        **(unit.facts(n) if unit.by_person else {}),
+        unit.count_name: spent.public_facts.get(unit.count_name, n),
         "score_range": list(score_range),
         "search_steps": searches.steps,
         "inner_levels": [1 - q.alpha for q in found[0]],
@@ -343,15 +379,15 @@ def _certificate(
     """The certificate of one level; ``searches`` has one search for each group, none for an impossible level."""
     alpha = rule.alphas[index]
     q = searches[0] if searches else None
-    terms: dict[str, Any] = {"n_records": rule.n_records}
+    terms: dict[str, Any] = rule.unit.facts(rule.n_records)
     if rule.part < 1:
-        terms["calibration_records"] = rule.n_nominal
+        terms[f"calibration_{rule.unit.noun}s"] = rule.n_nominal
     terms["inner_level"] = 1 - (q.alpha if q else 0.0)
-    assumptions = [EXCHANGEABLE, rule.guarantee.assumption]
+    assumptions = [*rule.unit.assumptions, rule.guarantee.assumption]
     if rule.grouped:
         assumptions.append(FIXED_GROUPS)
     elif not rule.sized:
-        assumptions.insert(1, NOMINAL_N)
+        assumptions.insert(1, rule.unit.nominal_is_true)
     coverage, advice = 1 - alpha, rule.guarantee.no_level
     if q is not None:
         sizes = _smallest_sizes(rule, index, q)
@@ -375,7 +411,7 @@ def _certificate(
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
         if rule.guarantee.held_out:
             terms |= _one_release(rule, index, searches)
-            assumptions.append(INDEPENDENT)
+            assumptions.append(INDEPENDENT.format(f"{rule.unit.noun}s"))
         advice = _TOO_WIDE if too_wide else _advice(rule, sizes, expected)
     else:
         terms["finite_threshold_expected"] = False
@@ -394,11 +430,11 @@ def _ideal_miss_bound(rule: Rule, index: int, q: PrivateQuantile) -> float:
 def _advice(rule: Rule, sizes: Mapping[str, int], expected: bool) -> str:
     """What would help where full sets are to be expected."""
     if rule.grouped:
-        return f"A group of fewer than {sizes['smallest_group']} records is expected to get full sets."
+        return f"A group of fewer than {sizes['smallest_group']} {rule.unit.noun}s is expected to get full sets."
     if expected:
         return ""
     # with more records the search may take more steps: the number is where smaller sets begin at the earliest
-    more = f"More records (at least {sizes['smallest_n']} at this noise)"
+    more = f"More {rule.unit.noun}s (at least {sizes['smallest_n']} at this noise)"
     return f"{more}, {rule.guarantee.more_room} would give smaller sets."
 
 
@@ -481,6 +517,9 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     failure_probability: float | None = None,
     steps: int | None = None,
     n_records: int | None = None,
+    persons: Any = None,
+    rows_per_person: int | None = None,
+    n_persons: int | None = None,
     release_confidence: float | None = None,
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
@@ -493,6 +532,13 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     ``"split"``) they are others, and each part may spend the whole budget. ``n_records`` None declares the number of
     scores public; a given one is a plan only: the true number stays private and a noisy one is released. A score may
     depend on its record, the model and independent noise only.
+
+    ``persons`` holds one id for each score where a person has several: one random record of each person is counted.
+    Everything is then about persons: ``training`` must be what training cost per person with at most
+    ``rows_per_person`` rows each (a ledger must say so in its facts), ``n_persons`` is the nominal number (None
+    declares the number found public), and the certificate is for a record chosen at random among those of a new person.
+    ``rows_per_person`` without ``persons``: a person has at most so many scores, nobody knows which; the budget is then
+    met for all of them at once, and coverage is per record.
 
     ``release_confidence`` (for held-out scores): aim so high that with this probability the threshold itself covers the
     level, beside the average; scores must be independent draws.
@@ -507,15 +553,16 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     >>> c.ledger.epsilon(1e-6) <= 1, c.certificate.coverage
     (True, 0.9)
 
-    Theory: Results B, C, E, F, G and I
+    Theory: Results B, C, E, F, G, H and I
     """
     budget = Budget(epsilon, delta)
     alpha = check_probability("alpha", alpha)
     chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
-    spent = training if isinstance(training, Ledger) else Ledger()
-    if training is not None and not isinstance(training, Ledger):
-        spent = spent.add("training", as_event(training))
-    nominal = check_count("n_records", n_records if n_records is not None else _length(scores))
+    unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
+    spent = _spent_by(training, unit)
+    if unit.by_person:
+        scores, n_records = _one_score_each(scores, persons, unit, random_state), n_persons
+    nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
     rule = calibration_rule(
         chosen,
         (alpha,),
@@ -526,12 +573,12 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         counted=n_records is None,
         release_confidence=release_confidence,
     )
-    rule = replace(rule, failure_probability=failure_probability)
+    rule = replace(rule, failure_probability=failure_probability, unit=unit)
     if rank_buffer is not None and chosen.rank_buffer:
         rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
     found = find_thresholds(
         [scores],
-        plan_searches(rule, spent=spent, budget=budget, steps=steps, accountant=accountant),
+        _searches_of_rows(rule, spent, budget, steps, accountant),
         spent=spent,
         score_range=score_range,
         random_state=random_state,
@@ -540,7 +587,39 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     threshold, certificate = float(found.values[0, 0]), found.certificates[0]
     if certificate.is_vacuous or math.isinf(threshold):
         warnings.warn(str(certificate), GuaranteeWarning, stacklevel=2)
-    return Calibration(threshold, found.ledger, certificate, found.quantiles[0] if found.quantiles else None)
+    ledger = found.ledger.declare(**unit.group_facts)
+    return Calibration(threshold, ledger, certificate, found.quantiles[0] if found.quantiles else None)
+
+
+def _spent_by(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
+    """What training cost; a ledger about records is refused where the promise is about persons."""
+    if training is None or not isinstance(training, Ledger):
+        return Ledger() if training is None else Ledger().add("training", as_event(training))
+    if unit.by_person:
+        require_person_ledger(training)
+    return training
+
+
+def _searches_of_rows(
+    rule: Rule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
+) -> Searches:
+    """The searches within the budget; where a person has up to k scores and nobody knows which, for k at once."""
+
+    def searches(budget: Budget) -> Searches:
+        return plan_searches(rule, spent=spent, budget=budget, steps=steps, accountant=accountant)
+
+    return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
+
+
+def _one_score_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[Any]:
+    """One random score of each person.
+
+    Theory: Result H
+    """
+    if np.ndim(scores) != 1:
+        raise ValueError("scores must be a one-dimensional array where persons are given")
+    kept, owners = kept_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
+    return np.asarray(scores)[kept[owners.one_row_each(random_state)]]
 
 
 def _guarantee_for_scores(given: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:

@@ -9,7 +9,7 @@ Who has how many rows, and how many persons there are, is private: nothing here 
 Theory: Result H
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -18,12 +18,132 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_count
-from dpscp.privacy import secure_generator
+from dpscp.privacy import Ledger, secure_generator
 from dpscp.privacy.seeds import KEPT_ROWS, SCORED_ROWS, stream_seed
 
-__all__ = ["Persons", "kept_rows", "person_numbers"]
+__all__ = ["RECORDS", "Persons", "Unit", "kept_rows", "person_numbers", "require_person_ledger", "unit_of"]
 
 Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Who is protected and who is covered, in public numbers and in words.
+
+    Without ``rows_per_person`` a record. With it and ids (``known``), a person with all their records, of which at most
+    so many are used. With it and without ids, a person is known to have at most so many rows and nobody knows which:
+    privacy is per person by group privacy, coverage per record.
+
+    Theory: Result H
+    """
+
+    rows_per_person: int | None = None
+    known: bool = True
+
+    @property
+    def by_person(self) -> bool:
+        """Whether whose row is whose is known, so that persons are counted."""
+        return self.rows_per_person is not None and self.known
+
+    @property
+    def group(self) -> int:
+        """How many rows at once the privacy of a row must cover: the cap where nobody knows whose row is whose."""
+        return 1 if self.rows_per_person is None or self.known else self.rows_per_person
+
+    @property
+    def cap(self) -> int:
+        """The most rows that a person has."""
+        return self.rows_per_person or 1
+
+    @property
+    def protected(self) -> str:
+        """Who privacy is about."""
+        return "record" if self.rows_per_person is None else "person"
+
+    @property
+    def noun(self) -> str:
+        """What is counted."""
+        return "person" if self.by_person else "record"
+
+    @property
+    def count_name(self) -> str:
+        """What the nominal number of units is called."""
+        return f"n_{self.noun}s"
+
+    def facts(self, nominal: int) -> dict[str, Any]:
+        """The public facts: the nominal number of units, and the cap."""
+        cap = {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
+        return {self.count_name: nominal, **cap}
+
+    @property
+    def group_facts(self) -> dict[str, Any]:
+        """What turns a ledger about rows into one about persons without ids; empty for the other units."""
+        return {} if self.group == 1 else {"rows_per_person": self.group}
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Unit":
+        """The unit that public facts, or the terms of a certificate, speak of."""
+        cap = facts.get("rows_per_person")
+        return cls(None if cap is None else int(cap), known="n_persons" in facts)
+
+    @property
+    def covered(self) -> str:
+        """What coverage is about, one of them."""
+        return "a record chosen at random among those of a new person" if self.by_person else "a new record"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What coverage needs of those who come and those who were there."""
+        if self.by_person:
+            return (
+                "new persons are exchangeable with the ones used (records of one person may depend on each other in "
+                "any way); the promise is for a record chosen at random among those of a new person",
+            )
+        exchangeable = "new records are exchangeable with the ones used"
+        if self.rows_per_person is None:
+            return (exchangeable,)
+        return (
+            exchangeable,
+            f"privacy is per person, who has at most {self.rows_per_person} records (without ids nobody checked); "
+            "coverage is per record, not per person",
+        )
+
+    @property
+    def nominal_is_true(self) -> str:
+        """The assumption where the number of units is not released."""
+        return f"{self.count_name} is the true number of {self.noun}s"
+
+
+RECORDS = Unit()
+
+
+def require_person_ledger(ledger: Ledger) -> None:
+    """Refuse, for a promise per person, a model whose training was private per record."""
+    if ledger.entries and "n_persons" not in ledger.public_facts:
+        raise ValueError(
+            "the ledger of training is about records, and persons asks for a promise per person: train with persons, "
+            "or declare rows_per_person and n_persons in that ledger if the training was private per person"
+        )
+
+
+def unit_of(persons: Any, rows_per_person: int | None, *, n_records: int | None, n_persons: int | None) -> Unit:
+    """The unit that a caller's arguments ask for; refused where they contradict each other."""
+    if rows_per_person is not None:
+        rows_per_person = check_count("rows_per_person", rows_per_person)
+    if persons is None:
+        if n_persons is not None:
+            raise ValueError(f"n_persons={n_persons!r} needs persons, one id for each row; without ids give n_records")
+        return Unit(None if rows_per_person == 1 else rows_per_person, known=False)
+    if rows_per_person is None:
+        raise ValueError(
+            "rows_per_person is needed with persons: the public cap k on the rows of one person that are used (3, say);"
+            " it must not be looked up in the data"
+        )
+    if n_records is not None:
+        raise ValueError(
+            f"n_records={n_records!r} counts rows, and with persons it is persons that count: give n_persons instead"
+        )
+    return Unit(rows_per_person)
 
 
 @dataclass(frozen=True)
@@ -66,18 +186,21 @@ class Persons:
     @property
     def cap(self) -> int:
         """The most rows that a person can have, a public number."""
-        return self.rows_per_person or 1
+        return self.unit.cap
+
+    @property
+    def unit(self) -> Unit:
+        """The public side."""
+        return Unit(self.rows_per_person)
 
     @property
     def count_name(self) -> str:
         """What the nominal number of units is called."""
-        return "n_records" if self.rows_per_person is None else "n_persons"
+        return self.unit.count_name
 
     def public_facts(self, nominal: int) -> dict[str, object]:
-        """What a release of these persons declares: the nominal number of units, and the cap."""
-        if self.rows_per_person is None:
-            return {"n_records": nominal}
-        return {"n_persons": nominal, "rows_per_person": self.rows_per_person}
+        """What a release of these persons declares."""
+        return self.unit.facts(nominal)
 
     @cached_property
     def sizes(self) -> Index:
@@ -108,6 +231,8 @@ class Persons:
 
     def one_row_each(self, random_state: int | None) -> Index:
         """One row of each person, chosen uniformly; in a stream of its own, so that no other draw moves."""
+        if self._one_each:
+            return np.arange(self.count)
         generator = secure_generator(stream_seed(random_state, SCORED_ROWS))
         return np.asarray(self.offsets[:-1] + generator.integers(0, self.sizes))
 
@@ -161,7 +286,7 @@ def kept_rows(
     persons: Any,
     *,
     n_rows: int,
-    rows_per_person: int | None,
+    rows_per_person: int,
     random_state: int | None = None,
     columns: Iterable[Any] = (),
 ) -> tuple[Index, Persons]:
@@ -173,11 +298,6 @@ def kept_rows(
 
     Theory: Result H
     """
-    if rows_per_person is None:
-        raise ValueError(
-            "rows_per_person is needed with persons: the public cap k on the rows of one person that are used (3, say);"
-            " it must not be looked up in the data"
-        )
     cap = check_count("rows_per_person", rows_per_person)
     number = person_numbers(persons, n_rows, columns)
     # a random order within each person, the first of it kept: the choice of one person moves nobody else's

@@ -133,7 +133,8 @@ class Plan:
 
     def __str__(self) -> str:
         given = [f"{asked(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
-        given += [f"n {self.n:,}"] if self.n is not None else []
+        persons = self._public is not None and self._public.rows_per_person is not None
+        given += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
         given += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
         if self.solved_for and self.goal is not None:
             head = f"Smallest {self.solved_for} for an overshoot of at most {asked(self.goal)}; " + ", ".join(given)
@@ -186,7 +187,19 @@ class Plan:
             f"one release: what {self._such} releases cover at least; "
             "best share: of epsilon, for training (train_share='auto')."
         )
+        notes += self._persons_note()
         return "\n".join([head, "", table[0], "-" * len(table[0]), *table[1:], "", *notes])
+
+    def _persons_note(self) -> list[str]:
+        """What the cap on the rows of a person means; Result H."""
+        k = None if self._public is None else self._public.rows_per_person
+        if k is None:
+            return []
+        text = f"persons: at most {k} rows of each are used, by ids; privacy and coverage are per person."
+        if self.epsilon is not None:
+            one = gdp_epsilon(self.delta, gdp_mu(self.epsilon, self.delta) / k)
+            text += f" Without ids {k} rows at once must be protected, and one row gets epsilon {one:.3g}."
+        return [text]
 
     @property
     def _such(self) -> str:
@@ -215,6 +228,7 @@ class _Public:
     train_share: float | str
     calibration_fraction: float | str
     release_confidence: float | None = None
+    rows_per_person: int | None = None
 
     def with_(self, name: str, value: float) -> "_Public":
         changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
@@ -262,6 +276,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     train_share: float | str = 0.5,
     calibration_fraction: float | str = "auto",
     release_confidence: float | None = None,
+    rows_per_person: int | None = None,
 ) -> Plan:
     """What a privacy budget buys, for every guarantee, from public numbers only.
 
@@ -269,6 +284,8 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     overshoot and the smallest n of a useful promise. Or leave one of the two out and give ``overshoot``: the smallest
     value of the missing one with which each guarantee stays within it. ``classes`` is the number or list of labels;
     None plans a regression with targets in ``y_bounds``. The other arguments are the estimators'.
+    With ``rows_per_person`` (the cap k) n counts persons, whose rows are known by ids: everything is as for so many
+    records; a note says what the budget is worth without ids, where k rows at once must be protected.
     With ``release_confidence`` the row of ``split`` aims at it; the others cannot promise it and are shown to compare.
 
     >>> p = plan(n=16_512, epsilon=1.0)
@@ -277,7 +294,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     >>> plan(epsilon=1.0, overshoot=0.01).needed[PLANNED.index("split")] < 10_000
     True
 
-    Theory: Results B, C, E, F, G and I; section 6
+    Theory: Results B, C, E, F, G, H and I; section 6
     """
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
     labels = _labels(classes)
@@ -295,6 +312,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         release_confidence=None
         if release_confidence is None
         else check_probability("release_confidence", release_confidence),
+        rows_per_person=None if rows_per_person is None else check_count("rows_per_person", rows_per_person),
     )
     needed: tuple[float | None, ...] = ()
     solved_for = _missing(n, epsilon, solving=overshoot is not None)

@@ -6,19 +6,20 @@ knows scikit-learn: the estimators check what callers bring, call ``release`` an
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.budget import BudgetStore
-from dpscp.calibration import Rule, calibration_rule, find_thresholds, plan_searches
+from dpscp.calibration import Rule, calibration_rule, find_thresholds, plan_searches, row_budget
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
 from dpscp.persistence import NOT_PLAIN, plain
-from dpscp.privacy import Ledger, secure_generator
+from dpscp.persons import Persons
+from dpscp.privacy import Budget, Ledger, secure_generator
 from dpscp.privacy.seeds import child_seeds
 from dpscp.quantile.observer import SearchView
 from dpscp.records import untold_overflow
@@ -41,11 +42,19 @@ class Records:
     rows: NDArray[np.float64]
     targets: NDArray[Any]
     groups: NDArray[np.int64] | None = None
+    persons: Persons | None = None
+    """Whose rows these are; None: each row is its own person."""
 
-    def part(self, chosen: NDArray[np.bool_]) -> "Records":
-        """Some of the records."""
+    @property
+    def owners(self) -> Persons:
+        """Whose rows these are."""
+        return Persons.of_rows(self.persons, len(self.rows))
+
+    def part(self, drawn: NDArray[np.bool_]) -> "Records":
+        """The records of the persons that were drawn."""
+        chosen, persons = self.owners.part(drawn)
         groups = None if self.groups is None else self.groups[chosen]
-        return Records(self.rows[chosen], self.targets[chosen], groups)
+        return Records(self.rows[chosen], self.targets[chosen], groups, None if self.persons is None else persons)
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,7 @@ def release(
 
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
+    request = _for_rows(request)
     strategy = choose_strategy(request)
     reservation = None if store is None else store.reserve(planned_ledger(request, strategy), note=note)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)
@@ -84,19 +94,24 @@ def release(
         warnings.simplefilter("ignore", SeededWarning)
         for_training, for_threshold = _parts(records, strategy, split_seed)
         targets = request.task.training_targets(for_training.targets)
-        trained = strategy.train(for_training.rows, targets, training_seed, observer)
+        trained = strategy.train(for_training.rows, targets, training_seed, for_training.persons, observer)
         request.task.check_model(trained.model)
         spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
         spent = strategy.enter(spent, trained).assume(*assumed)
         corrected = strategy.guarantee.needs_trajectory
-        scores, told = request.task.scores(trained, for_threshold.rows, for_threshold.targets, corrected=corrected)
+        scores, told = request.task.scores(
+            trained, for_threshold.rows, for_threshold.targets, corrected=corrected, persons=for_threshold.persons
+        )
+        # one record of each person, at random: plain counts, and no person in two groups (Result H)
+        scored = for_threshold.owners.one_row_each(search_seed)
+        groups = None if for_threshold.groups is None else for_threshold.groups[scored]
         stability = trained.stability if request.task.natural_score else None
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
         if strategy.guarantee.needs_stability and trained.stability is not None:
             told = (*told, *trained.stability.assumptions)
         found = find_thresholds(
-            _by_group(scores, for_threshold.groups, request),
+            _by_group(scores[scored], groups, request),
             searches,
             spent=spent,
             score_range=request.task.score_range,
@@ -104,12 +119,27 @@ def release(
             extra_assumptions=(*request.task.assumptions, *assumed, *told),
             observer=observer,
         )
+    ledger = found.ledger.declare(**request.unit.group_facts)
     if reservation is not None:
-        reservation.commit(found.ledger)
+        reservation.commit(ledger)
     certificates = found.certificates
     if request.task.classes_found:
         certificates = tuple(certificate.with_found_classes() for certificate in certificates)
-    return Release(trained.model, found.values, found.ledger, certificates)
+    return Release(trained.model, found.values, ledger, certificates)
+
+
+def _for_rows(request: Request) -> Request:
+    """The request in a budget for single rows, where a person has up to k and nobody knows which.
+
+    Theory: Result H
+    """
+
+    def planned(budget: Budget) -> Ledger:
+        tried = replace(request, budget=budget)
+        return planned_ledger(tried, choose_strategy(tried))
+
+    budget = row_budget(request.budget, request.unit.group, planned, request.accountant)
+    return replace(request, budget=budget)
 
 
 def planned_ledger(request: Request, strategy: Strategy) -> Ledger:
@@ -125,7 +155,7 @@ def planned_ledger(request: Request, strategy: Strategy) -> Ledger:
 def _rule(
     guarantee: Guarantee, request: Request, strategy: Strategy, spent: Ledger, stability: Stability | None = None
 ) -> Rule:
-    return calibration_rule(
+    rule = calibration_rule(
         guarantee,
         request.alphas,
         spent,
@@ -136,13 +166,14 @@ def _rule(
         counted=request.n_found,
         release_confidence=request.release_confidence,
     )
+    return replace(rule, unit=request.unit)
 
 
 def _parts(records: Records, strategy: Strategy, seed: int | None) -> tuple[Records, Records]:
-    """The records for training and those for the threshold: all of them twice, or each record in one of two parts."""
+    """The records for training and those for the threshold: all of them twice, or each person in one of two parts."""
     if strategy.calibration_fraction is None:
         return records, records
-    drawn = secure_generator(seed).random(len(records.rows)) < strategy.calibration_fraction
+    drawn = secure_generator(seed).random(records.owners.count) < strategy.calibration_fraction
     return records.part(~drawn), records.part(drawn)
 
 

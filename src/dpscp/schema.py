@@ -6,6 +6,8 @@ categories. Nothing in it is taken from the records, and nothing is guessed: wha
     task = "classification"
     target = "visits"
     classes = ["none", "some"]          # regression: bounds = [low, high]
+    person = "patient"                  # optional: whose record a row is, where a person can have several; and then
+    rows_per_person = 3                 # the public cap on the records of one person (n_persons: their nominal number)
 
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
@@ -33,12 +35,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_count, check_range, real_number
+from dpscp.persons import unit_of
 
 __all__ = ["ABSENT", "Column", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 TYPES = ("numeric", "categorical", "ignore")
 _COLUMN_KEYS = ("type", "bounds", "missing", "categories", "unknown")
-_SCHEMA_KEYS = ("format", "version", "task", "target", "classes", "bounds", "n_records", "columns")
+_SCHEMA_KEYS = (
+    "format", "version", "task", "target", "classes", "bounds", "n_records", "person", "rows_per_person", "n_persons",
+    "columns",
+)  # fmt: skip
 _FORMAT, _VERSION = "dpscp-schema", 1
 _LARGEST_FILE = 16 * 2**20
 # What tables write for a missing number. In a categorical column only an empty cell is missing: "NA" may be a category.
@@ -162,6 +168,9 @@ class Schema:
     classes: tuple[str, ...] | None = None
     bounds: tuple[float, float] | None = None
     n_records: int | None = None
+    person: str | None = None
+    rows_per_person: int | None = None
+    n_persons: int | None = None
 
     @property
     def lacks(self) -> tuple[str, ...]:
@@ -176,10 +185,10 @@ class Schema:
         if self.task == "regression" and self.bounds is None:
             needed.append("the bounds of the target")
         for what in ("type", "bounds", "categories"):
-            names = [repr(c.name) for c in self.columns if c.lacks == what and c.name != self.target]
+            names = [repr(c.name) for c in self._described if c.lacks == what]
             if names:
                 needed.append(f"the {what} of column{'s' if len(names) > 1 else ''} {', '.join(names)}")
-        if not any(c.type in ("", "numeric", "categorical") for c in self.columns if c.name != self.target):
+        if not any(c.type in ("", "numeric", "categorical") for c in self._described):
             needed.append("at least one column that is not ignored")
         return tuple(needed)
 
@@ -193,8 +202,13 @@ class Schema:
         return self
 
     @property
+    def _described(self) -> tuple[Column, ...]:
+        """The columns that may be features: neither target nor ids."""
+        return tuple(c for c in self.columns if c.name not in (self.target, self.person))
+
+    @property
     def _used(self) -> tuple[Column, ...]:
-        return tuple(c for c in self.columns if c.name != self.target and c.type != "ignore")
+        return tuple(c for c in self._described if c.type != "ignore")
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -234,14 +248,23 @@ class Schema:
             )
         return labels.astype(str)
 
+    def persons(self, frame: Any) -> Any:
+        """The ids of the persons, one a row; None where every row is its own."""
+        if self.person is None:
+            return None
+        if self.person not in frame.columns:
+            raise SchemaError(f"the table lacks the column of persons, {self.person!r}")
+        return frame[self.person]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, as ``from_dict`` reads them."""
         found: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "task": self.task, "target": self.target}
         for name in ("classes", "bounds"):
             if getattr(self, name) is not None:
                 found[name] = list(getattr(self, name))
-        if self.n_records is not None:
-            found["n_records"] = self.n_records
+        for name in ("n_records", "person", "rows_per_person", "n_persons"):
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
         found["columns"] = {c.name: c.to_dict() for c in self.columns}
         return found
 
@@ -262,17 +285,34 @@ class Schema:
         columns = data.get("columns", {})
         if not isinstance(target, str) or not isinstance(columns, Mapping):
             raise SchemaError("target must be the name of a column, and columns a table for each column")
-        n_records = data.get("n_records")
-        if n_records is not None:
-            n_records = _refused(lambda: check_count("n_records", n_records))
-        return cls(
+        counts: dict[str, int | None] = {name: data.get(name) for name in ("n_records", "rows_per_person", "n_persons")}
+        for name, value in counts.items():
+            if value is not None:
+                counts[name] = _refused(lambda name=name, value=value: check_count(name, value))
+        person = data.get("person")
+        if person is not None and (not isinstance(person, str) or not person or person == target):
+            raise SchemaError("person must be the name of the column with the ids of the persons, not the target")
+        _refused(
+            lambda: unit_of(
+                person, counts["rows_per_person"], n_records=counts["n_records"], n_persons=counts["n_persons"]
+            )
+        )
+        found = cls(
             task=task,
             target=target,
             columns=tuple(Column.from_dict(str(name), column) for name, column in columns.items()),
             classes=_labels(data.get("classes"), "classes", 2),
             bounds=_bounds(data.get("bounds"), "the target"),
-            n_records=n_records,
+            person=person,
+            **counts,
         )
+        feature = next((c for c in found.columns if c.name == person and c.type not in ("", "ignore")), None)
+        if feature is not None:
+            raise SchemaError(
+                f"column {person!r} holds the ids of the persons and is also declared as a feature: a model must not "
+                'learn from ids; drop its declaration or set its type to "ignore"'
+            )
+        return found
 
     def to_toml(self) -> str:
         """The schema as a TOML file, with a comment for what is still to be filled in."""
@@ -298,6 +338,13 @@ class Schema:
             lines.append(
                 "# n_records = 10000   # the public number of records; without it, the table's length is published"
             )
+        if self.person is not None:
+            lines.append(f"person = {_toml(self.person)}")
+        elif self.rows_per_person is None:
+            lines.append('# person = "id"   # the column that tells whose record a row is, if one can have several')
+            lines.append("# rows_per_person = 3   # and how many records of one person are used at most")
+        caps = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons}
+        lines += [f"{name} = {value}" for name, value in caps.items() if value is not None]
         for column in self.columns:
             lines += ["", f"[columns.{_toml(column.name)}]"]
             known = column.to_dict()

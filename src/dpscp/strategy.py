@@ -18,11 +18,12 @@ from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.persons import RECORDS, Persons, Unit, require_person_ledger
 from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
 from dpscp.tasks import Task
 from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.descent import StepObserver
-from dpscp.training.mechanism import Needs, configured, paid_event, rehearsal
+from dpscp.training.mechanism import Needs, configured, paid_event, rehearsal, require_persons, train_persons
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
 from dpscp.training.scaling import ScaledTarget
@@ -49,6 +50,8 @@ class Request:
     accountant: str | Accountant
     group_values: tuple[Any, ...] | None = None
     release_confidence: float | None = None
+    unit: Unit = RECORDS
+    """Who is protected and covered; ``n_records`` counts these."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarantee, Guarantee):
@@ -67,9 +70,11 @@ class Request:
 
     def public_facts(self) -> dict[str, Any]:
         """What this fit declares public, as plain JSON values."""
-        facts: dict[str, Any] = {"n_records": self.n_records, "n_features": self.n_features}
+        facts: dict[str, Any] = {self.unit.count_name: self.n_records, "n_features": self.n_features}
+        if self.unit.by_person:
+            facts |= self.unit.facts(self.n_records)
         found_classes = self.task.classes_found
-        taken = [name for name, found in (("n_records", self.n_found), ("classes", found_classes)) if found]
+        taken = [name for name, found in ((self.unit.count_name, self.n_found), ("classes", found_classes)) if found]
         if taken:
             facts["taken_from_data"] = taken
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
@@ -108,18 +113,20 @@ class Strategy:
         rows: NDArray[Any],
         targets: NDArray[Any],
         random_state: int | None,
+        persons: Persons | None = None,
         observer: StepObserver | None = None,
     ) -> Trained:
         """Run the mechanism; a model that was trained elsewhere is taken as it is."""
         if self.model is not None:
             return Trained(self.model.model, self.model.ledger.event, None)
         assert self.mechanism is not None
+        told: dict[str, Any] = {"random_state": random_state, "n_records": self.n_training, "persons": persons}
         if observer is not None:
             dpsgd = self.mechanism
             if not isinstance(dpsgd, DPSGD):
                 raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(dpsgd).__name__}")
-            return dpsgd.train(rows, targets, random_state=random_state, n_records=self.n_training, observer=observer)
-        return self.mechanism.train(rows, targets, random_state=random_state, n_records=self.n_training)
+            return dpsgd.train(rows, targets, observer=observer, **told)
+        return train_persons(self.mechanism, rows, targets, **told)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
         """The ledger with what training spent."""
@@ -176,6 +183,8 @@ def _for_private_model(request: Request) -> Strategy:
             f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel carries none"
         )
     model = request.estimator
+    if request.unit.by_person:
+        require_person_ledger(model.ledger)
     if model.model.n_features != request.n_features:
         raise ValueError(f"X must have the model's {model.model.n_features} features, got {request.n_features}")
     return Strategy(guarantee, request.n_records, model=model, facts={"guarantee": guarantee.name})
@@ -196,6 +205,8 @@ def _mechanism(
         mechanism = _own_mechanism(request)
     # labels travel as their index, so that a class without a record keeps its place
     mechanism = configured(mechanism, Needs(_indices(request.task), trajectory=guarantee.needs_trajectory))
+    if request.unit.by_person:
+        require_persons(mechanism)
     _rehearse(request, mechanism)
     if mechanism.event is None:
         epsilon = request.budget.epsilon * (1.0 if share is None else share)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp.persons import Persons
 from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
 from dpscp.scores.intervals import OwnIntervalScore
 from dpscp.scores.labels import OwnLabelScore
@@ -71,9 +72,9 @@ class Task(Protocol):
         """Refuse a model whose outputs do not fit the task."""
 
     def scores(
-        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool
+        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
     ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record; ``corrected``: with its own influence taken out, and what to tell about that."""
+        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +129,13 @@ class Classification:
             )
 
     def scores(
-        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool
+        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
     ) -> tuple[Array, tuple[str, ...]]:
         """The score of every record's own label."""
         scores = self._of_own_label(np.asarray(trained.model.predict_proba(rows)), targets)
         if not corrected:
             return scores, ()
-        outputs = _outputs_without_own_influence(trained, rows, targets)
+        outputs = _outputs_without_own_influence(trained, rows, targets, persons)
         if outputs is None:
             return scores, (_NO_CORRECTION,)
         return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)
@@ -201,13 +202,13 @@ class Regression:
         return Pair.of(outputs, self.y_bounds)
 
     def scores(
-        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool
+        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
     ) -> tuple[Array, tuple[str, ...]]:
         """The score of every record's target."""
         scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
         if not corrected:
             return scores, ()
-        outputs = _outputs_without_own_influence(trained, rows, self.training_targets(targets))
+        outputs = _outputs_without_own_influence(trained, rows, self.training_targets(targets), persons)
         if outputs is None:
             return scores, (_NO_CORRECTION,)
         return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)
@@ -218,13 +219,15 @@ class Regression:
         return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
 
 
-def _outputs_without_own_influence(trained: Trained, rows: Array, targets: Array) -> Array | None:
-    """Outputs with each record's own influence taken out; None where no form is known.
+def _outputs_without_own_influence(
+    trained: Trained, rows: Array, targets: Array, persons: Persons | None
+) -> Array | None:
+    """Outputs with the influence of each record's person taken out; None where no form is known.
 
-    Theory: Result D
+    Theory: Results D and H
     """
     labels = targets if trained.model.classes is None else np.asarray(trained.model.classes)[targets]
     try:
-        return corrected_outputs(trained.model, trained.trajectory, rows, labels)
+        return corrected_outputs(trained.model, trained.trajectory, rows, labels, persons=persons)
     except NoInfluenceFormError:
         return None

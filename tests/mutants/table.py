@@ -202,8 +202,8 @@ mutant(
 )
 mutant(
     "privacy/ledger.py",
-    "epsilon_of(self.event, delta, accountant, rows)",
-    "epsilon_of(self.event, delta)",
+    "epsilon_of(self.event, delta, accountant, self.rows if",
+    "epsilon_of(self.event, delta, 'pld', self.rows if",
     "the ledger ignores the accountant",
     f"{LEDGER}::test_a_budget_is_not_exceeded_by_a_hair",
 )
@@ -1115,7 +1115,7 @@ mutant(
 )
 mutant(
     "release.py",
-    "reservation.commit(found.ledger)",
+    "reservation.commit(ledger)",
     "reservation.commit(Ledger())",
     "a fit commits nothing",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
@@ -1171,8 +1171,8 @@ mutant(
 )
 mutant(
     "strategy.py",
-    "random_state=random_state, n_records=self.n_training)",
-    "random_state=random_state)",
+    '"n_records": self.n_training, "persons"',
+    '"n_records": None, "persons"',
     "training divides by the true number of records",
     f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
 )
@@ -1352,8 +1352,8 @@ mutant(
 )
 mutant(
     "release.py",
-    "training_seed, observer)",
-    "training_seed)",
+    "for_training.persons, observer)",
+    "for_training.persons)",
     "an audit of a release hears nothing of training",
     f"{AUDIT}::test_a_release_tells_of_training_and_search",
 )
@@ -1573,8 +1573,8 @@ mutant(
 )
 mutant(
     "cli/work.py",
-    '"n_records": schema.n_records}',
-    '"n_records": len(X)}',
+    '"n_records": schema.n_records,',
+    '"n_records": len(X),',
     "the command line counts the records",
     FITTED,
 )
@@ -1834,8 +1834,8 @@ mutant(
 )
 mutant(
     "calibration.py",
-    '"n_records": rule.n_records}',
-    '"n_records": rule.n_nominal}',
+    "rule.unit.facts(rule.n_records)",
+    "rule.unit.facts(rule.n_nominal)",
     "records of a split certificate are those of the part",
     f"{WORDS}::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
@@ -2045,4 +2045,88 @@ mutant(
     "replace(evaluated, held_out=True)",
     "records of the fit are called held out",
     f"{CLI}::test_records_of_a_coarse_table_are_neither_refused_nor_called_held_out",
+)
+FITS, GAMES = "tests/test_person_fits.py", "tests/test_audit_persons.py"
+SPLIT_PERSONS = f"{FITS}::test_split_parts_and_groups_draw_persons"
+NO_IDS = f"{FITS}::test_without_ids_every_row_pays_for_the_group"
+mutant(
+    "release.py",
+    "scored = for_threshold.owners.one_row_each(search_seed)",
+    "scored = np.arange(len(scores))",
+    "every record of a person is counted in the search",
+    SPLIT_PERSONS,
+)
+mutant(
+    "release.py",
+    "secure_generator(seed).random(records.owners.count) <",
+    "np.arange(records.owners.count) % 2 + secure_generator(seed).random(1) <",
+    "the part of a person follows from the place in the table",
+    SPLIT_PERSONS,
+    f"{FITS}::test_one_row_a_person_equals_the_row_level_fit_number_for_number",
+    "tests/test_wiring.py",
+)
+mutant(
+    "strategy.py",
+    '"persons": persons}',
+    '"persons": None}',
+    "training is not told of the persons",
+    SPLIT_PERSONS,
+)
+mutant(
+    "release.py",
+    "corrected=corrected, persons=for_threshold.persons",
+    "corrected=corrected",
+    "the correction of a person fit removes one row",
+    f"{FITS}::test_corrected_scores_remove_the_whole_person",
+)
+mutant(
+    "privacy/ledger.py",
+    'int(self.public_facts.get("rows_per_person", 1))',
+    "1",
+    "a ledger without ids promises to a row what it says about a person",
+    NO_IDS,
+)
+mutant(
+    "release.py",
+    "found.ledger.declare(**request.unit.group_facts)",
+    "found.ledger",
+    "a release without ids does not say how many rows it protects",
+    NO_IDS,
+)
+mutant(
+    "calibration.py",
+    "gdp_mu(budget.epsilon, budget.delta) / group)",
+    "gdp_mu(budget.epsilon, budget.delta))",
+    "the group is looked at and not paid for at the start",
+    NO_IDS,
+    harmless="the planned ledger is tried and the budget lowered until it fits",
+)
+mutant(
+    "calibration.py",
+    "if spent <= budget.epsilon:\n            return tried",
+    "if spent:\n            return tried",
+    "what k rows cost is computed and not looked at",
+    f"{FITS}::test_sampled_training_without_ids_stays_within_the_budget",
+)
+mutant(
+    "persons.py",
+    'if ledger.entries and "n_persons" not in ledger.public_facts:',
+    "if not ledger.entries:",
+    "a model trained per record gets a promise per person",
+    f"{FITS}::test_what_cannot_train_on_persons_is_refused",
+    f"{FITS}::test_calibrate_asks_for_training_per_person",
+)
+mutant(
+    "calibration.py",
+    "np.asarray(scores)[kept[owners.one_row_each(random_state)]]",
+    "np.asarray(scores)[kept]",
+    "calibrate counts every score of a person",
+    f"{FITS}::test_calibrate_counts_one_random_record_of_each_person",
+)
+mutant(
+    "cli/work.py",
+    "persons=schema.persons(frame), budget",
+    "budget",
+    "the command line drops the column of persons",
+    f"{FITS}::test_the_command_line_fits_on_persons_and_predict_ignores_the_column",
 )

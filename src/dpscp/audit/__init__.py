@@ -9,12 +9,15 @@ nothing, so each result also says how much of the claim the attacker reached.
 from dpscp.audit.bounds import Audit, audited_epsilons
 from dpscp.audit.games import GAMES, Game, PipelineGame, SearchGame, TrainingGame, audit
 from dpscp.audit.modules import ModuleGame
+from dpscp.audit.person_games import PersonSearchGame, PersonTrainingGame
 
 __all__ = [
     "GAMES",
     "Audit",
     "Game",
     "ModuleGame",
+    "PersonSearchGame",
+    "PersonTrainingGame",
     "PipelineGame",
     "SearchGame",
     "TrainingGame",

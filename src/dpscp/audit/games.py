@@ -20,6 +20,7 @@ from dpscp.audit.bounds import DELTAS, Audit, audited_epsilons
 from dpscp.audit.modules import ModuleGame
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import guarantee_of
+from dpscp.persons import Persons
 from dpscp.privacy import Budget, epsilon_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_histories
 from dpscp.quantile import PrivateQuantile, ReleasedSize, private_quantile, rank_sensitivity
@@ -37,7 +38,16 @@ __all__ = ["GAMES", "Game", "PipelineGame", "SearchGame", "TrainingGame", "audit
 Array = NDArray[np.float64]
 KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")
-GAMES = ("search", "training", "sampled training", "pipeline", "torch tokens", "torch buffers")
+GAMES = (
+    "search",
+    "training",
+    "sampled training",
+    "pipeline",
+    "person search",
+    "person training",
+    "torch tokens",
+    "torch buffers",
+)
 
 
 class Game(Protocol):
@@ -232,11 +242,15 @@ class TrainingGame:
         labels = np.zeros(self.n + 1, dtype=np.int64)
         return (rows, labels) if with_record else (rows[:-1], labels[:-1])
 
+    def owners(self, with_record: bool) -> Persons | None:  # noqa: ARG002 (games about persons need it)
+        """Whose rows these are; None: each row is its own person."""
+        return None
+
     def play(self, with_record: bool, runs: int) -> Array:
         """The statistic of each game."""
         if self.knowledge == "black-box":
             return np.array([self._train(with_record).model.arrays()["parameters"] for _ in range(runs)])
-        ratio = TrainingRatio(self.mechanism, *self.records(True), self.n)
+        ratio = TrainingRatio(self.mechanism, *self.records(True), self.n, self.owners(True))
         ratio.learn_constants(self._steps)
         played: list[float] = []
         ends: list[int] = [0]
@@ -253,7 +267,14 @@ class TrainingGame:
 
     def _train(self, with_record: bool, observer: StepObserver | None = None) -> Trained:
         X, y = self.records(with_record)
-        return self.mechanism.train(X, y, random_state=self.random_state, n_records=self.n, observer=observer)
+        return self.mechanism.train(
+            X,
+            y,
+            random_state=self.random_state,
+            n_records=self.n,
+            persons=self.owners(with_record),
+            observer=observer,
+        )
 
 
 def audited_mechanism(noise_multiplier: float, steps: int, sampling_rate: float = 1.0) -> DPSGD:
@@ -270,12 +291,14 @@ def audited_mechanism(noise_multiplier: float, steps: int, sampling_rate: float 
 
 
 class TrainingRatio:
-    """log P(noisy sum | with) - log P(noisy sum | without) of one step, where only the last record adds to the sum."""
+    """log P(noisy sum | with) - log P(noisy sum | without) of one step, where only the last person adds to the sum."""
 
-    def __init__(self, mechanism: DPSGD, X: Array, y: NDArray[Any], n_records: int) -> None:
-        setup = mechanism.prepare(X, y, n_records=n_records)
+    def __init__(
+        self, mechanism: DPSGD, X: Array, y: NDArray[Any], n_records: int, owners: Persons | None = None
+    ) -> None:
+        setup = mechanism.prepare(X, y, n_records=n_records, persons=owners)
         self._shadow = setup.descent(setup.records)
-        self._last = np.array([len(X) - 1])
+        self._last = np.array([setup.records.persons.count - 1])
         self._rate = mechanism.sampling_rate
         self._noise = (mechanism.noise_multiplier or 0.0) * mechanism.clip_norm
         self._constants: tuple[tuple[Any, ...], ...] = ((), ())
@@ -439,7 +462,8 @@ def audit(
 ) -> Audit:
     """Try to break a privacy claim of this library, with its own code, on this machine.
 
-    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, ``"torch tokens"`` and
+    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, ``"person search"`` and
+    ``"person training"`` (the worlds differ by a person with several rows), ``"torch tokens"`` and
     ``"torch buffers"`` (modules that must be refused; black-box, needs the extra ``dpscp[torch]``), or a game of your
     own. ``runs`` in each of the two worlds (default: about a minute of work at most). ``null=True`` plays both worlds
     without the record: every bound must then be 0. The result holds the claimed curve and the audited lower bound;
@@ -462,6 +486,15 @@ def audit(
             chosen, default = ModuleGame(game.removeprefix("torch ")), 400
         elif game == "pipeline":
             chosen, default = PipelineGame(knowledge), 1000
+        elif game == "person search":
+            from dpscp.audit.person_games import PersonSearchGame
+
+            chosen, default = PersonSearchGame(knowledge, groups=4), 3000
+        elif game == "person training":
+            from dpscp.audit.person_games import PersonTrainingGame
+
+            constants = (1.0, 400) if unit == "release" else (2.0, 4)
+            chosen = PersonTrainingGame(audited_mechanism(*constants), knowledge, unit)
         else:
             rate, noise = (1.0, 1.0) if game == "training" else (0.5, 0.7)
             # several steps with twice the noise tell about as much as one

@@ -24,7 +24,6 @@ from dpscp.cli.evaluation import (
 from dpscp.cli.tables import CommandError, check_output, public_names, read_table, write_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import GUARANTEES
-from dpscp.guarantees.certificate import ON_AVERAGE
 from dpscp.guarantees.registry import AUTO
 from dpscp.planning import plan
 from dpscp.report.page import write_atomically, write_report
@@ -33,6 +32,17 @@ from dpscp.schema import Schema, read_schema, template
 __all__ = ["build_parser", "main"]
 
 _RELEASE_HELP = "cover the level with this one release, with probability C (e.g. 0.95); holds records out"
+# the names of the audit room, which is imported only when it is asked for
+_GAMES = (
+    "search",
+    "training",
+    "sampled training",
+    "pipeline",
+    "person search",
+    "person training",
+    "torch tokens",
+    "torch buffers",
+)
 REFUSED, USAGE, OVER_BUDGET, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -114,7 +124,8 @@ def _declared(given: argparse.Namespace) -> Schema:
         schema = replace(
             schema.with_target(given.target), columns=tuple(c for c in schema.columns if c.name != given.target)
         )
-    undeclared = [n for n in names if n != schema.target and n not in {c.name for c in schema.columns}]
+    no_feature = (schema.target, schema.person)
+    undeclared = [n for n in names if n not in no_feature and n not in {c.name for c in schema.columns}]
     if undeclared:
         schema = replace(schema, columns=(*schema.columns, *template(undeclared).columns))
     if schema.lacks and questions.can_ask():
@@ -185,7 +196,7 @@ def _fit(given: argparse.Namespace) -> int:
 def _promise_lines(told: dict[str, Any]) -> list[str]:
     lines = [
         f"privacy:  epsilon {spent_epsilon(told['epsilon'])} at delta {told['delta']:g} "
-        f"(budget {told['budget_epsilon']:g})"
+        f"(budget {told['budget_epsilon']:g}), for {told['neighbours']}"
         + ("" if told["is_private"] else "; NOT private, the noise came from a seed")
     ]
     for place, certificate in enumerate(told["certificates"]):
@@ -197,7 +208,8 @@ def _promise_lines(told: dict[str, Any]) -> list[str]:
             kind = "held-out" if told["evaluation"]["held_out"] else "labelled"
             text += f"; {observed(level['coverage'])} of {told['evaluation']['n']:,} {kind} records, "
             text += f"{level['mean_size']:.3g} {what}"
-        lines += [text, f"          {ON_AVERAGE}; {certificate['one_release']}"]
+        average = f"for {certificate['covered']}, {certificate['on_average']}"
+        lines += [text, f"          {average}; {certificate['one_release']}"]
     if "evaluation" in told:
         lines.append(_evaluation_line(told["evaluation"]["held_out"]))
     return lines
@@ -258,6 +270,7 @@ def _plan(given: argparse.Namespace) -> int:
         n_features=given.features,
         train_share=given.train_share,
         release_confidence=given.release_confidence,
+        rows_per_person=given.rows_per_person,
     )
     if given.figure is not None:
         found.figure().savefig(given.figure, dpi=150)
@@ -383,7 +396,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp fit people.csv --schema people.schema.toml --confidence 0.8 0.95 -o model.dpscp --report report.html",
         "dpscp fit people.csv --schema people.schema.toml --budget study.budget --dataset 'people 2025'",
     )
-    made.add_argument("table", type=Path, help="CSV or Parquet file with one record a row")
+    made.add_argument("table", type=Path, help="CSV or Parquet file with one record a row (see schema key 'person')")
     made.add_argument("--schema", type=Path, help="TOML or JSON file with the public declarations")
     made.add_argument("--target", help="the column to predict (default: the schema's)")
     budgeted(made, 1.0)
@@ -436,7 +449,8 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp plan --n 10000 --overshoot 0.01          # what epsilon do I need?",
         "dpscp plan --epsilon 1 --overshoot 0.01        # how many records do I need?",
     )
-    made.add_argument("--n", type=int, help="nominal number of records")
+    made.add_argument("--n", type=int, help="nominal number of records (of persons, with --rows-per-person)")
+    made.add_argument("--rows-per-person", type=int, metavar="K", help="cap on the rows of one person that are used")
     budgeted(made, None)
     made.add_argument("--overshoot", type=float, help="solve for the missing one of --n and --epsilon")
     made.add_argument("--confidence", type=float, default=0.9, help="wanted coverage (default 0.9)")
@@ -454,8 +468,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp audit search",
         "dpscp audit pipeline --runs 300 --figure audit.png",
     )
-    games = ("search", "training", "sampled training", "pipeline", "torch tokens", "torch buffers")
-    made.add_argument("game", nargs="?", default="search", choices=games)
+    made.add_argument("game", nargs="?", default="search", choices=_GAMES)
     made.add_argument("--knowledge", default="white-box", choices=("white-box", "black-box"), help="of the attacker")
     made.add_argument("--runs", type=int, help="games in each world (default: about a minute of work)")
     made.add_argument("--null", action="store_true", help="control: both worlds the same, every bound must be 0")

@@ -16,6 +16,7 @@ from dpscp.cli.evaluation import (
 )
 from dpscp.cli.tables import CommandError
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
+from dpscp.guarantees import Certificate
 from dpscp.report.contents import Evaluation, evaluate
 from dpscp.schema import Schema
 
@@ -28,13 +29,19 @@ def fitted(schema: Schema, frame: Any, *, budget: Any = None, **options: Any) ->
     """The estimator of a complete schema, fitted on the frame; the schema is among its public facts."""
     schema.require_complete()
     X, y = schema.matrix(frame), schema.targets(frame)
-    shared = {**options, "feature_bounds": schema.feature_bounds, "n_records": schema.n_records}
+    shared = {
+        **options,
+        "feature_bounds": schema.feature_bounds,
+        "n_records": schema.n_records,
+        "rows_per_person": schema.rows_per_person,
+        "n_persons": schema.n_persons,
+    }
     estimator: Estimator
     if schema.task == "classification":
         estimator = PrivateConformalClassifier(classes=list(schema.classes or ()), **shared)
     else:
         estimator = PrivateConformalRegressor(y_bounds=schema.bounds, **shared)
-    estimator.fit(X, y, **({} if budget is None else {"budget": budget}))
+    estimator.fit(X, y, persons=schema.persons(frame), budget=budget)
     estimator.ledger_ = estimator.ledger_.declare(schema=schema.to_dict())
     return estimator
 
@@ -95,6 +102,17 @@ def other_records(estimator: Estimator, model: Path, path: Path, separator: str 
     return refuse_training_records(evaluated, labelled_records(schema, note.table, note.separator), path)
 
 
+def told_certificate(certificate: Certificate) -> dict[str, Any]:
+    """A certificate as plain JSON values, with what is said about it in words."""
+    return {
+        **certificate.to_dict(),
+        "is_vacuous": certificate.is_vacuous,
+        "covered": certificate.unit.covered,
+        "on_average": certificate.on_average,
+        "one_release": certificate.one_release,
+    }
+
+
 def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[str, Any]:
     """The promises of a fitted model as plain JSON values; with an evaluation, what labelled records show."""
     delta = float(estimator.delta)
@@ -104,11 +122,10 @@ def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[
         "epsilon": estimator.ledger_.epsilon(delta, estimator.accountant),
         "delta": delta,
         "budget_epsilon": float(estimator.epsilon),
+        "neighbours": estimator.ledger_.neighbours,
         "is_private": estimator.ledger_.is_private,
         "thresholds": [None if np.isinf(t) else float(t) for t in np.ravel(estimator.threshold_)],
-        "certificates": [
-            {**c.to_dict(), "is_vacuous": c.is_vacuous, "one_release": c.one_release} for c in estimator.certificates_
-        ],
+        "certificates": [told_certificate(c) for c in estimator.certificates_],
         "public_facts": json.loads(estimator.ledger_.to_json())["public_facts"],
     }
     if evaluation is not None:

@@ -3,6 +3,7 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -14,9 +15,10 @@ from dpscp import persistence
 from dpscp._checks import check_count
 from dpscp._sklearn import BaseEstimator
 from dpscp.budget import BudgetStore
-from dpscp.exceptions import GuaranteeWarning
+from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.persistence import NOT_PLAIN, plain
+from dpscp.persons import Persons, Unit, kept_rows, unit_of
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.seeds import seed_of
 from dpscp.records import check_levels, checked_rows, group_index
@@ -54,6 +56,8 @@ class PrivateConformal(BaseEstimator, ABC):
     groups: str | Callable[[Any], Any] | None
     group_values: Sequence[Any] | None
     n_records: int | None
+    rows_per_person: int | None
+    n_persons: int | None
     accountant: str | Accountant
     random_state: int | None
     # set by fit
@@ -76,6 +80,7 @@ class PrivateConformal(BaseEstimator, ABC):
         rows: NDArray[np.float64],
         targets: NDArray[Any],
         groups: NDArray[np.int64] | None,
+        people: "_People",
         store: BudgetStore | None,
     ) -> None:
         """Make the release and keep it; the fitted attributes are set at the very end."""
@@ -83,7 +88,7 @@ class PrivateConformal(BaseEstimator, ABC):
         assumed = (*((GROUP_FUNCTION,) if callable(self.groups) else ()), *request.task.trusted)
         found = release(
             request,
-            Records(rows, targets, groups),
+            people.records(rows, targets, groups),
             assumed=assumed,
             random_state=seed_of(self.random_state),
             store=store,
@@ -112,10 +117,33 @@ class PrivateConformal(BaseEstimator, ABC):
         for name in [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]:
             delattr(self, name)
 
-    def _request(self, task: Task, rows: NDArray[Any], group_values: tuple[Any, ...] | None) -> Request:
+    def _unit(self, persons: Any) -> Unit:
+        """Who is protected and covered; arguments that contradict each other are refused before a record is used."""
+        return unit_of(persons, self.rows_per_person, n_records=self.n_records, n_persons=self.n_persons)
+
+    def _people(self, unit: Unit, persons: Any, X: Any, n_rows: int) -> "_People":
+        """Whose row is whose, and which rows are kept."""
+        if not unit.by_person:
+            return _People(unit, n_rows)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeededWarning)  # told once, when the release is made
+            kept, owners = kept_rows(
+                persons,
+                n_rows=n_rows,
+                rows_per_person=unit.cap,
+                random_state=self.random_state,
+                columns=getattr(X, "columns", ()),
+            )
+        return _People(unit, owners.count, kept, owners)
+
+    def _request(
+        self, task: Task, rows: NDArray[Any], group_values: tuple[Any, ...] | None, people: "_People"
+    ) -> Request:
         """The public numbers of this fit, checked."""
         alphas, _ = check_levels(self.confidence_level)
-        n_records = len(rows) if self.n_records is None else check_count("n_records", self.n_records)
+        unit = people.unit
+        given = self.n_persons if unit.by_person else self.n_records
+        n_records = people.found if given is None else check_count(unit.count_name, given)
         return Request(
             task=task,
             estimator=self.estimator,
@@ -127,11 +155,12 @@ class PrivateConformal(BaseEstimator, ABC):
             feature_bound=self.feature_bound,
             feature_bounds=self.feature_bounds,
             n_records=n_records,
-            n_found=self.n_records is None,
+            n_found=given is None,
             n_features=rows.shape[1],
             accountant=self.accountant,
             group_values=group_values,
             release_confidence=self.release_confidence,
+            unit=unit,
         )
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -240,6 +269,23 @@ class PrivateConformal(BaseEstimator, ABC):
 
     def _extra_arrays(self) -> dict[str, NDArray[Any]]:
         return {}
+
+
+@dataclass(frozen=True)
+class _People:
+    """The unit of a fit, how many there are (private unless declared), and which rows of whom are kept."""
+
+    unit: Unit
+    found: int
+    kept: NDArray[np.int64] | None = None
+    owners: Persons | None = None
+
+    def records(self, rows: NDArray[Any], targets: NDArray[Any], groups: NDArray[np.int64] | None) -> Records:
+        """The kept records, person by person."""
+        if self.kept is None:
+            return Records(rows, targets, groups)
+        kept = self.kept
+        return Records(rows[kept], targets[kept], None if groups is None else groups[kept], self.owners)
 
 
 def _listed(names: NDArray[Any] | None) -> list[Any] | None:

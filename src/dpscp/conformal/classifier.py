@@ -28,8 +28,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     One call to ``fit`` trains a model under differential privacy on the rows, scores the same rows (or, with
     ``guarantee="split"``, rows held out for it), and finds the threshold by a private search. The whole release is
-    (epsilon, delta)-differentially private for adding or removing one record, and ``certificate_`` says what is proven
-    about coverage and under which assumptions.
+    (epsilon, delta)-differentially private for adding or removing one record (or one person, see ``rows_per_person``),
+    and ``certificate_`` says what is proven about coverage and under which assumptions.
 
     Parameters
     ----------
@@ -58,6 +58,12 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         ``group_values`` for each row, from that row alone (tried on parts of the rows). An unknown group gets full
         sets.
     n_records : the public nominal number of records; None declares len(X) public.
+    rows_per_person : the public cap k on the rows of one person, where a person may have several. With ids
+        (``fit(X, y, persons=ids)``) at most k rows of each, a uniform private choice, are used with weights that add up
+        to one; privacy is for adding or removing a person with all their records and coverage for a record chosen at
+        random among those of a new person (Result H). Without ids, a person is taken to have at most k rows: privacy is
+        per person by group privacy, with k times the noise, and coverage per record.
+    n_persons : the public nominal number of persons; None declares the number found public. Needs ids.
     accountant : ``"pld"`` (tight), ``"rdp"``, or an own ``dpscp.privacy.Accountant`` or its registered name.
     random_state : None for system entropy; an integer repeats the run and is NOT private.
 
@@ -99,6 +105,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         groups: str | Callable[[Any], Any] | None = None,
         group_values: Sequence[Any] | None = None,
         n_records: int | None = None,
+        rows_per_person: int | None = None,
+        n_persons: int | None = None,
         accountant: str | Accountant = "pld",
         random_state: int | None = None,
     ) -> None:
@@ -117,11 +125,15 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         self.groups = groups
         self.group_values = group_values
         self.n_records = n_records
+        self.rows_per_person = rows_per_person
+        self.n_persons = n_persons
         self.accountant = accountant
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, persons: Any = None, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
         """Train privately and calibrate; see the class for what is promised.
+
+        ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
 
         With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
         the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
@@ -130,6 +142,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         """
         score = label_score(self.conformity_score)
         self._start(budget, fit_params)
+        unit = self._unit(persons)
         rows = checked_rows(self, X, reset=True)
         public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
         found = found or self._model_found_classes()
@@ -138,7 +151,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         task = Classification(labels, score, model_labels=elsewhere, classes_found=found)
         by_label = isinstance(self.groups, str) and self.groups == "label"
         groups, group_values = (index, labels) if by_label else self._groups_of(X, len(rows))
-        request = self._request(task, rows, group_values)
+        people = self._people(unit, persons, X, len(rows))
+        request = self._request(task, rows, group_values, people)
         if found:
             warnings.warn(
                 "classes was not given: the labels found in y are declared public, and no coverage is certified, "
@@ -147,7 +161,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
                 GuaranteeWarning,
                 stacklevel=2,
             )
-        self._release(request, rows, index, groups, budget)
+        self._release(request, rows, index, groups, people, budget)
         self.classes_ = public
         return self
 

@@ -60,6 +60,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         groups: Callable[[Any], Any] | None = None,
         group_values: Sequence[Any] | None = None,
         n_records: int | None = None,
+        rows_per_person: int | None = None,
+        n_persons: int | None = None,
         accountant: str | Accountant = "pld",
         random_state: int | None = None,
     ) -> None:
@@ -78,11 +80,15 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         self.groups = groups
         self.group_values = group_values
         self.n_records = n_records
+        self.rows_per_person = rows_per_person
+        self.n_persons = n_persons
         self.accountant = accountant
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, persons: Any = None, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
         """Train privately and calibrate; see the class for what is promised.
+
+        ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
 
         With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
         the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
@@ -91,6 +97,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         """
         score = interval_score(self.conformity_score)
         self._start(budget, fit_params)
+        unit = self._unit(persons)
         rows = checked_rows(self, X, reset=True)
         targets = checked_targets(y, len(rows))
         if self.y_bounds is None:
@@ -99,7 +106,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
             )
         task = Regression(check_range("y_bounds", self.y_bounds), score)
         groups, group_values = self._groups_of(X, len(rows))
-        self._release(self._request(task, rows, group_values), rows, targets, groups, budget)
+        people = self._people(unit, persons, X, len(rows))
+        self._release(self._request(task, rows, group_values, people), rows, targets, groups, people, budget)
         return self
 
     def _task(self) -> Regression:

@@ -9,6 +9,7 @@ from dpscp._checks import check_probability
 from dpscp._printed import asked, at_least, at_most, odds
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
+from dpscp.persons import Unit
 
 __all__ = ["ON_AVERAGE", "RELEASE_CONFIDENCE", "Certificate", "check_release_confidence", "term_text"]
 
@@ -70,6 +71,16 @@ class Certificate:
         return replace(self, coverage=0.0, terms={**kept, "classes_declared": False})
 
     @property
+    def unit(self) -> Unit:
+        """Who is covered: a record, or one chosen at random among those of a person."""
+        return Unit.of_facts(self.terms)
+
+    @property
+    def on_average(self) -> str:
+        """What the proven level is an average of."""
+        return ON_AVERAGE.replace("new records", "new persons") if self.unit.by_person else ON_AVERAGE
+
+    @property
     def one_release(self) -> str:
         """What is known of a single release, in words.
 
@@ -113,14 +124,20 @@ class Certificate:
                 "with every label that can occur."
             )
         elif self.is_certified:
+            held = f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records"
+            if self.unit.by_person:
+                held = (
+                    f"For {self.unit.covered}, prediction sets hold the truth with probability at least "
+                    f"{at_least(self.coverage)}"
+                )
             head = (
-                f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records, {ON_AVERAGE} "
-                f"({self.one_release}); proven for finite samples (target {asked(self.target)})."
+                f"{held}, {self.on_average} ({self.one_release}); proven for finite samples "
+                f"(target {asked(self.target)})."
             )
         else:
             head = (
                 f"No finite-sample proof of the target {asked(self.target)}: coverage is expected near the target, and "
-                f"at least {at_least(self.coverage)}, {ON_AVERAGE}, is proven by the privacy of training alone."
+                f"at least {at_least(self.coverage)}, {self.on_average}, is proven by the privacy of training alone."
             )
         if self.is_vacuous and self.classes_declared:
             head += " VACUOUS: with these numbers the promise is kept only by sets too large to be of use."

@@ -220,7 +220,7 @@ def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a c
 def _fixed_normaliser_assumptions(n_records: int, *, convex: bool) -> tuple[str, ...]:
     shape = "every clipped loss is convex and smooth" if convex else "every clipped loss is smooth"
     return (
-        f"at most {n_records} records besides the new one",
+        f"at most {n_records} besides the new one",
         shape,
         "plain SGD with a fixed public normaliser: no momentum, no adaptive step",
         "preprocessing does not depend on the data",

@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What was spent, in order, under add/remove-one-record neighbours.
+    """What was spent, in order, under add/remove neighbours: one record, or one person where the facts say so.
 
     The entries compose adaptively, one after the other, on the same records; disjoint parts enter as one
     ``parallel`` event. ``public_facts`` lists what was declared public. ``seeded`` marks a run whose noise came from
@@ -131,25 +131,51 @@ class Ledger:
         """Whether every step has privacy and no seed was used."""
         return not self.seeded and not self.non_private_stages
 
-    def epsilon(self, delta: float, accountant: str | Accountant = "pld", rows: int = 1) -> float:
+    @property
+    def rows(self) -> int:
+        """How many records the promise covers at once: k where a person is declared to have up to k, without ids.
+
+        With ids (``n_persons`` is declared too) the entries themselves are about persons, and this is 1.
+
+        Theory: Result H
+        """
+        return 1 if "n_persons" in self.public_facts else int(self.public_facts.get("rows_per_person", 1))
+
+    @property
+    def neighbours(self) -> str:
+        """Between which tables the promise holds, in words."""
+        if "rows_per_person" not in self.public_facts:
+            return "adding or removing one record"
+        limit = "" if self.rows == 1 else f", at most {self.rows}"
+        return f"adding or removing one person with all their records{limit}"
+
+    def epsilon(self, delta: float, accountant: str | Accountant = "pld", rows: int | None = None) -> float:
         """Epsilon at ``delta`` of everything in the ledger; infinite if a step is not private.
 
-        ``rows=k`` is the promise to someone with up to k of the records, however they are spread over parallel parts:
-        the trade-off function of one record chained k times, for adding all and for removing all, the worse of the two.
-        Exact (k * mu) for continuous Gaussian noise; otherwise an upper bound, rounded against us, and infinite where
-        ``delta`` is too small for the accountant to prove anything about k records.
+        None is the ledger's own unit (``neighbours`` says which). ``rows=k`` is the promise to someone with up to k of
+        the records, however they are spread over parallel parts: the trade-off function of one record chained k times,
+        for adding all and for removing all, the worse of the two. Exact (k * mu) for continuous Gaussian noise;
+        otherwise an upper bound, rounded against us, and infinite where ``delta`` is too small for the accountant to
+        prove anything about k records.
 
         Theory: section 9
         """
-        return epsilon_of(self.event, delta, accountant, rows)
+        return epsilon_of(self.event, delta, accountant, self.rows if rows is None else rows)
 
     def delta(self, epsilon: ArrayLike, accountant: str | Accountant = "pld") -> Any:
         """Delta at ``epsilon`` (a number or an array): the privacy profile."""
         return delta_of(self.event, epsilon, accountant)
 
     def tradeoff(self, x: ArrayLike) -> Any:
-        """The attacker's smallest miss rate at false-alarm rate ``x``: the trade-off function f of the whole ledger."""
-        return self.tradeoff_function()(x)
+        """The attacker's smallest miss rate at false-alarm rate ``x``: the trade-off function f of the whole ledger.
+
+        For the ledger's own unit: with up to k records a person and no ids, f of one record chained k times.
+        """
+        one, missed = self.tradeoff_function(), x
+        for _ in range(self.rows):
+            missed = one(x)
+            x = 1 - missed
+        return missed
 
     def tradeoff_function(self, direction: Direction = "both") -> Tradeoff:
         """The trade-off function itself; ``direction="add"`` is the one-sided curve that Result B needs."""
@@ -196,7 +222,7 @@ class Ledger:
             for e in self.entries
         ]
         total = self.epsilon(delta)
-        lines.append(f"total: epsilon {total:.4g} at delta {delta:g}")
+        lines.append(f"total: epsilon {total:.4g} at delta {delta:g}, for {self.neighbours}")
         if self.non_private_stages:
             lines.append(f"NOT private because of: {', '.join(self.non_private_stages)}")
         if self.seeded:

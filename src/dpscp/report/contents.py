@@ -22,6 +22,9 @@ _BINS = 20
 # What each number of a certificate means, in plain words.
 TERMS: Mapping[str, str] = {
     "n_records": "the public, nominal number of records of the whole table",
+    "n_persons": "the public, nominal number of persons in the whole table",
+    "rows_per_person": "the public cap on the records of one person",
+    "calibration_persons": "how many of the persons are held out for the threshold, nominally",
     "calibration_records": "how many of them are held out for the threshold, nominally",
     "inner_level": "the level the search really aims at, so that the promised one holds",
     "count_noise": "standard deviation of the noise on every count of the search",

@@ -126,7 +126,8 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     terms = certificate.terms
     if "rank_target" not in terms:
         raise ValueError("this certificate has no single rank target: it is grouped, or only full sets keep it")
-    planned = terms.get("calibration_records", terms["n_records"])
+    unit = certificate.unit
+    planned = terms.get(f"calibration_{unit.noun}s", terms[unit.count_name])
     # the search went by the size that was released, where one was
     whole = max(1.0, terms.get("released_size", planned) + 1)
     aim, spread = terms["rank_target"] / whole, terms["count_noise"] / whole

@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
 from dpscp.conformal import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
-from dpscp.guarantees.certificate import ON_AVERAGE, term_text
+from dpscp.guarantees.certificate import term_text
+from dpscp.persons import Unit
 from dpscp.report.contents import ATTACKS, GROUP_SIZES, TERMS, Evaluation, budget_tracks
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 
@@ -140,7 +141,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off curve of the whole release"),
         "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
         "certificates": certificates,
-        "on_average": ON_AVERAGE,
+        "unit": Unit.of_facts(ledger.public_facts),
         "terms": TERMS,
         "thresholds": _thresholds(estimator),
         "evaluation": evaluation,

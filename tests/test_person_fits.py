@@ -1,0 +1,364 @@
+"""Fits on persons: promises in words, what stays private, what is refused; one row a person changes no number."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp.cli import main
+from dpscp.privacy import gaussian_event
+from dpscp.report.page import html_report
+from dpscp.schema import SchemaError, parse_schema
+from dpscp.training import DPSGD, ObjectivePerturbation
+
+PERSON = "adding or removing one person with all their records"
+RECORD = "a record chosen at random among those of a new person"
+K = 3
+
+
+def table(m=150, seed=0):
+    rng = np.random.default_rng(seed)
+    ids = rng.permutation(np.repeat(np.arange(m), rng.integers(1, 8, m)))
+    X = rng.normal(size=(len(ids), 3))
+    return X, (X[:, 0] + 0.5 * rng.normal(size=len(ids)) > 0).astype(int), ids
+
+
+def by_sign(X):
+    return np.asarray(X)[:, 1] > 0
+
+
+SMALL = DPSGD(steps=5, learning_rate=0.2, clip_norm=3.5, feature_bound=2.0)
+COMMON = {"epsilon": 4.0, "confidence_level": 0.7, "accountant": "rdp", "random_state": 3}
+
+
+def classifier(**changes):
+    return PrivateConformalClassifier(SMALL, classes=[0, 1], **{**COMMON, **changes})
+
+
+def regressor(**changes):
+    mechanism = DPSGD(loss="huber", steps=5, learning_rate=0.5, feature_bound=2.0)
+    return PrivateConformalRegressor(mechanism, y_bounds=(-4, 4), **{**COMMON, **changes})
+
+
+def fitted(estimator, X, y, **more):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dp.GuaranteeWarning)
+        return estimator.fit(X, y, **more)
+
+
+SETTINGS = {
+    "universal": {"guarantee": "universal"},
+    "split": {"guarantee": "split"},
+    "corrected": {"guarantee": "corrected"},
+    "stability": {"guarantee": "stability"},
+    "groups": {"guarantee": "split", "groups": by_sign, "group_values": [False, True]},
+    "sampled": {"estimator": DPSGD(steps=5, sampling_rate=0.3, hidden=(4,)), "guarantee": "universal"},
+    "recipe": {"estimator": None, "guarantee": "auto"},
+}
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_one_row_a_person_equals_the_row_level_fit_number_for_number(make, name):
+    X, y, _ = table()
+    settings = dict(SETTINGS[name])
+    estimator = make(**{k: v for k, v in settings.items() if k != "estimator"})
+    if "estimator" in settings:
+        if make is regressor and name == "sampled":
+            settings["estimator"] = DPSGD(steps=5, sampling_rate=0.3, hidden=(4,), loss="huber")
+        estimator.set_params(estimator=settings["estimator"])
+    rows = fitted(estimator, X, y)
+    model, threshold = rows.model_.arrays(), rows.threshold_
+    same = fitted(estimator.set_params(rows_per_person=K), X, y, persons=[f"id {i}" for i in range(len(X))])
+    for part, values in same.model_.arrays().items():
+        np.testing.assert_array_equal(values, model[part])
+    np.testing.assert_array_equal(same.threshold_, threshold)
+
+
+def test_the_promise_is_said_in_persons_everywhere():
+    X, y, ids = table()
+    model = fitted(classifier(guarantee="split", rows_per_person=K, n_persons=140), X, y, persons=ids)
+    page = " ".join(html_report(model).split())
+    assert model.ledger_.neighbours == PERSON
+    assert PERSON in model.ledger_.summary(1e-5)
+    assert PERSON in page
+    for text in (str(model.certificate_), page):
+        assert RECORD in text
+        assert "over new persons" in text
+    assert "of new records" not in page
+    assert "Someone who has several" not in page
+    facts = model.ledger_.public_facts
+    assert (facts["n_persons"], facts["rows_per_person"]) == (140, K)
+    assert "n_records" not in facts
+    assert any("persons are exchangeable" in a for a in model.certificate_.assumptions)
+    assert model.ledger_.epsilon(1e-5, "rdp") <= 4.0
+
+
+def test_a_row_level_page_says_what_several_records_cost():
+    X, y, _ = table()
+    page = " ".join(html_report(fitted(classifier(guarantee="split"), X, y)).split())
+    assert "Someone who has several is protected less" in page
+    assert "with 10 records" in page
+
+
+def test_sizes_and_numbers_of_persons_stay_private(tmp_path):
+    """Two tables with other persons, sizes and kept rows leave no other number than noise does."""
+    declared = []
+    for m, longest in ((150, 8), (163, 50)):
+        rng = np.random.default_rng(1)
+        ids = np.repeat(np.arange(m), rng.integers(1, longest, m))
+        X = rng.normal(size=(len(ids), 3))
+        y = (X[:, 0] > 0).astype(int)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            model = classifier(guarantee="universal", rows_per_person=K, n_persons=155).fit(X, y, persons=ids)
+        model.save(tmp_path / "model.dpscp")
+        kept = np.minimum(np.bincount(ids), K).sum()
+        secrets = {str(m), str(len(ids)), str(kept)}
+        facts = {**model.ledger_.public_facts, **model.certificate_.terms}
+        for name in ("released_sizes", "released_size", "rank_target", "noise_offset"):
+            facts.pop(name)  # the noisy number of scores, paid for, and what follows from it
+        words = [json.dumps(facts, default=str), *(str(w.message) for w in told if w.category is dp.SeededWarning)]
+        digits = set("".join(c if c.isdigit() else " " for c in " ".join(words)).split())
+        assert not digits & secrets
+        declared.append(facts)
+        assert not any(isinstance(v, np.ndarray) and len(v) in (m, len(ids), kept) for v in vars(model).values())
+    assert declared[0] == declared[1]
+
+
+def test_without_a_nominal_number_the_one_found_is_declared():
+    X, y, ids = table()
+    facts = fitted(classifier(rows_per_person=K, guarantee="universal"), X, y, persons=ids).ledger_.public_facts
+    assert facts["n_persons"] == 150
+    assert "n_persons" in facts["taken_from_data"]
+
+
+def test_split_parts_and_groups_draw_persons(everywhere):
+    """No person has rows on both sides, each is scored once, and groups share no person."""
+    X, y, ids = table()
+    X[:, 2] = ids / 1000  # rows carry their person
+    seen = {}
+    import dpscp.release as release
+    import dpscp.strategy as strategy
+
+    def train(mechanism, rows, targets, **more):
+        seen["trained"], seen["persons"] = rows[:, 2], more["persons"]
+        return original(mechanism, rows, targets, **more)
+
+    def by_group(scores, groups, request):
+        seen["scored"] = len(scores)
+        return grouped(scores, groups, request)
+
+    original, grouped = strategy.train_persons, release._by_group
+    everywhere("train_persons", train)
+    everywhere("_by_group", by_group)
+    fitted(
+        classifier(guarantee="split", rows_per_person=K, groups=by_sign, group_values=[False, True]), X, y, persons=ids
+    )
+    trained = np.unique(np.round(1000 * seen["trained"]).astype(int))
+    assert seen["scored"] == 150 - len(trained)
+    sizes = np.minimum(np.bincount(ids), K)[trained]
+    assert len(seen["trained"]) == sizes.sum()
+    assert sorted(seen["persons"].sizes) == sorted(sizes)
+    assert 0.5 < seen["persons"].count / 150 < 0.9
+
+
+def test_corrected_scores_remove_the_whole_person(everywhere):
+    from dpscp import tasks
+
+    X, y, ids = table()
+    seen = {}
+    original = tasks.corrected_outputs
+
+    def outputs(*records, persons=None, **more):
+        seen["persons"] = persons
+        return original(*records, persons=persons, **more)
+
+    everywhere("corrected_outputs", outputs)
+    fitted(classifier(guarantee="corrected", rows_per_person=K), X, y, persons=ids)
+    assert seen["persons"].sizes.max() == K
+
+
+def test_sampled_training_without_ids_stays_within_the_budget():
+    """Sampled steps cost k rows more than k times their Gaussian-DP level: the planned ledger finds it out."""
+    X, y, _ = table()
+    sampled = DPSGD(steps=4, sampling_rate=0.2, hidden=())
+    model = fitted(
+        classifier(rows_per_person=4, guarantee="universal", accountant="pld").set_params(estimator=sampled), X, y
+    )
+    assert model.ledger_.epsilon(model.delta) <= 4.0
+
+
+BAD = {
+    "no cap": ({}, {"persons": "ids"}, ValueError, "rows_per_person is needed"),
+    "cap below 1": ({"rows_per_person": 0}, {"persons": "ids"}, ValueError, "rows_per_person"),
+    "n_records": ({"rows_per_person": 2, "n_records": 5}, {"persons": "ids"}, ValueError, "give n_persons"),
+    "n_persons without ids": ({"rows_per_person": 2, "n_persons": 5}, {}, ValueError, "needs persons"),
+    "too few ids": ({"rows_per_person": 2}, {"persons": "short"}, ValueError, "differ in length"),
+    "a missing id": ({"rows_per_person": 2}, {"persons": "missing"}, ValueError, "missing id"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_persons_are_refused_before_a_record_is_used(name, everywhere):
+    X, y, ids = table()
+    settings, more, error, match = BAD[name]
+    given = {"ids": ids, "short": ids[:-1], "missing": [None, *ids[1:]]}
+    more = {key: given[value] for key, value in more.items()}
+
+    def untouched(*_, **__):
+        raise AssertionError("the release was started")
+
+    everywhere("release", untouched)
+    with pytest.raises(error, match=match) as caught:
+        classifier(**settings).fit(X, y, **more)
+    assert str(len(X)) not in str(caught.value)
+
+
+def test_ids_that_are_also_a_feature_are_refused():
+    pandas = pytest.importorskip("pandas")
+    X, y, ids = table()
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"]).assign(patient=ids)
+    with pytest.raises(ValueError, match="also a feature"):
+        classifier(rows_per_person=2).fit(frame, y, persons=frame["patient"])
+    fitted(classifier(rows_per_person=2), frame.drop(columns="patient"), y, persons=frame["patient"])
+
+
+def test_what_cannot_train_on_persons_is_refused():
+    X, y, ids = table()
+    with pytest.raises(TypeError, match="cannot train on persons"):
+        classifier(rows_per_person=2).set_params(estimator=ObjectivePerturbation()).fit(X, y, persons=ids)
+    elsewhere = fitted(classifier(), X, y)
+    model = dp.PrivateModel(elsewhere.model_, elsewhere.ledger_)
+    with pytest.raises(ValueError, match="is about records"):
+        classifier(rows_per_person=2, guarantee="split").set_params(estimator=model).fit(X, y, persons=ids)
+
+
+# ---- without ids
+
+
+def test_without_ids_every_row_pays_for_the_group():
+    X, y, _ = table()
+    model = fitted(classifier(rows_per_person=K, guarantee="universal", accountant="pld"), X, y)
+    alone = fitted(classifier(guarantee="universal", accountant="pld"), X, y)
+    delta = model.delta
+    assert model.ledger_.rows == K
+    assert 3.9 < model.ledger_.epsilon(delta) <= 4.0  # per person, as everywhere
+    assert model.ledger_.epsilon(delta, rows=1) < 0.4 * alone.ledger_.epsilon(delta)
+    noises = [m.ledger_.public_facts["noise_multiplier"] for m in (model, alone)]
+    assert noises[0] / noises[1] == pytest.approx(K, rel=0.15)
+    assert model.ledger_.tradeoff(0.05) == pytest.approx(alone.ledger_.tradeoff(0.05), abs=0.03)
+    assert f"{PERSON}, at most {K}" in model.ledger_.summary(delta)
+    assert "coverage is per record, not per person" in str(model.certificate_)
+    assert RECORD not in str(model.certificate_)
+    page = html_report(model)
+    assert f"more than {K} records" in page
+    assert "Someone who has several" not in page
+
+
+def test_a_cap_of_one_row_is_a_row_level_fit():
+    X, y, _ = table()
+    rows, capped = fitted(classifier(), X, y), fitted(classifier(rows_per_person=1), X, y)
+    np.testing.assert_array_equal(rows.threshold_, capped.threshold_)
+    assert rows.ledger_.neighbours == capped.ledger_.neighbours == "adding or removing one record"
+
+
+# ---- own scores
+
+
+def test_calibrate_counts_one_random_record_of_each_person():
+    rng = np.random.default_rng(0)
+    ids = np.repeat(np.arange(2000), rng.integers(1, 10, 2000))
+    # persons with many rows have small scores: rows and persons have other quantiles
+    sizes = np.bincount(ids)[ids]
+    scores = rng.uniform(size=len(ids)) / sizes
+    settings = {"epsilon": 5, "delta": 1e-5, "score_range": (0, 1), "held_out": True, "random_state": 0}
+    found = dp.calibrate(scores, persons=ids, rows_per_person=4, **settings)
+    weights = 1 / sizes
+    covered = (weights * (scores <= found.threshold)).sum() / weights.sum()
+    rows = dp.calibrate(scores, **settings)
+    assert abs(covered - 0.9) < 0.03
+    assert (weights * (scores <= rows.threshold)).sum() / weights.sum() < 0.8
+    assert RECORD in str(found.certificate)
+    assert found.ledger.neighbours == PERSON
+
+
+def test_calibrate_with_one_score_a_person_is_the_plain_one():
+    scores = np.random.default_rng(0).uniform(size=500)
+    settings = {"epsilon": 5, "delta": 1e-5, "score_range": (0, 1), "held_out": True, "random_state": 0}
+    one = dp.calibrate(scores, persons=range(500), rows_per_person=4, **settings)
+    assert one.threshold == dp.calibrate(scores, **settings).threshold
+
+
+def test_calibrate_asks_for_training_per_person():
+    scores, settings = np.linspace(0, 1, 500), {"epsilon": 1, "delta": 1e-5, "score_range": (0, 1)}
+    ids = np.repeat(np.arange(250), 2)
+    spent = dp.Ledger().add("training", gaussian_event(20.0))
+    with pytest.raises(ValueError, match="is about records"):
+        dp.calibrate(scores, training=spent, persons=ids, rows_per_person=2, **settings)
+    told = spent.declare(n_persons=250, rows_per_person=2)
+    found = dp.calibrate(scores, training=told, persons=ids, rows_per_person=2, **settings)
+    assert found.ledger.epsilon(1e-5) <= 1
+    grouped = dp.calibrate(scores, training=spent, rows_per_person=2, **settings)
+    assert grouped.ledger.epsilon(1e-5) <= 1
+    assert grouped.ledger.epsilon(1e-5, rows=1) < 0.6
+
+
+# ---- the command line
+
+SCHEMA = """
+task = "classification"
+target = "label"
+classes = ["0", "1"]
+person = "patient"
+rows_per_person = 3
+n_persons = 150
+[columns.a]
+type = "numeric"
+bounds = [-3, 3]
+"""
+
+
+def test_the_command_line_fits_on_persons_and_predict_ignores_the_column(tmp_path, monkeypatch, capsys):
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    X, y, ids = table()
+    frame = pandas.DataFrame({"patient": [f"P{i}" for i in ids], "a": X[:, 0], "label": y})
+    frame.to_csv("stays.csv", index=False)
+    frame[["a"]].head().to_csv("new.csv", index=False)
+    (tmp_path / "stays.toml").write_text(SCHEMA)
+    assert main(["fit", "stays.csv", "--schema", "stays.toml", "--epsilon", "4", "--confidence", "0.7"]) == 0
+    told = capsys.readouterr().out
+    assert PERSON in told
+    assert RECORD in told
+    assert main(["predict", "model.dpscp", "new.csv", "-o", "out.csv"]) == 0
+    assert dp.load("model.dpscp").ledger_.public_facts["rows_per_person"] == 3
+    assert main(["plan", "--n", "5000", "--epsilon", "1", "--rows-per-person", "5"]) == 0
+    told = capsys.readouterr().out
+    assert "5,000 persons" in told
+    assert "at most 5 rows of each" in told
+
+
+def test_schemas_of_persons_are_checked():
+    assert parse_schema(SCHEMA).persons(_Frame()) == "ids"
+    assert parse_schema(parse_schema(SCHEMA).to_toml()) == parse_schema(SCHEMA)
+    for old, new, match in (
+        ("rows_per_person = 3\n", "", "rows_per_person is needed"),
+        ("rows_per_person = 3", "rows_per_person = 0", "rows_per_person"),
+        ('person = "patient"\n', "", "needs persons"),
+        ('person = "patient"', 'person = "label"', "not the target"),
+        ("n_persons = 150", "n_records = 150", "give n_persons"),
+        ("[columns.a]", '[columns.patient]\ntype = "numeric"\nbounds = [0, 1]\n[columns.a]', "as a feature"),
+    ):
+        with pytest.raises(SchemaError, match=match):
+            parse_schema(SCHEMA.replace(old, new))
+
+
+class _Frame:
+    columns = ("patient",)
+
+    def __getitem__(self, name):
+        return "ids"
