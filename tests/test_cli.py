@@ -154,7 +154,7 @@ def test_evaluation_on_the_training_file_is_refused(run, folder, monkeypatch):
         refused(run(f"report model.dpscp -o t.html --evaluate {name}"), said, "was fitted on", "did not see")
         assert not (folder / "t.html").exists()
     monkeypatch.setattr(
-        "dpscp.cli.work.fitted", lambda *_, **__: pytest.fail("spent before the evaluation was refused")
+        "dpscp.cli.fits.fitted", lambda *_, **__: pytest.fail("spent before the evaluation was refused")
     )
     for name, said in _copies_of_the_training_file(folder).items():
         refused(run(f"fit people.csv --schema people.toml -o t.dpscp --evaluate {name}"), said, "was fitted on")
@@ -318,7 +318,7 @@ def test_missing_column(run, folder):
     ("output", "said"), [("no/where.csv", "does not exist"), (".", "is a folder"), ("new.csv/x", "not exist")]
 )
 def test_unwritable_output_is_found_first(run, command, output, said, monkeypatch):
-    monkeypatch.setattr("dpscp.cli.work.fitted", lambda *_, **__: pytest.fail("spent before the output was checked"))
+    monkeypatch.setattr("dpscp.cli.fits.fitted", lambda *_, **__: pytest.fail("spent before the output was checked"))
     refused(run(f"{command} -o {output}"), said)
 
 
@@ -478,7 +478,7 @@ def test_unexpected_errors_show_their_kind_only(run, monkeypatch):
     def broken(*_, **__):
         raise KeyError(CANARY)
 
-    monkeypatch.setattr("dpscp.cli.work.fitted", broken)
+    monkeypatch.setattr("dpscp.cli.fits.fitted", broken)
     refused(run("fit people.csv --schema people.toml"), "unexpected KeyError")
 
 

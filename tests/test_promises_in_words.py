@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import dpscp as dp
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
 from dpscp.calibration import calibration_rule, find_thresholds, plan_searches
-from dpscp.cli import work
+from dpscp.cli import fits
 from dpscp.cli.main import _promise_lines, main
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
 from dpscp.quantile import ReleasedSize, search, sized_offset
-from dpscp.report.contents import TERMS
 from dpscp.report.figures import calibration_figure
+from dpscp.report.numbers import TERMS
 from dpscp.report.page import html_report
 
 RNG = np.random.default_rng(0)
@@ -45,7 +45,7 @@ def page_text(model):
 
 
 def told_lines(model):
-    return "\n".join(_promise_lines(work.summary(model)))
+    return "\n".join(_promise_lines(fits.summary(model)))
 
 
 # ---- the average
@@ -92,7 +92,7 @@ def test_a_lower_bound_is_never_rounded_up(split):
     assert "target 99.96%" in text
     assert "inner level 99.99%" in text
     assert "ideal miss bound 0.01%" in text
-    told = work.summary(split) | {"certificates": [work.told_certificate(certificate)], "epsilon": 0.9991}
+    told = fits.summary(split) | {"certificates": [fits.told_certificate(certificate)], "epsilon": 0.9991}
     lines = "\n".join(_promise_lines(told))
     assert "at least 99.9% proven (asked for 99.96%" in lines
     assert "epsilon 1.000 " in lines

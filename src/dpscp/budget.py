@@ -274,7 +274,7 @@ class BudgetStore:
             # JSON knows no infinity: None where a run without any privacy was charged
             "spent": spent if math.isfinite(spent) else None,
             "remaining": budget.epsilon - spent if math.isfinite(spent) else None,
-            "entries": json.loads(ledger.to_json())["entries"],
+            "entries": ledger.to_dict()["entries"],
             "lines": [
                 {"line": x.line, "kind": x.kind, "reservation": x.reservation, "written": x.written, "note": x.note}
                 for x in lines

@@ -30,7 +30,6 @@ from dpscp.privacy import (
     compose,
     gdp_epsilon,
     gdp_mu,
-    parallel,
     sized_lattice_noise,
 )
 from dpscp.privacy.accounting import Accountant, release_accountant
@@ -221,9 +220,9 @@ class Searches:
                 f"rank statistic {rule.rank!r}{groups}"
             )
         if rule.guarantee.held_out and spent.entries and notes:
-            both = parallel(spent.event, compose(*self.events))
-            return Ledger((), spent.public_facts, spent.seeded).add(
-                "training | calibration", both, "disjoint records, the worse of the two counts; " + "; ".join(notes)
+            return Ledger((), spent.public_facts, spent.seeded).add_disjoint(
+                {"training": spent.event, "calibration": compose(*self.events)},
+                "disjoint records, the worse of the two counts; " + "; ".join(notes),
             )
         ledger = spent
         for event, note in zip(self.events, notes, strict=True):
@@ -244,9 +243,9 @@ def plan_searches(
     Held-out records are not those of ``spent``, and each part may spend the whole budget.
     """
     accountant = release_accountant(accountant)
-    budget.require(spent, accountant)
     asked = tuple(i for i, possible in enumerate(rule.possible) if possible)
     if not asked:
+        budget.require(spent, accountant)
         return Searches(rule, (), 0, (), None)
     sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in asked]
     before = None if rule.guarantee.held_out else spent

@@ -1,6 +1,6 @@
 """Saving and loading without pickle: a zip of plain NumPy arrays and one JSON header.
 
-The file (format "dpscp-model", version 1) is an uncompressed ``.npz``: ``header.json`` holds the class name, its
+The file (format "dpscp-model", version 2) is an uncompressed ``.npz``: ``header.json`` holds the class name, its
 parameters, the model's public constants, ledger, certificates and public facts, and a SHA-256 of every array; the other
 members are the parameter arrays and the thresholds. Loading reads arrays with ``allow_pickle=False``, builds only the
 classes named here, and executes nothing from the file.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 __all__ = ["FORMAT_VERSION", "read_file", "write_file"]
 
 FORMAT = "dpscp-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _HEADER = "header.json"
 _LARGEST_HEADER = 64 * 2**20
 

@@ -27,6 +27,7 @@ __all__ = [
     "checked_targets",
     "class_list",
     "group_index",
+    "label_index",
     "untold_overflow",
 ]
 
@@ -147,13 +148,31 @@ def class_list(labels: NDArray[Any], classes: Sequence[Any] | None) -> tuple[NDA
         raise ValueError("classes must be a list of distinct labels")
     if len(public) < 2:
         raise ValueError("a classifier needs at least 2 classes, and one class was given or found; pass classes=[...]")
-    order = np.argsort(public, kind="stable")
-    comparable = (public.dtype.kind in "OUS") == (labels.dtype.kind in "OUS")
-    place = np.searchsorted(public[order], labels) if comparable else np.zeros(len(labels), dtype=np.int64)
-    index = order[np.minimum(place, len(public) - 1)]
-    if not comparable or np.any(public[index] != labels):
-        raise ValueError("y holds a label that is not in classes; add it to classes or drop those records")
-    return public, index, found
+    return public, label_index(labels, tuple(public.tolist())), found
+
+
+def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
+    """Each label's place in the public ``classes``; an unknown label is refused without printing it."""
+    places = {label: place for place, label in enumerate(classes)}
+    if labels.dtype.kind in "iu" and tuple(places) == tuple(range(len(classes))):
+        known = not len(labels) or (labels.min() >= 0 and labels.max() < len(classes))  # indices are their own places
+        index = labels.astype(np.int64, copy=False)
+    else:
+        # objects may not have an order
+        texts = labels.dtype.kind == "O"
+        distinct, inverse = (labels, slice(None)) if texts else np.unique(labels, return_inverse=True)
+        found = np.array([_place(places, label) for label in distinct.tolist()], dtype=np.int64)
+        known, index = bool((found >= 0).all()), found[inverse]
+    if not known:
+        raise ValueError("y holds a label that is not in classes; add it to the declared classes or drop those records")
+    return index
+
+
+def _place(places: dict[Any, int], label: Any) -> int:
+    try:
+        return places.get(label, -1)
+    except TypeError:  # a label that cannot be looked up is none of the classes
+        return -1
 
 
 def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:

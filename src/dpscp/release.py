@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.budget import BudgetStore
-from dpscp.calibration import Rule, calibration_rule, find_thresholds, plan_searches, row_budget
+from dpscp.calibration import Rule, Searches, calibration_rule, find_thresholds, plan_searches, row_budget
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
@@ -26,8 +26,9 @@ from dpscp.records import untold_overflow
 from dpscp.strategy import Request, Strategy, choose_strategy
 from dpscp.training.descent import StepView
 from dpscp.training.mechanism import Model, Trained
+from dpscp.training.preprocess import unwrapped
 
-__all__ = ["Observer", "Records", "Release", "planned_ledger", "release"]
+__all__ = ["Observer", "Records", "Release", "planned_searches", "release"]
 
 Observer = Callable[[StepView | SearchView], None]
 
@@ -87,7 +88,8 @@ def release(
     """
     request = _for_rows(request)
     strategy = choose_strategy(request)
-    reservation = None if store is None else store.reserve(planned_ledger(request, strategy), note=note)
+    planned = planned_searches(request, strategy)  # what does not fit the budget is refused before a record is used
+    reservation = None if store is None else store.reserve(planned.ledger(strategy.spent), note=note)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)
     # no message of a step may tell of a record; that the run is seeded was told by the caller, once
     with untold_overflow(), warnings.catch_warnings():
@@ -99,15 +101,22 @@ def release(
         spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
         spent = strategy.enter(spent, trained).assume(*assumed)
         corrected = strategy.guarantee.needs_trajectory
+        model, rows = unwrapped(trained.model, for_threshold.rows)  # preprocessed once for all that is asked of them
         scores, told = request.task.scores(
-            trained, for_threshold.rows, for_threshold.targets, corrected=corrected, persons=for_threshold.persons
+            replace(trained, model=model),
+            np.asarray(rows),
+            for_threshold.targets,
+            corrected=corrected,
+            persons=for_threshold.persons,
         )
         # one record of each person, at random: plain counts, and no person in two groups (Result H)
         scored = for_threshold.owners.one_row_each(search_seed)
         groups = None if for_threshold.groups is None else for_threshold.groups[scored]
         stability = trained.stability if request.task.natural_score else None
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
-        searches = plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
+        searches = planned
+        if (rule, spent.event) != (planned.rule, strategy.spent.event):
+            searches = plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
         if strategy.guarantee.needs_stability and trained.stability is not None:
             told = (*told, *trained.stability.assumptions)
         found = find_thresholds(
@@ -136,20 +145,20 @@ def _for_rows(request: Request) -> Request:
 
     def planned(budget: Budget) -> Ledger:
         tried = replace(request, budget=budget)
-        return planned_ledger(tried, choose_strategy(tried))
+        strategy = choose_strategy(tried)
+        return planned_searches(tried, strategy).ledger(strategy.spent)
 
     budget = row_budget(request.budget, request.unit.group, planned, request.accountant)
     return replace(request, budget=budget)
 
 
-def planned_ledger(request: Request, strategy: Strategy) -> Ledger:
-    """What this release is going to spend, from public numbers alone."""
+def planned_searches(request: Request, strategy: Strategy) -> Searches:
+    """What this release is going to ask of the scores and to spend on it, from public numbers alone."""
     # a shift bound is known after training; it moves levels and threshold, and costs nothing
     guarantee = CORRECTED if strategy.guarantee.needs_stability else strategy.guarantee
     spent = strategy.spent
     rule = _rule(guarantee, request, strategy, spent)
-    searches = plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
-    return searches.ledger(spent)
+    return plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
 
 
 def _rule(

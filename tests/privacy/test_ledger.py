@@ -415,6 +415,35 @@ def test_these_damages_are_refused(path, damage):
         Ledger.from_json(json.dumps(with_damage(WHOLE, path, damage)))
 
 
+DISJOINT = Ledger().add_disjoint(
+    {"training": dpsgd_event(2.0, 0.5, 3), "calibration": discrete_gaussian_event(4, 1, 2)}
+)
+
+
+def test_disjoint_stages_keep_their_names():
+    entry = DISJOINT.entries[0]
+    assert entry.stage == "training | calibration"
+    assert entry.parts == ("training", "calibration")
+    assert [name for name, _ in entry.stages] == ["training", "calibration"]
+    assert DISJOINT.event == parallel(*(event for _, event in entry.stages))
+    assert Ledger.from_json(DISJOINT.to_json()) == DISJOINT
+    assert Ledger.from_dict(DISJOINT.to_dict()) == DISJOINT
+    same = Ledger().add_disjoint({"a": dpsgd_event(2.0, 0.5, 3), "b": dpsgd_event(2.0, 0.5, 3)}).entries[0]
+    assert same.stages == (("a | b", dpsgd_event(2.0, 0.5, 3)),)
+
+
+def test_a_split_ledger_of_version_0_1_has_names_for_its_parts():
+    written = DISJOINT.to_dict()
+    del written["entries"][0]["parts"]
+    assert Ledger.from_dict(written) == DISJOINT
+
+
+@pytest.mark.parametrize("parts", ["ab", ["a"], ["a", 1], None, {}, ["a", "b", "c"]])
+def test_names_that_do_not_fit_the_parts_are_refused(parts):
+    with pytest.raises(ValueError, match="ledger"):
+        Ledger.from_json(json.dumps(with_damage(DISJOINT.to_dict(), ("entries", 0, "parts"), parts)))
+
+
 def test_deep_nesting_is_refused():
     text = WHOLE | {"entries": [{"stage": "a", "note": "", "event": "@"}]}
     nested = '{"type": "repeated", "count": 1, "event": ' * 5000 + '{"type": "no_op"}' + "}" * 5000

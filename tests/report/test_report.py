@@ -10,8 +10,8 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.report import budget_tracks, evaluate, html_report, write_report
-from dpscp.report.contents import ATTACKS
 from dpscp.report.figures import PALETTE, budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
+from dpscp.report.numbers import ATTACKS
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4000, 4))

@@ -286,7 +286,7 @@ def test_bad_input_is_named_without_data():
         ready.train([["a"]], y)
     with pytest.raises(ValueError, match="two dimensions"):
         ready.train(X[0], y)
-    with pytest.raises(ValueError, match="not among the declared classes"):
+    with pytest.raises(ValueError, match="not in classes"):
         ready.train(X, y + 50)
     with pytest.raises(ValueError, match="same number of records"):
         ready.train(X, y[:-1])

@@ -258,8 +258,17 @@ def test_bad_input_is_named_without_data():
         NormClip(0.0)
     with pytest.raises(ValueError, match="noise_multiplier must be greater"):
         PrivateCentring(noise_multiplier=-1.0)
-    with pytest.raises(ValueError, match="NaN"):
-        UnitNorm().fit([[np.nan, 1.0]], n_records=1, rng=rng())
+    # a step with public constants reads the width alone; whoever holds it, and whatever sums, looks at the numbers
+    for number in (np.nan, np.inf):
+        for step in (PrivateCentring(noise_multiplier=1.0), PrivateStandardize(-1.0, 1.0, noise_multiplier=1.0)):
+            with pytest.raises(ValueError, match="NaN"):
+                step.fit([[number, 1.0]], n_records=1, rng=rng())
+        for step in (UnitNorm(), PublicBounds(-1.0, 1.0), NormClip(1.0)):
+            with pytest.raises(ValueError, match="NaN"):
+                Preprocessed((step,), head(noise_multiplier=1.0)).train([[number, 1.0]], [0], n_records=1)
+            fitted = Preprocessed((step,), head(noise_multiplier=1.0)).train([[0.5, 1.0]], [0], n_records=1)
+            with pytest.raises(ValueError, match="NaN"):
+                fitted.model.outputs([[number, 1.0]])
     with pytest.raises(TypeError, match="steps must be preprocessing steps"):
         Preprocessed(("scale",), head())
     with pytest.raises(TypeError, match="has no noise_multiplier"):

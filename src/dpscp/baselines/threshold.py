@@ -16,7 +16,6 @@ from dpscp.privacy import (
     Budget,
     Ledger,
     compose,
-    parallel,
     release_accountant,
     secure_generator,
     shared_lattice_noise,
@@ -266,7 +265,7 @@ class DPSplit(_Threshold):
             f"disjoint halves, the worse of the two counts; {neighbours}; {len(quantiles)} x {first.steps} noisy "
             f"counts, noise {first.count_noise:.4g}, midpoint rule"
         )
-        spent = parallel(trained.event, compose(*(q.event for q in quantiles)))
+        stages = {"training": trained.event, "calibration": compose(*(q.event for q in quantiles))}
         facts: dict[str, Any] = {
             **trained.public_facts,
             "n_records": nominal,
@@ -278,4 +277,4 @@ class DPSplit(_Threshold):
         }
         if self.n_records is None:
             facts["taken_from_data"] = ["n_records", *facts.get("taken_from_data", ())]
-        return Ledger().add("training | calibration", spent, note).declare(**facts)
+        return Ledger().add_disjoint(stages, note).declare(**facts)

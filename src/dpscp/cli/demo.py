@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dpscp.cli import work
+from dpscp.cli import fits
 from dpscp.cli.evaluation import labelled_records, write_note
-from dpscp.cli.tables import CommandError, check_output, read_table, write_table
+from dpscp.cli.tables import CommandError, check_output, write_table
 from dpscp.report.page import write_atomically, write_report
 from dpscp.schema import Column, Schema
 
@@ -76,13 +76,13 @@ def run_demo(folder: Path, *, epsilon: float, delta: float, level: float) -> dic
     for name, frame in zip(("records.csv", "heldout.csv"), demo_tables(), strict=True):
         write_table(paths[name], frame)
     write_atomically(paths["schema.toml"], SCHEMA.to_toml().encode())
-    records = read_table(paths["records.csv"])
-    estimator = work.fitted(SCHEMA, records, epsilon=epsilon, delta=delta, confidence_level=level)
+    records = labelled_records(SCHEMA, paths["records.csv"], None)
+    estimator = fits.fitted(SCHEMA, records, epsilon=epsilon, delta=delta, confidence_level=level)
     estimator.save(paths["model.dpscp"])
     write_note(paths["model.dpscp"], paths["records.csv"], None)
     # a comparison could not tell: many people of the study share all their values. The split above can
     held_out = replace(labelled_records(SCHEMA, paths["heldout.csv"], None), held_out=True)
-    evaluation = work.evaluation_of(estimator, held_out)
+    evaluation = fits.evaluation_of(estimator, held_out)
     write_report(paths["report.html"], estimator, evaluation=evaluation, title="How many doctor visits in a year?")
-    told = work.summary(estimator, evaluation)
+    told = fits.summary(estimator, evaluation)
     return {**told, "model": str(paths["model.dpscp"]), "report": str(paths["report.html"]), "folder": str(folder)}

@@ -35,6 +35,11 @@ class Labelled:
     y: NDArray[Any]
     held_out: bool = False
 
+    @classmethod
+    def of(cls, schema: Schema, frame: Any) -> "Labelled":
+        """The features and targets of a frame, as the schema declares them."""
+        return cls(schema.matrix(frame), schema.targets(frame))
+
 
 @dataclass(frozen=True)
 class Note:
@@ -54,7 +59,7 @@ def labelled_records(schema: Schema, path: Path, separator: str | None) -> Label
     """The features and targets of a labelled table."""
     frame = read_table(path, separator)
     try:
-        return Labelled(schema.matrix(frame), schema.targets(frame))
+        return Labelled.of(schema, frame)
     except SchemaError as error:
         raise CommandError(f"{str(path)!r} cannot be used for the evaluation: {error}") from None
 

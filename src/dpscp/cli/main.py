@@ -13,7 +13,7 @@ from typing import Any
 
 import dpscp
 from dpscp._printed import asked, at_least, observed, spent_epsilon
-from dpscp.cli import questions, work
+from dpscp.cli import fits, questions
 from dpscp.cli.evaluation import (
     Labelled,
     labelled_records,
@@ -21,7 +21,7 @@ from dpscp.cli.evaluation import (
     refuse_training_table,
     write_note,
 )
-from dpscp.cli.tables import CommandError, check_output, public_names, read_table, write_table
+from dpscp.cli.tables import CommandError, Table, check_output, open_table, read_table, write_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import GUARANTEES
 from dpscp.guarantees.registry import AUTO
@@ -99,7 +99,7 @@ def _schema(given: argparse.Namespace) -> int:
     if output.exists() and not given.force:
         raise CommandError(f"{str(output)!r} exists; give another name with -o, or --force to replace it")
     known = [given.target] if given.target else []
-    names = public_names(given.table, given.separator, known=known, confirmed=given.header)
+    names = open_table(given.table, given.separator).public_names(known=known, confirmed=given.header)
     schema = template(names, target=given.target or "")
     write_atomically(output, schema.to_toml().encode())
     _tell(
@@ -111,12 +111,12 @@ def _schema(given: argparse.Namespace) -> int:
     return 0
 
 
-def _declared(given: argparse.Namespace) -> Schema:
+def _declared(given: argparse.Namespace, table: Table) -> Schema:
     """The complete schema of a fit: from the file, asked for on a terminal, or refused."""
     schema = read_schema(given.schema) if given.schema else None
     known = [] if schema is None else [c.name for c in schema.columns if c.type != "ignore" and c.name != schema.target]
     known += [name for name in (given.target, schema and schema.target) if name][:1]
-    names = public_names(given.table, given.separator, known=known, confirmed=given.header)
+    names = table.public_names(known=known, confirmed=given.header)
     schema = schema or template(names)
     if given.target:
         if given.target not in names:
@@ -151,7 +151,8 @@ def _fit(given: argparse.Namespace) -> int:
     for path in (given.output, given.report):
         if path is not None:
             check_output(path, given.table)
-    schema = _declared(given)
+    table = open_table(given.table, given.separator)
+    schema = _declared(given, table)
     store = None
     if given.budget is not None:
         from dpscp.budget import BudgetStore
@@ -162,18 +163,18 @@ def _fit(given: argparse.Namespace) -> int:
         raise CommandError("--dataset repeats the name of a budget store's data set: give the store with --budget")
     if given.evaluate is not None:
         refuse_training_table(given.evaluate, given.table)
-    frame = read_table(given.table, given.separator)
+    frame = table.read()
+    records = Labelled.of(schema, frame)
     checked = None
     if given.evaluate is not None:  # whatever is wrong with it is found before anything is spent
         checked = refuse_training_records(
-            labelled_records(schema, given.evaluate, given.separator),
-            Labelled(schema.matrix(frame), schema.targets(frame)),
-            given.evaluate,
+            labelled_records(schema, given.evaluate, given.separator), records, given.evaluate
         )
     levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]
-    estimator = work.fitted(
+    estimator = fits.fitted(
         schema,
-        frame,
+        records,
+        persons=schema.persons(frame),
         budget=store,
         epsilon=given.epsilon,
         delta=given.delta,
@@ -184,11 +185,11 @@ def _fit(given: argparse.Namespace) -> int:
     )
     estimator.save(given.output)
     write_note(given.output, given.table, given.separator)
-    evaluation = None if checked is None else work.evaluation_of(estimator, checked)
+    evaluation = None if checked is None else fits.evaluation_of(estimator, checked)
     if given.report is not None:
         write_report(given.report, estimator, evaluation=evaluation, title=f"Private prediction of {schema.target}")
     data = {"model": str(given.output), "report": given.report and str(given.report)}
-    told = work.summary(estimator, evaluation)
+    told = fits.summary(estimator, evaluation)
     _tell(given, {**data, **told}, *_promise_lines(told), f"model:    {given.output}", *_report_line(given.report))
     return 0
 
@@ -230,9 +231,9 @@ def _report_line(path: Path | None) -> list[str]:
 
 def _predict(given: argparse.Namespace) -> int:
     check_output(given.output, given.table, given.model)
-    estimator = work.load_model(given.model)
+    estimator = fits.load_model(given.model)
     frame = read_table(given.table, given.separator)
-    added = work.added_columns(estimator, frame)
+    added = fits.added_columns(estimator, frame)
     write_table(given.output, frame.assign(**added))
     _tell(
         given,
@@ -244,13 +245,13 @@ def _predict(given: argparse.Namespace) -> int:
 
 def _report(given: argparse.Namespace) -> int:
     check_output(given.output, given.model)
-    estimator = work.load_model(given.model)
+    estimator = fits.load_model(given.model)
     evaluation = None
     if given.evaluate is not None:
-        others = work.other_records(estimator, given.model, given.evaluate, given.separator)
-        evaluation = work.evaluation_of(estimator, others)
+        others = fits.other_records(estimator, given.model, given.evaluate, given.separator)
+        evaluation = fits.evaluation_of(estimator, others)
     write_report(given.output, estimator, evaluation=evaluation, title=given.title)
-    told = work.summary(estimator, evaluation)
+    told = fits.summary(estimator, evaluation)
     _tell(given, {"report": str(given.output), **told}, *_promise_lines(told), *_report_line(given.output))
     return 0
 

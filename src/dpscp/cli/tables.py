@@ -6,6 +6,7 @@ import io
 import os
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from dpscp.report.page import write_atomically
 from dpscp.schema import ABSENT
 
-__all__ = ["CommandError", "check_output", "column_names", "public_names", "read_table", "write_table"]
+__all__ = ["CommandError", "Table", "check_output", "open_table", "read_table", "write_table"]
 
 _CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
 _LONGEST_HEADER = 2**20
@@ -53,46 +54,107 @@ def _pandas() -> Any:
     return pd
 
 
-def column_names(path: Path, separator: str | None = None) -> list[str]:
-    """The first line of a table, or what a Parquet file says; ``public_names`` before any of it is written or shown."""
-    _require_file(path)
-    if _kind(path) == "parquet":
-        _pandas()
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+@dataclass(frozen=True)
+class Table:
+    """A table in a file whose head was read: ``column_names`` before they are known to be public, and some records.
 
+    A Parquet file says what its columns are called, so none of its records are kept.
+    """
+
+    path: Path
+    separator: str
+    column_names: tuple[str, ...]
+    first_records: tuple[tuple[str, ...], ...]
+
+    def public_names(self, *, known: Collection[str] = (), confirmed: bool = False) -> tuple[str, ...]:
+        """The column names, for a schema or a message; refused where they could be a record.
+
+        A Parquet file says what its columns are called. The first line of a CSV file is believed to hold names if the
+        user says so (``confirmed``), if most of the names that are ``known`` from elsewhere are in it, or if the
+        records below tell it apart: each cell looks like a name, none is repeated below, and a column of numbers stands
+        under a word. What these records hold decides about believing and goes nowhere else.
+        """
+        names = self.column_names
+        told = confirmed or 2 * sum(name in names for name in known) > len(known)
+        if told or _kind(self.path) == "parquet" or _stands_out(names, self.first_records):
+            return names
+        raise CommandError(
+            f"the first line of {str(self.path)!r} may be a record, which must not get into a schema or a message. If "
+            "it holds column names, say --header or name the target with --target; if it does not, add a line with the "
+            "names; if the cells are not separated by commas, give --separator"
+        )
+
+    def read(self) -> Any:
+        """All of it as a pandas frame. CSV cells stay texts (an empty one is missing): types come from the schema."""
+        pd = _pandas()
+        failed = False
         try:
-            names = [str(name) for name in pq.read_schema(path).names]
-        except (pa.ArrowException, OSError, ValueError):
-            names = None
-        if names is None:
-            raise CommandError(f"{str(path)!r} cannot be read as Parquet")
-    else:
-        names = _csv_header(path, _separator(path, separator))
+            if _kind(self.path) == "parquet":
+                frame = pd.read_parquet(self.path)
+            else:
+                frame = pd.read_csv(
+                    self.path,
+                    sep=self.separator,
+                    dtype=str,
+                    keep_default_na=False,
+                    na_values=[""],
+                    encoding="utf-8-sig",
+                    index_col=False,
+                )
+        except Exception:
+            failed = True  # raised outside the handler: the reader's own message may hold cells or line numbers
+        if failed:
+            raise CommandError(
+                f"{str(self.path)!r} cannot be read: rows of different length, another separator (--separator) or "
+                "encoding?"
+            )
+        if frame.empty:
+            raise CommandError(f"{str(self.path)!r} holds no records")
+        return frame
+
+
+def open_table(path: Path, separator: str | None = None) -> Table:
+    """The table in a file, its head read once; refused where the first line cannot be one of names."""
+    _require_file(path)
+    between = _separator(path, separator)
+    names, records = _parquet_head(path) if _kind(path) == "parquet" else _csv_head(path, between)
     if len(set(names)) != len(names):
         raise CommandError(f"{str(path)!r} has two columns of the same name; rename one")
-    return names
+    return Table(path, between, tuple(names), tuple(map(tuple, records)))
 
 
-def public_names(
-    path: Path, separator: str | None = None, *, known: Collection[str] = (), confirmed: bool = False
-) -> list[str]:
-    """The column names of a table, for a schema or a message; refused where they could be a record.
+def read_table(path: Path, separator: str | None = None) -> Any:
+    """The table in a file as a pandas frame, see ``Table.read``."""
+    return open_table(path, separator).read()
 
-    A Parquet file says what its columns are called. The first line of a CSV file is believed to hold names if the user
-    says so (``confirmed``), if most of the names that are ``known`` from elsewhere are in it, or if the records below
-    tell it apart: each cell looks like a name, none is repeated below, and a column of numbers stands under a word.
-    What these records hold decides about believing and goes nowhere else.
-    """
-    names = column_names(path, separator)
-    told = confirmed or 2 * sum(name in names for name in known) > len(known)
-    if told or _kind(path) == "parquet" or _stands_out(names, _first_records(path, _separator(path, separator))):
-        return names
-    raise CommandError(
-        f"the first line of {str(path)!r} may be a record, which must not get into a schema or a message. If it holds "
-        "column names, say --header or name the target with --target; if it does not, add a line with the names; "
-        "if the cells are not separated by commas, give --separator"
-    )
+
+def _parquet_head(path: Path) -> tuple[list[str], list[list[str]]]:
+    _pandas()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        names = [str(name) for name in pq.read_schema(path).names]
+    except (pa.ArrowException, OSError, ValueError):
+        names = None
+    if names is None:
+        raise CommandError(f"{str(path)!r} cannot be read as Parquet")
+    return names, []
+
+
+def _csv_head(path: Path, separator: str) -> tuple[list[str], list[list[str]]]:
+    """The cells of the first line and of some records below it; no records where they cannot be read."""
+    names: list[str] = []
+    records: list[list[str]] = []
+    try:
+        with _opened(path) as file:
+            names = next(csv.reader(io.StringIO(file.readline(_LONGEST_HEADER)), delimiter=separator), [])
+            records = list(islice(csv.reader(file, delimiter=separator), _COMPARED_RECORDS))
+    except (OSError, UnicodeDecodeError, csv.Error, EOFError):
+        records = []
+    if not names or any(not name.strip() or _is_number(name) for name in names):
+        raise CommandError(f"the first line of {str(path)!r} does not look like column names; add a line with them")
+    return names, records
 
 
 def _stands_out(names: Sequence[str], records: Sequence[Sequence[str]]) -> bool:
@@ -112,30 +174,9 @@ def _looks_like_a_value(name: str) -> bool:
     return text in _NO_VALUE or text[:1].isdigit() or not any(letter.isalpha() for letter in text)
 
 
-def _first_records(path: Path, separator: str) -> list[list[str]]:
-    """The cells of some records below the first line; none where they cannot be read."""
-    try:
-        with _opened(path) as file:
-            return list(islice(csv.reader(file, delimiter=separator), 1, 1 + _COMPARED_RECORDS))
-    except (OSError, UnicodeDecodeError, csv.Error, EOFError):
-        return []
-
-
 def _opened(path: Path) -> Any:
     opened: Any = gzip.open if path.name.endswith(".gz") else open
     return opened(path, "rt", encoding="utf-8-sig", newline="")
-
-
-def _csv_header(path: Path, separator: str) -> list[str]:
-    names: list[str] = []
-    try:
-        with _opened(path) as file:
-            names = next(csv.reader(io.StringIO(file.readline(_LONGEST_HEADER)), delimiter=separator), [])
-    except (OSError, UnicodeDecodeError, csv.Error, EOFError):
-        names = []
-    if not names or any(not name.strip() or _is_number(name) for name in names):
-        raise CommandError(f"the first line of {str(path)!r} does not look like column names; add a line with them")
-    return names
 
 
 def _is_number(text: str) -> bool:
@@ -144,35 +185,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def read_table(path: Path, separator: str | None = None) -> Any:
-    """The table as a pandas frame. CSV cells stay texts (an empty one is missing): types come from the schema."""
-    column_names(path, separator)
-    pd = _pandas()
-    failed = False
-    try:
-        if _kind(path) == "parquet":
-            frame = pd.read_parquet(path)
-        else:
-            frame = pd.read_csv(
-                path,
-                sep=_separator(path, separator),
-                dtype=str,
-                keep_default_na=False,
-                na_values=[""],
-                encoding="utf-8-sig",
-                index_col=False,
-            )
-    except Exception:
-        failed = True  # raised outside the handler: the reader's own message may hold cells or line numbers
-    if failed:
-        raise CommandError(
-            f"{str(path)!r} cannot be read: rows of different length, another separator (--separator) or encoding?"
-        )
-    if frame.empty:
-        raise CommandError(f"{str(path)!r} holds no records")
-    return frame
 
 
 def check_output(path: Path, *inputs: Path) -> None:

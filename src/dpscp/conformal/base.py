@@ -237,7 +237,7 @@ class PrivateConformal(BaseEstimator, ABC):
             "class": type(self).__name__,
             "parameters": {k: v for k, v in parameters.items() if v is not NOT_PLAIN},
             "model": config,
-            "ledger": self.ledger_.to_json(),
+            "ledger": self.ledger_.to_dict(),
             "certificates": [c.to_dict() for c in self.certificates_],
             "group_values": None if self.group_values_ is None else [plain(v) for v in self.group_values_],
             "n_features_in": int(self.n_features_in_),
@@ -253,7 +253,8 @@ class PrivateConformal(BaseEstimator, ABC):
         parameters = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         self.model_ = load_model(header["model"], parameters)
         self.threshold_ = arrays["threshold"]
-        self.ledger_ = Ledger.from_json(header["ledger"])
+        written = header["ledger"]  # version 1 of the format held it as a text
+        self.ledger_ = Ledger.from_json(written) if isinstance(written, str) else Ledger.from_dict(written)
         self.certificates_ = tuple(Certificate.from_dict(c) for c in header["certificates"])
         self.certificate_ = self.certificates_[0]
         self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])

@@ -1,4 +1,4 @@
-"""The privacy room: events, the ledger, accounting, trade-off functions, calibration and noise."""
+"""The privacy room: events, the ledger, accounting, trade-off functions, noise and how much of it a budget asks for."""
 
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,6 @@ from dpscp.privacy.accounting import (
     register_loss,
     release_accountant,
     tradeoff_of,
-)
-from dpscp.privacy.calibrate import (
-    as_event,
-    count_noise,
-    noise_multiplier,
-    shared_count_noise,
-    shared_lattice_noise,
-    sized_lattice_noise,
-    smallest_noise,
 )
 from dpscp.privacy.events import (
     ApproximateDpEvent,
@@ -47,6 +38,15 @@ from dpscp.privacy.noise import (
     sample_discrete_gaussian,
 )
 from dpscp.privacy.seeds import secure_generator
+from dpscp.privacy.solving import (
+    as_event,
+    count_noise,
+    noise_multiplier,
+    shared_count_noise,
+    shared_lattice_noise,
+    sized_lattice_noise,
+    smallest_noise,
+)
 from dpscp.privacy.tradeoff import (
     Tradeoff,
     epsilon_delta_tradeoff,

@@ -42,6 +42,7 @@ __all__ = [
     "gaussian_event",
     "non_private_event",
     "parallel",
+    "parallel_parts",
     "possible_histories",
     "register_event",
 ]
@@ -227,6 +228,11 @@ def composed_parts(event: DpEvent) -> list[DpEvent]:
     if not isinstance(event, ComposedDpEvent):
         return [event]
     return [part for inner in event.events for part in composed_parts(inner)]
+
+
+def parallel_parts(event: DpEvent) -> tuple[DpEvent, ...]:
+    """The events of which one record meets exactly one, itself if it is not parallel."""
+    return tuple(event.events) if isinstance(event, ParallelDpEvent) else (event,)
 
 
 def basic_events(event: DpEvent) -> frozenset[DpEvent]:

@@ -15,7 +15,16 @@ from numpy.typing import ArrayLike
 from dpscp._checks import check_nonnegative, check_positive, check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, Direction, delta_of, epsilon_of, is_private, tradeoff_of
-from dpscp.privacy.events import DpEvent, compose, event_from_dict, event_to_dict, frozen_event, require_event
+from dpscp.privacy.events import (
+    DpEvent,
+    compose,
+    event_from_dict,
+    event_to_dict,
+    frozen_event,
+    parallel,
+    parallel_parts,
+    require_event,
+)
 from dpscp.privacy.tradeoff import Tradeoff
 
 __all__ = ["Budget", "Entry", "Ledger"]
@@ -23,6 +32,8 @@ __all__ = ["Budget", "Entry", "Ledger"]
 _FORMAT = "dpscp-ledger"
 _VERSION = 1
 _ASSUMED = "assumed"
+# How version 0.1 called its only parallel entry, whose parts had no names of their own.
+_UNNAMED_PARTS = "training | calibration"
 
 
 @dataclass(frozen=True)
@@ -49,11 +60,43 @@ class Budget:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger: which stage, what happened, and a note for a person."""
+    """One line of the ledger: which stage, what happened, and a note for a person.
+
+    ``parts`` names the stages of a parallel event, one for each of its events; empty: all are called ``stage``.
+    """
 
     stage: str
     event: DpEvent
     note: str = ""
+    parts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.parts and len(self.parts) != len(parallel_parts(self.event)):
+            raise ValueError("parts must name each of the events of a parallel event, in their order")
+
+    @property
+    def stages(self) -> tuple[tuple[str, DpEvent], ...]:
+        """What one record may have met here: each part by its name, or the entry itself."""
+        events = parallel_parts(self.event)
+        return tuple(zip(self.parts or (self.stage,) * len(events), events, strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, as ``from_dict`` reads them."""
+        found = {"stage": self.stage, "event": event_to_dict(self.event), "note": self.note}
+        return found | ({"parts": list(self.parts)} if self.parts else {})
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Entry":
+        """The entry that ``to_dict`` wrote."""
+        stage, note, parts = data["stage"], data["note"], data.get("parts", [])
+        if not (isinstance(stage, str) and isinstance(note, str)):
+            raise ValueError("stage and note must be texts")
+        if not (isinstance(parts, list) and all(isinstance(part, str) for part in parts)):
+            raise ValueError("parts must be a list of texts")
+        event = event_from_dict(data["event"])
+        if "parts" not in data and stage == _UNNAMED_PARTS and len(parallel_parts(event)) == 2:
+            parts = stage.split(" | ")
+        return cls(stage, event, note, tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -87,7 +130,20 @@ class Ledger:
 
     def add(self, stage: str, event: DpEvent, note: str = "") -> "Ledger":
         """A new ledger with one more entry."""
-        return replace(self, entries=(*self.entries, Entry(str(stage), frozen_event(require_event(event)), str(note))))
+        return self._with(Entry(str(stage), frozen_event(require_event(event)), str(note)))
+
+    def add_disjoint(self, stages: Mapping[str, DpEvent], note: str = "") -> "Ledger":
+        """A new ledger with one entry for stages on disjoint parts of the records: the worst of them counts.
+
+        The condition on the parts is that of ``ParallelDpEvent``.
+        """
+        event = frozen_event(parallel(*stages.values()))
+        # stages that cost the same are one event, and no part has a name of its own
+        parts = tuple(stages) if len(parallel_parts(event)) == len(stages) else ()
+        return self._with(Entry(" | ".join(stages), event, str(note), parts))
+
+    def _with(self, entry: Entry) -> "Ledger":
+        return replace(self, entries=(*self.entries, entry))
 
     def declare(self, **facts: Any) -> "Ledger":
         """A new ledger with more public facts (plain JSON values)."""
@@ -181,17 +237,19 @@ class Ledger:
         """The trade-off function itself; ``direction="add"`` is the one-sided curve that Result B needs."""
         return tradeoff_of(self.event, direction=direction)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The ledger as plain JSON values, with a format name and version."""
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "seeded": self.seeded,
+            "public_facts": _listed_fact(self.public_facts),
+            "entries": [entry.to_dict() for entry in self.entries],
+        }
+
     def to_json(self) -> str:
-        """The ledger as JSON text, with a format name and version."""
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "version": _VERSION,
-                "seeded": self.seeded,
-                "public_facts": dict(self.public_facts),
-                "entries": [{"stage": e.stage, "event": event_to_dict(e.event), "note": e.note} for e in self.entries],
-            }
-        )
+        """``to_dict`` as text."""
+        return json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str) -> "Ledger":
@@ -200,6 +258,11 @@ class Ledger:
             data = json.loads(text)
         except (TypeError, ValueError, RecursionError):
             raise ValueError("this is not a ledger: the text is not JSON") from None
+        return cls.from_dict(data)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Ledger":
+        """The ledger that ``to_dict`` wrote, under the same conditions."""
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise ValueError(f"this is not a ledger: expected JSON of format {_FORMAT!r}")
         if data.get("version") != _VERSION:
@@ -209,8 +272,8 @@ class Ledger:
             # other types would often convert in silence: an empty string to no entries, null to "not seeded"
             if not (isinstance(entries, list) and isinstance(facts, dict) and isinstance(seeded, bool)):
                 raise ValueError("entries must be a list, public_facts an object, seeded true or false")
-            return cls(tuple(map(_entry_from_dict, entries)), facts, seeded)
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            return cls(tuple(map(Entry.from_dict, entries)), facts, seeded)
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"the ledger is damaged: {error}") from None
 
     def summary(self, delta: float) -> str:
@@ -238,11 +301,11 @@ class Ledger:
         return check_nonnegative("epsilon", budget.epsilon) - self.epsilon(budget.delta, accountant)
 
 
-def _entry_from_dict(data: Any) -> Entry:
-    stage, note = data["stage"], data["note"]
-    if not (isinstance(stage, str) and isinstance(note, str)):
-        raise ValueError("stage and note must be texts")
-    return Entry(stage, event_from_dict(data["event"]), note)
+def _listed_fact(value: Any) -> Any:
+    """The fact with lists for tuples, as JSON has them."""
+    if isinstance(value, tuple):
+        return list(map(_listed_fact, value))
+    return {k: _listed_fact(v) for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
 def _frozen_fact(value: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from dpscp._printed import observed
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
-from dpscp.report.contents import ATTACKS, LevelEvaluation, budget_tracks
+from dpscp.report.numbers import ATTACKS, LevelEvaluation, budget_tracks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,8 +17,8 @@ from dpscp.conformal import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
 from dpscp.persons import Unit
-from dpscp.report.contents import ATTACKS, GROUP_SIZES, TERMS, Evaluation, budget_tracks
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
+from dpscp.report.numbers import ATTACKS, GROUP_SIZES, TERMS, Evaluation, budget_tracks
 
 __all__ = ["html_report", "write_atomically", "write_report"]
 

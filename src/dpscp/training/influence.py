@@ -24,7 +24,7 @@ from dpscp.training.networks import (
     squared_norms,
     with_zero_column,
 )
-from dpscp.training.preprocess import PreprocessedModel
+from dpscp.training.preprocess import unwrapped
 from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.targets import unit_targets
 
@@ -116,9 +116,7 @@ def _own_pull(rows: Array, squared: Array, summed: Array, persons: Persons) -> A
 
 def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
     """The linear head inside a model, and the rows as it sees them."""
-    while isinstance(model, PreprocessedModel):
-        X = model.transform(X)
-        model = model.inner
+    model, X = unwrapped(model, X)
     if not isinstance(model, DenseModel):
         raise NoInfluenceFormError(
             f"the self-influence correction is known for linear heads, not for {type(model).__name__}"

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp.records import label_index
+
 __all__ = ["check_classes", "encode_labels", "encode_targets", "found_labels", "real_targets"]
 
 Array = NDArray[Any]
@@ -24,12 +26,17 @@ def check_classes(classes: Any, loss: str) -> tuple[Any, ...]:
     return labels
 
 
+def _column(values: Array) -> Array:
+    """The values, one a record; a single column is one too."""
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"y must be one-dimensional, got {values.ndim} dimensions")
+    return values
+
+
 def _label_array(y: ArrayLike) -> Array:
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim != 1:
-        raise ValueError(f"y must be one-dimensional, got {labels.ndim} dimensions")
+    labels = _column(np.asarray(y))
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("y must not hold NaN or infinity")
     return labels
@@ -46,16 +53,7 @@ def found_labels(y: ArrayLike) -> list[Any]:
 
 def encode_labels(y: ArrayLike, classes: tuple[Any, ...]) -> NDArray[np.int64]:
     """Positions of the labels in the public class list; an unknown label is refused without printing it."""
-    labels = _label_array(y)
-    position = {label: i for i, label in enumerate(classes)}
-    try:
-        if labels.dtype.kind == "O":
-            return np.fromiter((position[label] for label in labels.tolist()), np.int64, len(labels))
-        found, inverse = np.unique(labels, return_inverse=True)
-        table = np.array([position[label] for label in found.tolist()], dtype=np.int64)
-    except (KeyError, TypeError):
-        raise ValueError("y holds a label that is not among the declared classes") from None
-    return table[inverse] if len(table) else np.empty(0, dtype=np.int64)
+    return label_index(_label_array(y), classes)
 
 
 def encode_targets(y: ArrayLike, loss: str, classes: tuple[Any, ...] | None, dtype: str) -> Array:
@@ -72,10 +70,7 @@ def real_targets(y: ArrayLike, dtype: str) -> Array:
         target = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError("y must hold real numbers for a regression loss") from None
-    if target.ndim == 2 and target.shape[1] == 1:
-        target = target[:, 0]
-    if target.ndim != 1:
-        raise ValueError(f"y must be one-dimensional, got {target.ndim} dimensions")
+    target = _column(target)
     if not np.isfinite(target).all():
         raise ValueError("y must not hold NaN or infinity")
     end = np.finfo(dtype).max

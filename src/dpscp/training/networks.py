@@ -49,20 +49,17 @@ _MOST_ROWS = 8192
 def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
     """A two-dimensional array of finite real numbers, of the given width; messages carry nothing from it.
 
-    ``finite=False`` leaves the last check to somebody who reads the rows in parts.
+    ``finite=False`` leaves the last check, the only one that reads every number, to whoever reads the rows next.
     """
     if sparse.issparse(X):
         raise TypeError("X must be a dense array; convert sparse rows before training or prediction")
     try:
         rows = np.asarray(X)
-        if rows.dtype.kind not in "fiub":
-            if rows.dtype.kind == "c":
-                raise TypeError("X must hold real numbers, not complex ones")
-            rows = rows.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        if str(error).startswith("X must"):
-            raise
+        rows = rows if rows.dtype.kind in "fiubc" else rows.astype(np.float64)
+    except (TypeError, ValueError):
         raise ValueError("X must hold real numbers in equally long rows") from None
+    if rows.dtype.kind == "c":
+        raise TypeError("X must hold real numbers, not complex ones")
     if rows.ndim != 2:
         raise ValueError(f"X must be two-dimensional (records, features), got {rows.ndim} dimension(s)")
     if n_features is not None and rows.shape[1] != n_features:
@@ -72,6 +69,11 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
     if finite and rows.dtype.kind == "f" and not _finite(rows):
         raise ValueError("X must not hold NaN or infinity")
     return rows
+
+
+def row_width(X: ArrayLike) -> int:
+    """How many features the rows have; not a number of them is read."""
+    return int(check_rows(X, finite=False).shape[1])
 
 
 def _finite(rows: Array) -> bool:
@@ -627,7 +629,7 @@ class DenseModel:
     def rows(self, X: ArrayLike) -> Array:
         """Checked rows with the bound applied and the bias coordinate appended."""
         return feature_rows(
-            check_rows(X, self.n_features),
+            check_rows(X, self.n_features, finite=False),
             feature_bound=self.feature_bound,
             intercept=self.network.intercept,
             dtype=str(self.parameters.dtype),

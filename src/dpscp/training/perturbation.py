@@ -322,7 +322,7 @@ def _risk(mechanism: _Perturbation, n_outputs: int, strength: float) -> LinearRi
 def _prepare(
     mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: int | None, persons: Persons | None = None
 ) -> _Records:
-    raw = check_rows(X)
+    raw = check_rows(X, finite=False)
     units = Persons.of_rows(persons, len(raw))
     from_data = [] if n_records is not None else [units.count_name]
     n = check_count(units.count_name, units.count if n_records is None else n_records)

@@ -33,8 +33,8 @@ from dpscp.privacy import (
     secure_generator,
     smallest_noise,
 )
-from dpscp.privacy.calibrate import start_below
 from dpscp.privacy.seeds import PREPROCESSING, stream_seed
+from dpscp.privacy.solving import start_below
 from dpscp.training.mechanism import (
     HasEvent,
     Mechanism,
@@ -54,7 +54,7 @@ from dpscp.training.mechanism import (
     train_persons,
     trains_persons,
 )
-from dpscp.training.networks import check_rows
+from dpscp.training.networks import check_rows, row_width
 from dpscp.training.release import SUM_SLACK, gaussian_release, weighted_sum
 from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 from dpscp.training.whitening import WhiteningTransform
@@ -69,6 +69,7 @@ __all__ = [
     "Step",
     "UnitNorm",
     "WeightedStep",
+    "unwrapped",
 ]
 
 Array = NDArray[np.float64]
@@ -137,7 +138,7 @@ class PublicBounds:
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
         """The transform; of the data only its width is used."""
-        low, high = _spread(self.low, self.high, check_rows(X).shape[1])
+        low, high = _spread(self.low, self.high, row_width(X))
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
 
 
@@ -161,7 +162,7 @@ class UnitNorm:
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
         """The transform; of the data only its width is used."""
-        return RowTransform(1.0, unit=True, n_features=check_rows(X).shape[1])
+        return RowTransform(1.0, unit=True, n_features=row_width(X))
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class NormClip:
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
         """The transform; of the data only its width is used."""
-        return RowTransform(float(self.bound), unit=False, n_features=check_rows(X).shape[1])
+        return RowTransform(float(self.bound), unit=False, n_features=row_width(X))
 
 
 @dataclass(frozen=True)
@@ -406,6 +407,14 @@ class PreprocessedModel:
         return cls(transforms, load_model(config["inner"], part("inner/")), int(config["n_features"]))
 
 
+def unwrapped(model: Model, X: ArrayLike) -> tuple[Model, ArrayLike]:
+    """The model behind all preprocessing, and the rows as it sees them."""
+    while isinstance(model, PreprocessedModel):
+        X = model.transform(X)
+        model = model.inner
+    return model, X
+
+
 @dataclass(frozen=True)
 class Preprocessed:
     """Steps in front of a mechanism, as one mechanism with one event.
@@ -464,7 +473,7 @@ class Preprocessed:
             return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
         if not isinstance(self.mechanism, Tunable):
             raise TypeError(
-                f"{type(self.mechanism).__name__} has no noise_multiplier to calibrate behind private steps: set its "
+                f"{type(self.mechanism).__name__} has no noise_multiplier to solve for behind private steps: set its "
                 "noise yourself"
             )
         tunable, mu = self.mechanism, gdp_mu(epsilon, delta)
@@ -497,7 +506,7 @@ class Preprocessed:
         persons: Persons | None = None,
     ) -> Trained:
         """Fit the steps one after the other, then train on the transformed rows."""
-        event = paid_event(self)  # fails before any data is touched while some noise is not set
+        paid_event(self)  # fails before any data is touched while some noise is not set
         raw = check_rows(X)
         if persons is not None:
             require_persons(self)  # before a step releases anything
@@ -516,7 +525,7 @@ class Preprocessed:
         independent = all(step.data_independent for step in self.steps)
         return Trained(
             PreprocessedModel(tuple(transforms), inner.model, raw.shape[1]),
-            event,
+            compose(*map(paid_event, self._private_steps), inner.event),
             inner.stability if independent else None,
             inner.public_facts,
             inner.trajectory,

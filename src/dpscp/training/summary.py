@@ -113,7 +113,7 @@ class SufficientStatistics:
     def moments(self, X: ArrayLike, y: ArrayLike, weights: Array | None = None) -> tuple[Array, Array]:
         """The exact weighted Gram matrix and cross moments that ``train`` adds noise to; never released as they are."""
         rows = feature_rows(
-            check_rows(X), feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64"
+            check_rows(X, finite=False), feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64"
         )
         # clipped again: rounding may leave the range
         target = np.clip(bounded_targets(y, self.y_bounds) - self._centre, -self.target_bound, self.target_bound)
@@ -136,7 +136,7 @@ class SufficientStatistics:
     ) -> Trained:
         """Release the noisy moments once and solve; the cost is ``event``, whatever the records are."""
         event = paid_event(self)
-        raw = check_rows(X)
+        raw = check_rows(X, finite=False)
         units = Persons.of_rows(persons, len(raw))
         n = check_count(units.count_name, units.count if n_records is None else n_records)
         warn_large_delta(self.budget, n)

@@ -21,7 +21,7 @@ class Transform(Protocol):
     """A fitted step: a fixed function of one row, with nothing in it that was not paid for."""
 
     def apply(self, X: ArrayLike) -> Array:
-        """The transformed rows, as a new float64 array."""
+        """The transformed rows, as a new float64 array; that numbers are finite is seen by whoever holds the steps."""
 
     def arrays(self) -> dict[str, Array]:
         """The released numbers, for saving."""
@@ -49,7 +49,7 @@ class FeatureTransform:
 
     def apply(self, X: ArrayLike) -> Array:
         """The transformed rows, as a new float64 array."""
-        rows = np.array(check_rows(X, len(self.shift)), dtype=np.float64)
+        rows = np.array(check_rows(X, len(self.shift), finite=False), dtype=np.float64)
         np.clip(rows, self.low, self.high, out=rows)
         rows -= self.shift
         rows /= self.scale
@@ -91,7 +91,7 @@ class RowTransform:
 
     def apply(self, X: ArrayLike) -> Array:
         """The transformed rows, as a new float64 array."""
-        rows = scaled_rows(check_rows(X, self.n_features), self.bound, unit=self.unit)
+        rows = scaled_rows(check_rows(X, self.n_features, finite=False), self.bound, unit=self.unit)
         if self.shift is not None:
             rows -= self.shift
         return rows

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_count, check_positive
 from dpscp.privacy import gaussian_event
 from dpscp.training.mechanism import set_noise
-from dpscp.training.networks import Network, RowOutputs, check_rows
+from dpscp.training.networks import Network, RowOutputs, check_rows, row_width
 from dpscp.training.release import SUM_SLACK, gaussian_release, summed
 from dpscp.training.transforms import scaled_rows
 
@@ -40,7 +40,7 @@ class WhiteningTransform:
     def apply(self, X: ArrayLike) -> Array:
         """The transformed rows, as a new float64 array."""
         # Unit rows first: the result does not depend on a row's length, and the product cannot overflow.
-        rows = scaled_rows(check_rows(X, self.matrix.shape[0]), 1.0, unit=True)
+        rows = scaled_rows(check_rows(X, self.matrix.shape[0], finite=False), 1.0, unit=True)
         product = RowOutputs(Network(self.matrix.shape, intercept=False), self.matrix.T.ravel())
         return scaled_rows(product(rows), 1.0, unit=True)
 
@@ -111,10 +111,9 @@ class PrivateWhitening:
         self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None
     ) -> WhiteningTransform:
         """The transform with the private second moment in it."""
-        n, rows = check_count("n_records", n_records), check_rows(X)
+        n, width = check_count("n_records", n_records), row_width(X)
         noise = set_noise(self.noise_multiplier) * (1 + SUM_SLACK)
-        width = rows.shape[1]
-        released = gaussian_release(self.moments(rows, weights), noise, rng) / n
+        released = gaussian_release(self.moments(X, weights), noise, rng) / n
         i, j = np.triu_indices(width)
         second = np.zeros((width, width))
         second[i, j] = released / np.where(i == j, 1.0, math.sqrt(2.0))

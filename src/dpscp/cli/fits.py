@@ -17,7 +17,7 @@ from dpscp.cli.evaluation import (
 from dpscp.cli.tables import CommandError
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.guarantees import Certificate
-from dpscp.report.contents import Evaluation, evaluate
+from dpscp.report.numbers import Evaluation, evaluate
 from dpscp.schema import Schema
 
 __all__ = ["added_columns", "evaluation_of", "fitted", "load_model", "other_records", "schema_of", "summary"]
@@ -25,10 +25,12 @@ __all__ = ["added_columns", "evaluation_of", "fitted", "load_model", "other_reco
 Estimator = PrivateConformalClassifier | PrivateConformalRegressor
 
 
-def fitted(schema: Schema, frame: Any, *, budget: Any = None, **options: Any) -> Estimator:
-    """The estimator of a complete schema, fitted on the frame; the schema is among its public facts."""
+def fitted(schema: Schema, records: Labelled, *, persons: Any = None, budget: Any = None, **options: Any) -> Estimator:
+    """The estimator of a complete schema, fitted on the records; the schema is among its public facts.
+
+    ``persons`` holds the ids of the persons, one a row, where the schema declares a column of them.
+    """
     schema.require_complete()
-    X, y = schema.matrix(frame), schema.targets(frame)
     shared = {
         **options,
         "feature_bounds": schema.feature_bounds,
@@ -41,7 +43,7 @@ def fitted(schema: Schema, frame: Any, *, budget: Any = None, **options: Any) ->
         estimator = PrivateConformalClassifier(classes=list(schema.classes or ()), **shared)
     else:
         estimator = PrivateConformalRegressor(y_bounds=schema.bounds, **shared)
-    estimator.fit(X, y, persons=schema.persons(frame), budget=budget)
+    estimator.fit(records.X, records.y, persons=persons, budget=budget)
     estimator.ledger_ = estimator.ledger_.declare(schema=schema.to_dict())
     return estimator
 
@@ -126,7 +128,7 @@ def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[
         "is_private": estimator.ledger_.is_private,
         "thresholds": [None if np.isinf(t) else float(t) for t in np.ravel(estimator.threshold_)],
         "certificates": [told_certificate(c) for c in estimator.certificates_],
-        "public_facts": json.loads(estimator.ledger_.to_json())["public_facts"],
+        "public_facts": estimator.ledger_.to_dict()["public_facts"],
     }
     if evaluation is not None:
         found["evaluation"] = {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpscp import metrics
-from dpscp.privacy import Ledger, ParallelDpEvent, epsilon_of, gdp_mu
+from dpscp.privacy import Ledger, epsilon_of, gdp_mu
 
 __all__ = ["ATTACKS", "GROUP_SIZES", "TERMS", "Evaluation", "LevelEvaluation", "Spending", "budget_tracks", "evaluate"]
 
@@ -65,11 +65,7 @@ def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[S
     """
     tracks: list[tuple[Spending, ...]] = [()]
     for entry in ledger.entries:
-        parts = entry.event.events if isinstance(entry.event, ParallelDpEvent) else (entry.event,)
-        names = entry.stage.split(" | ")
-        if len(names) != len(parts):
-            names = [entry.stage] * len(parts)
-        spent = [_spending(name, part, epsilon, delta) for name, part in zip(names, parts, strict=True)]
+        spent = [_spending(name, part, epsilon, delta) for name, part in entry.stages]
         tracks = [(*track, item) for item in spent for track in tracks]
     return tuple(tracks)
 

@@ -228,7 +228,7 @@ def _smallest_ratio(
     already = epsilon_of(spent, delta, accountant)
     if already >= epsilon:
         raise BudgetError(
-            f"training alone spends epsilon = {already:.4g} at delta = {delta:g}, the whole budget is "
+            f"training alone spends epsilon = {already:.4g} at delta = {delta:g}, of a budget of "
             f"epsilon = {epsilon:g}: nothing is left for calibration; raise epsilon or train with more noise"
         )
     guess = math.sqrt(releases) / gdp_mu(epsilon, delta)
