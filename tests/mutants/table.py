@@ -2074,8 +2074,8 @@ mutant(
 )
 mutant(
     "release.py",
-    "corrected=corrected, persons=for_threshold.persons",
-    "corrected=corrected",
+    "            persons=for_threshold.persons,\n",
+    "",
     "the correction of a person fit removes one row",
     f"{FITS}::test_corrected_scores_remove_the_whole_person",
 )

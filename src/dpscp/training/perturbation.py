@@ -323,6 +323,7 @@ def _prepare(
     mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: int | None, persons: Persons | None = None
 ) -> _Records:
     raw = check_rows(X, finite=False)
+    rows = feature_rows(raw, feature_bound=mechanism.feature_bound, intercept=mechanism.fit_intercept, dtype="float64")
     units = Persons.of_rows(persons, len(raw))
     from_data = [] if n_records is not None else [units.count_name]
     n = check_count(units.count_name, units.count if n_records is None else n_records)
@@ -341,7 +342,6 @@ def _prepare(
         target = encode_labels(y, classes)
     if len(target) != len(raw):
         raise ValueError("X and y must hold the same number of records")
-    rows = feature_rows(raw, feature_bound=mechanism.feature_bound, intercept=mechanism.fit_intercept, dtype="float64")
     facts: dict[str, object] = {
         "mechanism": type(mechanism).__name__,
         "noise_multiplier": set_noise(mechanism.noise_multiplier),
