@@ -189,7 +189,7 @@ def test_a_release_tells_of_training_and_search():
     assert (len(steps), len(searches)) == (game.steps, 1)
     assert len(searches[0].counts) == released.ledger.public_facts["search_steps"]
     with pytest.raises(TypeError, match="not SufficientStatistics"):
-        Strategy(UNIVERSAL, 9, dp.training.SufficientStatistics(1.0, (-1, 1))).train(None, None, None, print)
+        Strategy(UNIVERSAL, 9, dp.training.SufficientStatistics(1.0, (-1, 1))).train(None, None, None, observer=print)
 
 
 # ---- honest code: the quick audit
