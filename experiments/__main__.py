@@ -26,6 +26,7 @@ STUDIES = (
     "validity_map",
     "adult",
     "bank",
+    "persons",
     "unprinted_settings",
 )
 # needs torch and Opacus, so it must be asked for by name

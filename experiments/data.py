@@ -7,6 +7,7 @@
     features/bloodmnist_<backbone>_512.npz     features (n, 512) and labels, see features.py
     adult/adult.data.gz, adult/adult.test.gz   UCI
     bank/bank-additional-full.csv.gz           UCI
+    diabetes130/diabetic_data.csv.gz           UCI
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Table", "adult", "bank", "blood_features", "blood_images", "housing"]
+__all__ = ["Table", "adult", "bank", "blood_features", "blood_images", "diabetes", "housing"]
 
 Array = NDArray[Any]
 
@@ -82,15 +83,40 @@ BANK_CATEGORIES = {
     "day_of_week": "mon, tue, wed, thu, fri",
     "poutcome": "failure, nonexistent, success",
 }
+# Plausible ranges, and the categories of the data set's description.
+DIABETES_NUMBERS = {
+    "age": (0, 100),
+    "time_in_hospital": (1, 14),
+    "num_lab_procedures": (0, 130),
+    "num_procedures": (0, 6),
+    "num_medications": (0, 80),
+    "number_outpatient": (0, 10),
+    "number_emergency": (0, 10),
+    "number_inpatient": (0, 10),
+    "number_diagnoses": (1, 16),
+}
+DIABETES_CATEGORIES = {
+    "race": "Caucasian, AfricanAmerican, Asian, Hispanic, Other",
+    "gender": "Female, Male",
+    "admission_type_id": "1, 2, 3, 4, 5, 6, 7, 8",
+    "max_glu_serum": "None, Norm, >200, >300",
+    "A1Cresult": "None, Norm, >7, >8",
+    "metformin": "No, Steady, Up, Down",
+    "insulin": "No, Steady, Up, Down",
+    "change": "No, Ch",
+    "diabetesMed": "No, Yes",
+}
+READMITTED = ("NO", ">30", "<30")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, targets, and public bounds of every feature where they are known."""
+    """Rows, targets, public bounds of every feature where they are known, and whose row each is where one has several."""
 
     X: Array
     y: Array
     bounds: tuple[Array, Array] | None = None
+    persons: Array | None = None
 
 
 @lru_cache(maxsize=1)
@@ -171,6 +197,24 @@ def bank(data: Path | None) -> Table:
     frame = pd.read_csv(data / "bank" / "bank-additional-full.csv.gz", sep=";")
     y = (frame["y"] == "yes").to_numpy().astype(np.int64)
     return _encoded(frame, y, BANK_NUMBERS, BANK_CATEGORIES)
+
+
+@lru_cache(maxsize=1)
+def diabetes(data: Path | None) -> Table:
+    """Diabetes 130-US hospitals, 101,766 stays of 71,518 patients: readmitted within 30 days, later, or not at all?"""
+    import pandas as pd
+
+    if data is None:
+        raise FileNotFoundError(
+            "Diabetes 130-US hospitals has no loader of its own: pass --data with a folder that holds "
+            "diabetes130/diabetic_data.csv.gz (UCI, data set 296)"
+        )
+    frame = pd.read_csv(data / "diabetes130" / "diabetic_data.csv.gz", keep_default_na=False, low_memory=False)
+    # decades such as [70-80) become their middle
+    frame["age"] = frame["age"].str.extract(r"(\d+)")[0].astype(float) + 5
+    y = frame["readmitted"].map({label: place for place, label in enumerate(READMITTED)}).to_numpy(dtype=np.int64)
+    table = _encoded(frame, y, DIABETES_NUMBERS, DIABETES_CATEGORIES)
+    return Table(table.X, table.y, table.bounds, frame["patient_nbr"].to_numpy())
 
 
 def _encoded(frame: Any, y: Array, numbers: dict[str, tuple[float, float]], categories: dict[str, str]) -> Table:
