@@ -111,7 +111,7 @@ READMITTED = ("NO", ">30", "<30")
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, targets, public bounds of every feature where they are known, and whose row each is where one has several."""
+    """Rows, targets, public bounds of the features where they are known, and whose row each is where some have several."""
 
     X: Array
     y: Array

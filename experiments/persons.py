@@ -136,13 +136,14 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
         "Persons: the unit of privacy and of coverage",
         header,
         [
-            "`rows`: every row its own record, the promise of a plain fit. `k = 1, 3, 5`: `fit(X, y, persons=ids)` with "
-            "`rows_per_person=k`. Coverage and size are means over new persons of the means over their records; target "
-            f"{1 - ALPHA:g}. The last column is the epsilon of somebody with {SEVERAL} rows (for persons: with any number).",
+            "`rows`: every row its own record, the promise of a plain fit. `k = 1, 3, 5`: `fit(X, y, persons=ids)` "
+            "with `rows_per_person=k`. Coverage of persons and size are means over new persons of the means over their "
+            f"records; target {1 - ALPHA:g}. The last column is the epsilon of somebody with {SEVERAL} rows (for "
+            "persons: with any number).",
             "## Diabetes 130-US hospitals: 101,766 stays of 71,518 patients, a fifth of the patients new\n\n"
             + "\n".join(_grid(found, "diabetes")),
-            f"## Made up: {EASY_SHARE:.0%} of {PERSONS:,} persons have {EASY_ROWS} easy rows, the others 1 to 3 hard ones"
-            "\n\n" + "\n".join(_grid(found, "made-up")),
+            f"## Made up: {EASY_SHARE:.0%} of {PERSONS:,} persons have {EASY_ROWS} easy rows, the others 1 to 3 hard "
+            "ones\n\n" + "\n".join(_grid(found, "made-up")),
             "![coverage](persons_coverage.png)",
             "![size](persons_size.png)",
         ],

@@ -13,7 +13,7 @@ ADULT = (
 
 @pytest.fixture(autouse=True)
 def _forget() -> None:
-    for loader in (data.adult, data.bank, data.blood_features, data.housing):
+    for loader in (data.adult, data.bank, data.blood_features, data.diabetes, data.housing):
         loader.cache_clear()
 
 
@@ -102,3 +102,23 @@ def test_pooled_maps_become_512_numbers_an_image(tmp_path: Path, monkeypatch: py
         assert file["features"].shape == (12, 512)
         assert file["features"].dtype == np.float16
         np.testing.assert_array_equal(file["features"][:4], file["features"][4:8])
+
+
+def test_diabetes_keeps_whose_stay_it_is_apart_from_the_features(tmp_path: Path) -> None:
+    folder = tmp_path / "diabetes130"
+    folder.mkdir()
+    row = {name: high for name, (_, high) in data.DIABETES_NUMBERS.items()}
+    row |= {name: listed.split(", ")[0] for name, listed in data.DIABETES_CATEGORIES.items()}
+    stays = [
+        {**row, "age": "[70-80)", "patient_nbr": 7_000_001, "readmitted": "<30"},
+        {**row, "age": "[0-10)", "patient_nbr": 7_000_001, "readmitted": "NO", "race": "?"},
+    ]
+    pd.DataFrame(stays).to_csv(folder / "diabetic_data.csv.gz", index=False)
+    table = data.diabetes(tmp_path)
+    assert table.persons is not None
+    assert table.persons.tolist() == [7_000_001] * 2
+    assert table.y.tolist() == [2, 0]
+    assert table.X[:, 0].tolist() == [75.0, 5.0]
+    assert not (table.X == 7_000_001).any()
+    races = len(data.DIABETES_NUMBERS) + np.arange(5)
+    assert table.X[:, races].sum(axis=1).tolist() == [1.0, 0.0]
