@@ -111,7 +111,7 @@ READMITTED = ("NO", ">30", "<30")
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, targets, public bounds of the features where they are known, and whose row each is where some have several."""
+    """Rows, targets, public bounds of the features where they are known, and whose row each is where that is known."""
 
     X: Array
     y: Array
