@@ -178,10 +178,14 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     return last_where(lambda mu: gdp_delta(epsilon, mu) <= delta, 0.0, high)
 
 
-def last_where(holds: Callable[[float], bool], good: float, bad: float) -> float:
-    """From ``good``, where ``holds``, towards ``bad``, where not: the last float at which it is known to hold."""
-    while True:
+def last_where(holds: Callable[[float], bool], good: float, bad: float, *, within: float = 0.0) -> float:
+    """From ``good``, where ``holds``, towards ``bad``, where not: a point where it holds, ``within`` of one where not.
+
+    0: neighbouring floats.
+    """
+    while abs(good - bad) > within:
         middle = 0.5 * (bad + good)
         if middle in (bad, good):
             return good
         bad, good = (bad, middle) if holds(middle) else (middle, good)
+    return good

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpscp._checks import check_count, check_nonnegative, check_probability
+from dpscp.privacy.tradeoff import last_where
 from dpscp.quantile.correction import expected_excess, marginal_offset
 
 __all__ = ["gap_grid", "minimax_offset", "solve_game", "worst_excess", "worst_final_gap", "write_table"]
@@ -210,7 +211,4 @@ def _unequal_factor(room: float, noises: tuple[float, ...]) -> float:
     bad, good = 0.0, 1.0
     while not valid(good):
         bad, good = good, 2 * good
-    while good - bad > 1e-3:
-        middle = (good + bad) / 2
-        bad, good = (bad, middle) if valid(middle) else (middle, good)
-    return good
+    return last_where(valid, good, bad, within=1e-3)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from dpscp._checks import check_count, check_fraction, check_nonnegative, check_positive, check_probability, real_number
+from dpscp.privacy.tradeoff import last_where
 
 __all__ = ["DrawnSize", "KnownSize", "NoisySize", "release_level", "release_miss_bound", "release_offset"]
 
@@ -171,9 +172,7 @@ def release_level(
     search, offset = _Search(alpha, count_noise, steps, size, tail), real_number("offset", offset)
     good, bad = 0.0, 1.0
     while good < bad:
-        while bad - good > 5e-5:
-            middle = (good + bad) / 2
-            good, bad = (middle, bad) if search.holds(middle, offset, tail) else (good, middle)
+        good = last_where(lambda level: search.holds(level, offset, tail), good, bad, within=5e-5)
         if good == 0 or search.holds_for_all(good, offset, tail):
             break
         good, bad = 0.0, good
@@ -201,9 +200,8 @@ def release_offset(
         good, bad = 2 * good, good
     enough = good
     while True:
-        while good - bad > 1e-3 * max(1.0, count_noise / 8):
-            middle = (good + bad) / 2
-            good, bad = (middle, bad) if search.holds(level, middle, tail) else (good, middle)
+        near = 1e-3 * max(1.0, count_noise / 8)
+        good = last_where(lambda more: search.holds(level, more, tail), good, bad, within=near)
         if search.holds_for_all(level, good, tail):
             return good
         good, bad = enough, good
