@@ -387,6 +387,27 @@ mutant(
     "scores below the bracket are forgotten",
     f"{COUNTS}::test_every_source_walks_the_naive_path",
 )
+mutant(
+    "quantile/counts.py",
+    "bins += scores > self._ends[bins]",
+    "bins += scores >= self._ends[bins]",
+    "a score at the end of a bin goes to the next",
+    f"{COUNTS}::test_a_histogram_counts_like_a_naive_count",
+)
+mutant(
+    "quantile/counts.py",
+    "self._guessing = thresholds.size > 1 and self._can_guess()",
+    "self._guessing = thresholds.size > 1 and (self._can_guess() or self._rate > 0)",
+    "bins are guessed where the guess is not proven",
+    f"{COUNTS}::test_a_histogram_counts_like_a_naive_count",
+)
+mutant(
+    "quantile/counts.py",
+    "self._totals[0] += n_below",
+    "self._totals[0] += 0",
+    "scores below all thresholds are forgotten",
+    f"{COUNTS}::test_a_histogram_counts_like_a_naive_count",
+)
 
 # ---- training: engine
 

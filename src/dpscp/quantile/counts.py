@@ -10,8 +10,9 @@ each question is slow, so each source answers in its own way:
 anything else with ``size`` and ``counts_at(thresholds)``: another process, a database, a federation.
 
 All counts are exact, ties and float32 included: intervals are closed on the right, midpoints come from the search's
-own (left + right) / 2, and a threshold is rounded *down* to the scores' precision before it is compared. A score that
-is not a number lies above every threshold: refusing it would tell that one record made the score overflow.
+own (left + right) / 2, and a threshold is rounded *down* to the scores' precision before it is compared (or both are
+compared as float64, where that holds the scores exactly). A score that is not a number lies above every threshold:
+refusing it would tell that one record made the score overflow.
 """
 
 import math
@@ -37,14 +38,15 @@ __all__ = [
 Edges = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# Scores compared at once: the block and its comparison mask stay in the cache.
+# Scores compared, or put into bins, at once: the block and what is computed from it stay in the cache.
 _BLOCK = 1 << 16
 # The bracket is copied out once it holds less than this share of the scores.
 _EXTRACT_SHARE = 16
 # Passes that may leave the bracket full before its ends are looked at.
 _PATIENCE = 7
-# Levels of the midpoint tree answered by one reading of a source: 2^10 - 1 thresholds.
-_LEVELS_A_READING = 10
+# Levels of the midpoint tree answered by one reading of a source: 2^11 - 1 thresholds. A search that chooses its own
+# number of steps takes at most 22, so two readings are enough for it.
+_LEVELS_A_READING = 11
 # Deepest histogram for a stream: 2^22 counters are 32 MB.
 _STREAM_LEVELS = 22
 
@@ -97,11 +99,11 @@ def as_counter(scores: Any, score_range: tuple[float, float], steps: int, *, all
     ``allow_empty`` is for parts of random size: refusing an empty one would tell that it is empty.
     """
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
-        return LookaheadCounter(scores)
+        return LookaheadCounter(scores, score_range, steps)
     if isinstance(scores, DaskArray):
-        return LookaheadCounter(DaskCounts(scores))
+        return LookaheadCounter(DaskCounts(scores), score_range, steps)
     if callable(scores):
-        return LookaheadCounter(ChunkCounts(scores))
+        return LookaheadCounter(ChunkCounts(scores), score_range, steps)
     if isinstance(scores, Iterator):
         return StreamCounts(scores, score_range, steps)
     return ArrayCounts(scores, allow_empty=allow_empty)
@@ -178,9 +180,7 @@ class ArrayCounts:
 
     def __init__(self, scores: Any, *, allow_empty: bool = False) -> None:
         self._scores = check_scores(scores)
-        if self._scores.size == 0 and not allow_empty:
-            raise ValueError("scores are empty: at least one is needed")
-        self.size = int(self._scores.size)
+        self.size = int(self._scores.size) if allow_empty else _not_empty(int(self._scores.size))
         # scores left out of the working copy because they lie below every later question
         self._base = 0
         # the ends of the scores that can still be met, and the counts below and from them on
@@ -236,25 +236,34 @@ class ArrayCounts:
 
 
 class LookaheadCounter:
-    """Answers a search from a source where every reading is dear: each reading settles the next ten steps."""
+    """Answers a search from a source where every reading is dear: each reading settles the next eleven steps.
 
-    def __init__(self, source: CountSource) -> None:
+    The first look is taken before the size is asked for, so that a source can find both in one reading.
+    """
+
+    def __init__(self, source: CountSource, score_range: tuple[float, float], steps: int) -> None:
         self._source = source
+        looked = self._look(*score_range, steps)
         self.size = check_count("scores.size", source.size)
-        self._known: dict[float, int] = {}
+        self._known = self._checked(*looked)
 
     def count(self, left: float, right: float, steps_left: int) -> int:
         """#{scores <= (left + right) / 2}."""
         threshold = float(midpoint(left, right))
         if threshold not in self._known:
-            inner = np.unique(midpoint_tree(left, right, min(steps_left, _LEVELS_A_READING))[1:-1])
-            counts = np.asarray(self._source.counts_at(inner))
-            if counts.shape != inner.shape or not np.issubdtype(counts.dtype, np.integer):
-                raise TypeError("counts_at must return one integer for each threshold")
-            if np.any(np.diff(counts) < 0) or counts[0] < 0 or counts[-1] > self.size:
-                raise ValueError("counts_at must return non-decreasing counts between 0 and size")
-            self._known = dict(zip(inner.tolist(), counts.tolist(), strict=True))
+            self._known = self._checked(*self._look(left, right, steps_left))
         return self._known[threshold]
+
+    def _look(self, left: float, right: float, steps: int) -> tuple[Edges, Any]:
+        inner = np.unique(midpoint_tree(left, right, min(steps, _LEVELS_A_READING))[1:-1])
+        return inner, np.asarray(self._source.counts_at(inner))
+
+    def _checked(self, thresholds: Edges, counts: Any) -> dict[float, int]:
+        if counts.shape != thresholds.shape or not np.issubdtype(counts.dtype, np.integer):
+            raise TypeError("counts_at must return one integer for each threshold")
+        if np.any(np.diff(counts) < 0) or counts[0] < 0 or counts[-1] > self.size:
+            raise ValueError("counts_at must return non-decreasing counts between 0 and size")
+        return dict(zip(thresholds.tolist(), counts.tolist(), strict=True))
 
 
 class ChunkCounts:
@@ -266,35 +275,133 @@ class ChunkCounts:
 
     @property
     def size(self) -> int:
-        """The number of scores, from one reading that also checks them."""
+        """The number of scores, from the first reading, whatever it was for."""
         if self._size is None:
-            total = sum(check_scores(chunk).size for chunk in self._open())
-            if total == 0:
-                raise ValueError("scores are empty: at least one is needed")
-            self._size = total
-        return self._size
+            self.counts_at(np.empty(0))
+        return _not_empty(self._size or 0)
 
     def counts_at(self, thresholds: Edges) -> Counts:
         """#{scores <= t} for each threshold, in one reading."""
-        total = np.zeros(thresholds.size, dtype=np.int64)
+        histogram = Histogram(thresholds)
         for chunk in self._open():
-            total += count_at_most(check_scores(chunk), thresholds)
-        return total
+            histogram.add(check_scores(chunk))
+        if self._size is None:
+            self._size = histogram.size
+        return histogram.counts()
 
 
-def count_at_most(scores: NDArray[Any], thresholds: Edges) -> Counts:
-    """#{scores <= t} for increasing thresholds: one sort of the scores between them, then binary searches."""
-    counts = np.zeros(thresholds.size, dtype=np.int64)
-    bounds, first = thresholds, 0
-    if scores.dtype != np.float64:
-        rounded = [round_down(t, scores.dtype) for t in thresholds.tolist()]
-        first = rounded.count(-math.inf)  # no score is so small
-        bounds = np.array(rounded[first:], dtype=scores.dtype)
-    if bounds.size:
-        above = ~(scores <= bounds[0])  # not '>': what is no number lies above
-        between = np.sort(scores[above & (scores <= bounds[-1])])
-        counts[first:] = scores.size - np.count_nonzero(above) + np.searchsorted(between, bounds, side="right")
-    return counts
+def _not_empty(size: int) -> int:
+    if size == 0:
+        raise ValueError("scores are empty: at least one is needed")
+    return size
+
+
+class Bins:
+    """The bins (-inf, t_0], (t_0, t_1], ..., (t_last, inf] of increasing thresholds, found by a guess.
+
+    Thresholds of a search are (nearly) evenly spaced, so one product tells a score's bin or the one before it, and one
+    comparison with the bin's exact end which. That this is so for every score follows from the thresholds alone: the
+    guess never falls as the score grows (subtraction, product and rounding are monotone), so it is within one in a
+    whole bin if it is at the bin's two ends. Where it is not (a range a few floats wide) scores are looked up.
+    """
+
+    def __init__(self, thresholds: Edges) -> None:
+        self._thresholds = thresholds
+        self._ends = np.append(thresholds, np.inf)
+        self._origin, self._rate = 0.0, 0.0
+        self._guessing = thresholds.size > 1 and self._can_guess()
+
+    def _can_guess(self) -> bool:
+        with np.errstate(all="ignore"):
+            width = (self._thresholds[-1] - self._thresholds[0]) / (self._thresholds.size - 1)
+            # half a bin to the left: roundings at the ends cannot make the guess too small or too large
+            self._origin, self._rate = float(self._thresholds[0] - width / 2), float(1 / width)
+        if not (math.isfinite(self._origin) and math.isfinite(self._rate) and self._rate > 0):
+            return False
+        bins = np.arange(self._thresholds.size)
+        just_above = np.nextafter(self._thresholds, np.inf)
+        return bool(np.all(self._guess(self._thresholds) <= bins) and np.all(self._guess(just_above) >= bins))
+
+    def _guess(self, scores: Edges) -> NDArray[np.intp]:
+        """The bin or the one before it; the last one for what is no number."""
+        with np.errstate(over="ignore"):
+            guess = scores - self._origin
+            guess *= self._rate
+        np.fmin(guess, self._thresholds.size, out=guess)
+        np.maximum(guess, 0, out=guess)
+        return guess.astype(np.intp)
+
+    def of(self, scores: Edges) -> NDArray[np.intp]:
+        """The bin of each score, in any order of the scores."""
+        if not self._guessing:
+            return np.searchsorted(self._thresholds, np.sort(scores), side="left")
+        bins = self._guess(scores)
+        bins += scores > self._ends[bins]
+        return bins
+
+
+class Histogram:
+    """How many scores lie in each bin of some increasing thresholds; scores come in parts of any real dtype."""
+
+    def __init__(self, thresholds: Edges) -> None:
+        self.size = 0
+        self._thresholds = thresholds
+        self._bins = Bins(thresholds)
+        self._in_dtype: dict[np.dtype[Any], NDArray[Any]] = {}
+        self._totals = np.zeros(thresholds.size + 1, dtype=np.int64)
+        # bins wait here until there are enough of them to make a pass over all totals worth it
+        self._waiting = np.empty(max(_BLOCK, self._totals.size), dtype=np.intp)
+        self._n_waiting = 0
+
+    def add(self, scores: NDArray[Any]) -> None:
+        """Count these scores too."""
+        self.size += scores.size
+        if not self._thresholds.size:
+            return
+        fits = scores.dtype.itemsize < 8 or (scores.dtype.kind == "f" and scores.dtype.itemsize == 8)
+        for i in range(0, scores.size, _BLOCK):
+            block = scores[i : i + _BLOCK]
+            if fits:
+                self._add_doubles(block.astype(np.float64, copy=False))
+            else:
+                self._add_sorted(np.sort(block))
+
+    def counts(self) -> Counts:
+        """#{scores <= t} for each threshold."""
+        self._flush()
+        return np.cumsum(self._totals)[:-1]
+
+    def _add_doubles(self, block: Edges) -> None:
+        below, up_to_last = block <= self._thresholds[0], block <= self._thresholds[-1]
+        n_below, n_up_to_last = int(np.count_nonzero(below)), int(np.count_nonzero(up_to_last))
+        if 2 * (n_up_to_last - n_below) > block.size:
+            self._wait(self._bins.of(block))
+            return
+        # few lie between the thresholds: only they have to be looked at, and those above the last count nowhere
+        self._totals[0] += n_below
+        self._wait(self._bins.of(block[up_to_last & ~below]))
+
+    def _add_sorted(self, block: NDArray[Any]) -> None:
+        """64-bit integers and long doubles do not fit into a float64: the thresholds are rounded down to them."""
+        bounds = self._rounded(block.dtype)
+        self._wait(self._totals.size - 1 - bounds.size + np.searchsorted(bounds, block, side="left"))
+
+    def _rounded(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The thresholds in ``dtype``, without those that are below its smallest number: no score is so small."""
+        if dtype not in self._in_dtype:
+            rounded = [round_down(t, dtype) for t in self._thresholds.tolist()]
+            self._in_dtype[dtype] = np.array(rounded[rounded.count(-math.inf) :], dtype=dtype)
+        return self._in_dtype[dtype]
+
+    def _wait(self, bins: NDArray[np.intp]) -> None:
+        if self._n_waiting + bins.size > self._waiting.size:
+            self._flush()
+        self._waiting[self._n_waiting : self._n_waiting + bins.size] = bins
+        self._n_waiting += bins.size
+
+    def _flush(self) -> None:
+        self._totals += np.bincount(self._waiting[: self._n_waiting], minlength=self._totals.size)
+        self._n_waiting = 0
 
 
 class StreamCounts:
@@ -310,22 +417,11 @@ class StreamCounts:
                 "pass a function that returns the chunks anew, or fewer steps"
             )
         self._edges = midpoint_tree(*score_range, steps)[1:-1]
-        histogram = np.zeros(self._edges.size + 1, dtype=np.int64)
-        self.size = 0
+        histogram = Histogram(self._edges)
         for chunk in chunks:
-            array = check_scores(chunk)
-            histogram += self._bin_counts(array)
-            self.size += array.size
-        if self.size == 0:
-            raise ValueError("scores are empty: at least one is needed")
-        self._counts = np.cumsum(histogram)
-
-    def _bin_counts(self, scores: NDArray[Any]) -> Counts:
-        if scores.dtype.itemsize < 8 or scores.dtype == np.float64:
-            bins = np.searchsorted(self._edges, np.sort(scores).astype(np.float64), side="left")
-            return np.bincount(bins, minlength=self._edges.size + 1)
-        # 64-bit integers and long doubles do not fit into a float64: the edges are rounded down to them instead
-        return np.diff(count_at_most(scores, self._edges), prepend=0, append=scores.size)
+            histogram.add(check_scores(chunk))
+        self.size = _not_empty(histogram.size)
+        self._counts = histogram.counts()
 
     def count(self, left: float, right: float, steps_left: int) -> int:  # noqa: ARG002 (the interface's question)
         """#{scores <= (left + right) / 2}."""
@@ -346,18 +442,23 @@ class DaskCounts:
 
     @property
     def size(self) -> int:
-        """The number of scores, from one round."""
+        """The number of scores, from the first round, whatever it was for."""
         if self._size is None:
-            self._size = int(sum(self._map(np.size)))
-            if self._size == 0:
-                raise ValueError("scores are empty: at least one is needed")
-        return self._size
+            self.counts_at(np.empty(0))
+        return _not_empty(self._size or 0)
 
     def counts_at(self, thresholds: Edges) -> Counts:
         """#{scores <= t} for each threshold, in one round."""
-        return np.asarray(np.sum(self._map(count_at_most, thresholds), axis=0, dtype=np.int64))
-
-    def _map(self, function: Callable[..., Any], *extra: Any) -> list[Any]:
         import dask
 
-        return list(dask.compute(*(dask.delayed(function)(part, *extra) for part in self._parts)))
+        looks = dask.compute(*(dask.delayed(_look_at)(part, thresholds) for part in self._parts))
+        if self._size is None:
+            self._size = sum(size for size, _ in looks)
+        return np.asarray(np.sum([counts for _, counts in looks], axis=0, dtype=np.int64))
+
+
+def _look_at(part: NDArray[Any], thresholds: Edges) -> tuple[int, Counts]:
+    """What travels from a partition: its size and its counts."""
+    histogram = Histogram(thresholds)
+    histogram.add(part)
+    return histogram.size, histogram.counts()
