@@ -237,6 +237,16 @@ def test_what_cannot_train_on_persons_is_refused():
         classifier(rows_per_person=2, guarantee="split").set_params(estimator=model).fit(X, y, persons=ids)
 
 
+def test_a_torch_module_is_fitted_on_persons():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("opacus")
+    X, y, ids = table()
+    model = classifier(rows_per_person=K, guarantee="split").set_params(estimator=torch.nn.Linear(3, 2))
+    one = fitted(model, X, y, persons=ids)
+    assert one.ledger_.neighbours == PERSON
+    assert one.ledger_.public_facts["mechanism"] == "OpacusTraining"
+
+
 # ---- without ids
 
 
@@ -334,6 +344,11 @@ def test_the_command_line_fits_on_persons_and_predict_ignores_the_column(tmp_pat
     told = capsys.readouterr().out
     assert PERSON in told
     assert RECORD in told
+    held = frame.assign(a=frame["a"] / 2)
+    held.to_csv("held.csv", index=False)
+    assert main(["report", "model.dpscp", "--evaluate", "held.csv", "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)["evaluation"]
+    assert evaluated["n"] == 150  # one record of each person
     assert main(["predict", "model.dpscp", "new.csv", "-o", "out.csv"]) == 0
     assert dp.load("model.dpscp").ledger_.public_facts["rows_per_person"] == 3
     assert main(["plan", "--n", "5000", "--epsilon", "1", "--rows-per-person", "5"]) == 0

@@ -120,3 +120,18 @@ def test_wrong_length_cap_and_kinds_are_refused_without_a_word_from_the_data():
 def test_any_hashable_ids_do():
     assert person_numbers([("a", 1), ("b", 1), ("a", 1)], 3).tolist() == [0, 1, 0]
     assert person_numbers(np.array([3, 3, 1]), 3).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("given", [1, 3, 100])
+def test_a_person_moves_the_count_at_every_threshold_by_at_most_one(given):
+    """Brute force over all choices: one scored record a person, whatever number was given."""
+    rng = np.random.default_rng(given)
+    others, extra = rng.uniform(size=40), rng.uniform(size=given)
+    thresholds = np.linspace(0, 1, 201)
+    for seed in range(20):
+        ids = np.append(np.arange(40), np.full(given, 99))
+        kept, persons = kept_rows(ids, n_rows=len(ids), rows_per_person=3, random_state=seed)
+        scored = np.append(others, extra)[kept[persons.one_row_each(seed)]]
+        without = (others[:, None] <= thresholds).sum(axis=0) - len(others) / 2
+        moved = (scored[:, None] <= thresholds).sum(axis=0) - len(scored) / 2 - without
+        assert (np.abs(moved) == 0.5).all()

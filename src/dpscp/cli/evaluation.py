@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.cli.tables import CommandError, read_table
+from dpscp.persons import kept_rows
 from dpscp.report.page import write_atomically
 from dpscp.schema import Schema, SchemaError
 
@@ -55,12 +56,20 @@ class Note:
         return self.table.is_file() and self.table.stat().st_mtime_ns == self.written
 
 
-def labelled_records(schema: Schema, path: Path, separator: str | None) -> Labelled:
-    """The features and targets of a labelled table."""
+def labelled_records(schema: Schema, path: Path, separator: str | None, *, one_each: bool = False) -> Labelled:
+    """The features and targets of a labelled table.
+
+    ``one_each``: of each person, where the schema names them, one record at random: what the promise is about, and
+    independent of each other. The same ones each time, so that a report can be made again.
+    """
     frame = read_table(path, separator)
     try:
+        if one_each and schema.person is not None and schema.person in frame.columns:
+            ids = schema.persons(frame)
+            kept, _ = kept_rows(ids, n_rows=len(frame), rows_per_person=1, random_state=0)
+            frame = frame.iloc[kept]
         return Labelled.of(schema, frame)
-    except SchemaError as error:
+    except (SchemaError, ValueError) as error:
         raise CommandError(f"{str(path)!r} cannot be used for the evaluation: {error}") from None
 
 

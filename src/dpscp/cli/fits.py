@@ -96,9 +96,9 @@ def other_records(estimator: Estimator, model: Path, path: Path, separator: str 
     """The labelled records of a file, refused if the note beside the model leads to the same ones."""
     schema, note = schema_of(estimator), note_of(model)
     if note is None:
-        return labelled_records(schema, path, separator)
+        return labelled_records(schema, path, separator, one_each=True)
     refuse_training_table(path, note.table)
-    evaluated = labelled_records(schema, path, separator)
+    evaluated = labelled_records(schema, path, separator, one_each=True)
     if not note.is_current:
         return evaluated
     return refuse_training_records(evaluated, labelled_records(schema, note.table, note.separator), path)

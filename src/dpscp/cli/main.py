@@ -168,7 +168,7 @@ def _fit(given: argparse.Namespace) -> int:
     checked = None
     if given.evaluate is not None:  # whatever is wrong with it is found before anything is spent
         checked = refuse_training_records(
-            labelled_records(schema, given.evaluate, given.separator), records, given.evaluate
+            labelled_records(schema, given.evaluate, given.separator, one_each=True), records, given.evaluate
         )
     levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]
     estimator = fits.fitted(
