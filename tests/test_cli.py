@@ -18,6 +18,7 @@ import pytest
 import dpscp as dp
 from dpscp.cli import main, questions
 from dpscp.cli.evaluation import Labelled, refuse_training_records
+from dpscp.cli.fits import _as_texts
 from dpscp.schema import Schema, SchemaError, parse_schema, template
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -480,6 +481,33 @@ def test_unexpected_errors_show_their_kind_only(run, monkeypatch):
 
     monkeypatch.setattr("dpscp.cli.fits.fitted", broken)
     refused(run("fit people.csv --schema people.toml"), "unexpected KeyError")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(f"Unable to allocate an array with shape ({CANARY}, 5)"),
+        pd.errors.ParserError("Error tokenizing data. C error: out of memory"),
+    ],
+)
+@pytest.mark.parametrize("reader", ["pandas.read_csv", "dpscp.cli.fits.added_columns"])
+def test_too_little_memory_is_called_that(run, folder, monkeypatch, reader, error):
+    def exhausted(*_, **__):
+        raise error if reader == "pandas.read_csv" else MemoryError(CANARY)
+
+    monkeypatch.setattr(reader, exhausted)
+    refused(run("predict model.dpscp new.csv -o never.csv"), "not enough memory")
+    assert not (folder / "never.csv").exists()
+
+
+@pytest.mark.parametrize("n_classes", [2, 8, 9, 20])
+def test_each_set_is_written_as_its_own_labels(n_classes):
+    rng = np.random.default_rng(n_classes)
+    classes = np.array([f'"{i}" é' for i in range(n_classes)])
+    sets = rng.random((300, n_classes, 2))[:, :, 1] < rng.random((300, 1))
+    sets[:2] = [[False] * n_classes, [True] * n_classes]
+    assert [json.loads(text) for text in _as_texts(classes, sets)] == [classes[row].tolist() for row in sets]
+    assert _as_texts(classes, sets[:0]) == []
 
 
 # ---- plan, audit, reproduce

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpscp.cli.evaluation import (
     Labelled,
@@ -73,8 +74,7 @@ def added_columns(estimator: Estimator, frame: Any) -> dict[str, Any]:
         labels, sets = estimator.predict_set(X)
         found["prediction"] = labels
         for place, mark in enumerate(marks):
-            members = [estimator.classes_[row].tolist() for row in sets[:, :, place]]
-            found[f"set{mark}"] = [json.dumps(labels, ensure_ascii=False) for labels in members]
+            found[f"set{mark}"] = _as_texts(estimator.classes_, sets[:, :, place])
             found[f"set_size{mark}"] = sets[:, :, place].sum(axis=1)
     else:
         centre, intervals = estimator.predict_interval(X)
@@ -85,6 +85,15 @@ def added_columns(estimator: Estimator, frame: Any) -> dict[str, Any]:
     if taken:
         raise CommandError(f"the table already has a column {taken[0]!r}; rename or drop it first")
     return found
+
+
+def _as_texts(classes: NDArray[Any], sets: NDArray[np.bool_]) -> list[str]:
+    """Each row of ``sets`` as a JSON list of its labels, written once for each different set: there are few."""
+    packed = np.packbits(sets, axis=1)
+    keys = packed.view(f"V{packed.shape[1]}")[:, 0].tolist()
+    row_of = dict(zip(keys, range(len(keys)), strict=True))
+    texts = {key: json.dumps(classes[sets[row]].tolist(), ensure_ascii=False) for key, row in row_of.items()}
+    return [texts[key] for key in keys]
 
 
 def evaluation_of(estimator: Estimator, records: Labelled) -> Evaluation:

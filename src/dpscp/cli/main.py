@@ -32,6 +32,10 @@ from dpscp.schema import Schema, read_schema, template
 __all__ = ["build_parser", "main"]
 
 _RELEASE_HELP = "cover the level with this one release, with probability C (e.g. 0.95); holds records out"
+_OUT_OF_MEMORY = (
+    "not enough memory for this table; free some, drop columns that the schema does not use from the file, "
+    "or predict a large table in parts"
+)
 # the names of the audit room, which is imported only when it is asked for
 _GAMES = (
     "search",
@@ -65,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stderr.close()
                 return REFUSED
             return _failed(error, REFUSED)
+        except MemoryError:  # its own text may count the records
+            return _failed(CommandError(_OUT_OF_MEMORY), REFUSED)
         except KeyboardInterrupt:
             return _failed(CommandError("interrupted; no output file was written"), INTERRUPTED)
         except Exception as error:

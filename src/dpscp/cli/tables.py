@@ -87,7 +87,7 @@ class Table:
     def read(self) -> Any:
         """All of it as a pandas frame. CSV cells stay texts (an empty one is missing): types come from the schema."""
         pd = _pandas()
-        failed = False
+        failed = out_of_memory = False
         try:
             if _kind(self.path) == "parquet":
                 frame = pd.read_parquet(self.path)
@@ -101,8 +101,12 @@ class Table:
                     encoding="utf-8-sig",
                     index_col=False,
                 )
-        except Exception:
-            failed = True  # raised outside the handler: the reader's own message may hold cells or line numbers
+        except Exception as error:
+            # raised outside the handler: the reader's own message may hold cells or line numbers
+            failed = True
+            out_of_memory = isinstance(error, MemoryError) or "out of memory" in str(error)  # pandas' own words
+        if out_of_memory:
+            raise MemoryError
         if failed:
             raise CommandError(
                 f"{str(self.path)!r} cannot be read: rows of different length, another separator (--separator) or "
