@@ -196,7 +196,7 @@ def test_neither_model_nor_note_holds_a_function_of_the_records(run, folder):
         os.utime(folder / "same.csv", ns=(1, 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            assert run("fit same.csv --schema people.toml --epsilon 2 -o same.dpscp")[0] == 0
+            assert run("fit same.csv --schema people.toml --epsilon 2 -o same.dpscp --force")[0] == 0
         note = json.loads((folder / "same.dpscp.origin.json").read_text())
         model = (folder / "same.dpscp").read_bytes()
         assert note.pop("model_sha256") == hashlib.sha256(model).hexdigest()
@@ -309,7 +309,7 @@ def test_records_that_do_not_fit(run, folder, command, column, value, said):
 def test_missing_column(run, folder):
     people(20, 3).drop(columns="age").to_csv(folder / "short.csv", index=False)
     refused(run("predict model.dpscp short.csv -o o.csv"), "lacks column 'age'")
-    refused(run("fit short.csv --schema people.toml"), "lacks column 'age'")
+    refused(run("fit short.csv --schema people.toml -o unwritten.dpscp"), "lacks column 'age'")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_unwritable_output_is_found_first(run, command, output, said, monkeypatc
 def test_a_folder_without_permission(run, monkeypatch):
     """Root may write everywhere, so the refusal of the system is played."""
     monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(PermissionError("no")))
-    refused(run("fit people.csv --schema people.toml"), "cannot be written to")
+    refused(run("fit people.csv --schema people.toml -o unwritten.dpscp"), "cannot be written to")
 
 
 def test_inputs_are_not_overwritten(run, folder):
@@ -353,7 +353,7 @@ def test_inputs_are_not_overwritten(run, folder):
 )
 def test_files_that_are_no_tables(run, folder, name, content, said):
     (folder / name).write_text(content)
-    refused(run(f"fit {name} --schema people.toml"), said)
+    refused(run(f"fit {name} --schema people.toml -o unwritten.dpscp"), said)
 
 
 @pytest.mark.parametrize(
@@ -380,9 +380,9 @@ def test_schema_never_takes_a_record_for_column_names(run, folder, content):
         refused(run(line), "first line of")
         assert not (folder / "h.toml").exists()
     # a fit lists the columns that are not declared: not the cells of a record
-    refused(run("fit headless.csv --schema people.toml"), "first line of")
-    refused(run("fit headless.csv"), "first line of")
-    assert "Paris" not in run("fit headless.csv")[2]
+    refused(run("fit headless.csv --schema people.toml -o unwritten.dpscp"), "first line of")
+    refused(run("fit headless.csv -o unwritten.dpscp"), "first line of")
+    assert "Paris" not in run("fit headless.csv -o unwritten.dpscp")[2]
 
 
 @pytest.mark.parametrize(
@@ -404,8 +404,8 @@ def test_schema_takes_a_header_for_column_names(run, folder, content, options):
 
 
 def test_files_that_are_not_there_or_no_models(run, folder):
-    refused(run("fit none.csv --schema people.toml"), "no file 'none.csv'")
-    refused(run("fit people.csv --schema none.toml"), "no schema file")
+    refused(run("fit none.csv --schema people.toml -o unwritten.dpscp"), "no file 'none.csv'")
+    refused(run("fit people.csv --schema none.toml -o unwritten.dpscp"), "no schema file")
     refused(run("predict none.dpscp new.csv -o o.csv"), "no model file")
     refused(run("report people.csv"), "cannot be loaded")
     clf = dp.PrivateConformalClassifier(classes=[0, 1], random_state=0, epsilon=2)
@@ -416,9 +416,9 @@ def test_files_that_are_not_there_or_no_models(run, folder):
 
 
 def test_budget_errors_have_their_own_code(run):
-    refused(run("fit people.csv --schema people.toml --epsilon 1 --delta 2"), "delta")
+    refused(run("fit people.csv --schema people.toml --epsilon 1 --delta 2 -o unwritten.dpscp"), "delta")
     assert run("budget create tiny.budget --epsilon 0.1 --delta 1e-5 --dataset people")[0] == 0
-    line = "fit people.csv --schema people.toml --epsilon 1 --budget tiny.budget --dataset people"
+    line = "fit people.csv --schema people.toml --epsilon 1 --budget tiny.budget --dataset people -o t.dpscp"
     refused(run(line), "epsilon", code=3)
 
 
@@ -480,7 +480,7 @@ def test_unexpected_errors_show_their_kind_only(run, monkeypatch):
         raise KeyError(CANARY)
 
     monkeypatch.setattr("dpscp.cli.fits.fitted", broken)
-    refused(run("fit people.csv --schema people.toml"), "unexpected KeyError")
+    refused(run("fit people.csv --schema people.toml -o unwritten.dpscp"), "unexpected KeyError")
 
 
 @pytest.mark.parametrize(

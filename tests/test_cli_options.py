@@ -210,5 +210,5 @@ def test_every_option_of_demo_reaches_the_fit(run, monkeypatch):
         }
 
     monkeypatch.setattr("dpscp.cli.demo.run_demo", listening)
-    run("demo --folder there --epsilon 0.3 --delta 1e-9 --confidence 0.77")
-    assert asked == {"folder": "there", "epsilon": 0.3, "delta": 1e-9, "level": 0.77}
+    run("demo --folder there --epsilon 0.3 --delta 1e-9 --confidence 0.77 --force")
+    assert asked == {"folder": "there", "epsilon": 0.3, "delta": 1e-9, "level": 0.77, "force": True}

@@ -5,6 +5,7 @@ many outpatient visits will a person make in a year, from insurance and health v
 from the study's code book, not from the records.
 """
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from dpscp.cli import fits
-from dpscp.cli.evaluation import labelled_records, write_note
-from dpscp.cli.tables import CommandError, check_output, write_table
+from dpscp.cli.evaluation import labelled_records, note_path, write_note
+from dpscp.cli.tables import CommandError, check_output, keep_existing, write_table
 from dpscp.report.page import write_atomically, write_report
 from dpscp.schema import Column, Schema
 
-__all__ = ["SCHEMA", "demo_tables", "run_demo"]
+__all__ = ["SCHEMA", "demo_tables", "run_demo", "unused_folder"]
 
 CLASSES = ("none", "1-2", "3-5", "6 or more")
 _HEALTH = ("excellent", "good", "fair", "poor")
@@ -65,14 +66,24 @@ def demo_tables() -> tuple[Any, Any]:
     return frame[~held_out].reset_index(drop=True), frame[held_out].reset_index(drop=True)
 
 
-def run_demo(folder: Path, *, epsilon: float, delta: float, level: float) -> dict[str, Any]:
-    """Write tables, schema, model and report into the folder; return the summary of the fit with the paths."""
+def unused_folder(folder: Path) -> Path:
+    """The folder if there is nothing of that name yet, else the first of ``folder-2``, ``folder-3``, ... without."""
+    numbered = (folder if k == 1 else folder.with_name(f"{folder.name}-{k}") for k in itertools.count(1))
+    return next(path for path in numbered if not path.exists())
+
+
+def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force: bool = False) -> dict[str, Any]:
+    """Write tables, schema, model and report into the folder; return the summary of the fit with the paths.
+
+    Files that were there before are refused before anything is written, unless ``force`` replaces them.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         raise CommandError(f"the folder {str(folder)!r} cannot be made; choose another with --folder") from None
     paths = {n: folder / n for n in ("records.csv", "heldout.csv", "schema.toml", "model.dpscp", "report.html")}
     check_output(paths["report.html"])
+    keep_existing([*paths.values(), note_path(paths["model.dpscp"])], force=force)
     for name, frame in zip(("records.csv", "heldout.csv"), demo_tables(), strict=True):
         write_table(paths[name], frame)
     write_atomically(paths["schema.toml"], SCHEMA.to_toml().encode())

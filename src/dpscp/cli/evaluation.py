@@ -21,7 +21,15 @@ from dpscp.persons import kept_rows
 from dpscp.report.page import write_atomically
 from dpscp.schema import Schema, SchemaError
 
-__all__ = ["Labelled", "labelled_records", "note_of", "refuse_training_records", "refuse_training_table", "write_note"]
+__all__ = [
+    "Labelled",
+    "labelled_records",
+    "note_of",
+    "note_path",
+    "refuse_training_records",
+    "refuse_training_table",
+    "write_note",
+]
 
 _FORMAT, _VERSION = "dpscp-origin", 1
 # Where nearly all records of the fit differ from each other, other people's records are hardly found among them.
@@ -113,13 +121,13 @@ def write_note(model: Path, table: Path, separator: str | None) -> None:
         "separator": separator,
         "table_written": table.stat().st_mtime_ns,
     }
-    write_atomically(_note_path(model), json.dumps(note, indent=1).encode())
+    write_atomically(note_path(model), json.dumps(note, indent=1).encode())
 
 
 def note_of(model: Path) -> Note | None:
     """The note beside a model file; None if there is none, or it belongs to another model of that name."""
     try:
-        data = json.loads(_note_path(model).read_text(encoding="utf-8"))
+        data = json.loads(note_path(model).read_text(encoding="utf-8"))
         if data["format"] != _FORMAT or data["version"] != _VERSION:
             return None
         if data["model_sha256"] != hashlib.sha256(model.read_bytes()).hexdigest():
@@ -129,5 +137,6 @@ def note_of(model: Path) -> Note | None:
         return None
 
 
-def _note_path(model: Path) -> Path:
+def note_path(model: Path) -> Path:
+    """Where the note of a model file lies."""
     return model.with_name(model.name + ".origin.json")

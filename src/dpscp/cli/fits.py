@@ -21,7 +21,19 @@ from dpscp.guarantees import Certificate
 from dpscp.report.numbers import Evaluation, evaluate
 from dpscp.schema import Schema
 
-__all__ = ["added_columns", "evaluation_of", "fitted", "load_model", "other_records", "schema_of", "summary"]
+__all__ = [
+    "added_columns",
+    "evaluation_of",
+    "fitted",
+    "load_model",
+    "other_records",
+    "schema_of",
+    "size_mismatch",
+    "summary",
+]
+
+# A declared size may be round; beyond this it is called wrong.
+_SIZE_TOLERANCE = 0.05
 
 Estimator = PrivateConformalClassifier | PrivateConformalRegressor
 
@@ -47,6 +59,24 @@ def fitted(schema: Schema, records: Labelled, *, persons: Any = None, budget: An
     estimator.fit(records.X, records.y, persons=persons, budget=budget)
     estimator.ledger_ = estimator.ledger_.declare(schema=schema.to_dict())
     return estimator
+
+
+def size_mismatch(schema: Schema, frame: Any) -> str | None:
+    """A line for the person at this machine if the table is not as large as declared; None if it is.
+
+    It tells whether the number lies in a range, in the clear, so it goes to standard error only: into no file, no
+    report and no JSON. The number itself is not told.
+    """
+    people = schema.persons(frame)
+    declared, found = (schema.n_records, len(frame)) if people is None else (schema.n_persons, people.nunique())
+    if declared is None or abs(found - declared) <= _SIZE_TOLERANCE * declared:
+        return None
+    name = "n_records" if people is None else "n_persons"
+    return (
+        f"for you alone, do not publish this line: it comes from the records without noise. The table is more than "
+        f"{_SIZE_TOLERANCE:.0%} {'larger' if found > declared else 'smaller'} than {name} = {declared} of the schema, "
+        f"and the certificate is about a table of the declared size. Declare the number that is publicly known"
+    )
 
 
 def load_model(path: Path) -> Estimator:
@@ -145,7 +175,13 @@ def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[
             "is_private": False,
             "held_out": evaluation.held_out,
             "levels": [
-                {"target": v.target, "coverage": v.coverage, "interval": v.interval, "mean_size": v.mean_size}
+                {
+                    "target": v.target,
+                    "coverage": v.coverage,
+                    "interval": v.interval,
+                    "below_promise": v.is_below_promise,
+                    "mean_size": v.mean_size,
+                }
                 for v in evaluation.levels
             ],
         }

@@ -12,20 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import dpscp
-from dpscp._printed import asked, at_least, observed, spent_epsilon
+from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
 from dpscp.cli import fits, questions
 from dpscp.cli.evaluation import (
     Labelled,
     labelled_records,
+    note_path,
     refuse_training_records,
     refuse_training_table,
     write_note,
 )
-from dpscp.cli.tables import CommandError, Table, check_output, open_table, read_table, write_table
+from dpscp.cli.tables import CommandError, Table, check_output, keep_existing, open_table, read_table, write_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.guarantees import GUARANTEES
 from dpscp.guarantees.registry import AUTO
 from dpscp.planning import plan
+from dpscp.report.numbers import WHY_BELOW
 from dpscp.report.page import write_atomically, write_report
 from dpscp.schema import Schema, read_schema, template
 
@@ -102,8 +104,7 @@ def _tell(given: argparse.Namespace, data: Any, *lines: str) -> None:
 def _schema(given: argparse.Namespace) -> int:
     output = given.output or given.table.with_suffix(".schema.toml")
     check_output(output, given.table)
-    if output.exists() and not given.force:
-        raise CommandError(f"{str(output)!r} exists; give another name with -o, or --force to replace it")
+    keep_existing([output], force=given.force)
     known = [given.target] if given.target else []
     names = open_table(given.table, given.separator).public_names(known=known, confirmed=given.header)
     schema = template(names, target=given.target or "")
@@ -157,6 +158,8 @@ def _fit(given: argparse.Namespace) -> int:
     for path in (given.output, given.report):
         if path is not None:
             check_output(path, given.table)
+    outputs = [given.output, note_path(given.output), *([] if given.report is None else [given.report])]
+    keep_existing(outputs, force=given.force)
     table = open_table(given.table, given.separator)
     schema = _declared(given, table)
     store = None
@@ -176,6 +179,9 @@ def _fit(given: argparse.Namespace) -> int:
         checked = refuse_training_records(
             labelled_records(schema, given.evaluate, given.separator, one_each=True), records, given.evaluate
         )
+    mismatch = fits.size_mismatch(schema, frame)
+    if mismatch is not None:
+        _show_warning(mismatch)
     levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]
     estimator = fits.fitted(
         schema,
@@ -218,7 +224,22 @@ def _promise_lines(told: dict[str, Any]) -> list[str]:
         average = f"for {certificate['covered']}, {certificate['on_average']}"
         lines += [text, f"          {average}; {certificate['one_release']}"]
     if "evaluation" in told:
+        lines += _verdict_lines(told)
         lines.append(_evaluation_line(told["evaluation"]["held_out"]))
+    return lines
+
+
+def _verdict_lines(told: dict[str, Any]) -> list[str]:
+    """A line for each level that labelled records show below its promise; red on a terminal."""
+    lines = []
+    for certificate, level in zip(told["certificates"], told["evaluation"]["levels"], strict=True):
+        if level["below_promise"]:
+            text = (
+                f"verdict:  BELOW THE PROMISE of {at_least(certificate['coverage'])}: these records put coverage at "
+                f"{at_most(level['interval'][1])} or less (95 % interval). Do not rely on these sets before you know "
+                f"why: {WHY_BELOW}"
+            )
+            lines.append(f"\033[31m{text}\033[0m" if sys.stdout.isatty() else text)
     return lines
 
 
@@ -321,9 +342,10 @@ def _reproduce(given: argparse.Namespace) -> int:
 
 
 def _demo(given: argparse.Namespace) -> int:
-    from dpscp.cli.demo import run_demo
+    from dpscp.cli.demo import run_demo, unused_folder
 
-    told = run_demo(given.folder, epsilon=given.epsilon, delta=given.delta, level=given.confidence)
+    folder = given.folder or unused_folder(Path("dpscp-demo"))
+    told = run_demo(folder, epsilon=given.epsilon, delta=given.delta, level=given.confidence, force=given.force)
     _tell(given, told, *_promise_lines(told), *_report_line(Path(told["report"])))
     return 0
 
@@ -366,6 +388,9 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     def headed(made: argparse.ArgumentParser) -> None:
         made.add_argument("--header", action="store_true", help="say that the first line of a CSV file holds names")
 
+    def forced(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--force", action="store_true", help="replace files that exist")
+
     def budgeted(made: argparse.ArgumentParser, epsilon: float | None) -> None:
         made.add_argument("--epsilon", type=float, default=epsilon, help=f"privacy budget (default {epsilon})")
         made.add_argument("--delta", type=float, default=1e-5, help="privacy budget (default 1e-05)")
@@ -379,7 +404,8 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     )
     budgeted(made, 1.0)
     made.add_argument("--confidence", type=float, default=0.9, help="wanted coverage (default 0.9)")
-    made.add_argument("--folder", type=Path, default=Path("dpscp-demo"), help="where to write (default dpscp-demo)")
+    made.add_argument("--folder", type=Path, help="where to write (default: dpscp-demo, dpscp-demo-2, ..., a new one)")
+    forced(made)
 
     made = command(
         "schema",
@@ -391,7 +417,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     made.add_argument("table", type=Path, help="CSV or Parquet file; only its column names are used")
     made.add_argument("--target", help="the column to predict")
     made.add_argument("-o", "--output", type=Path, help="default: the table's name with .schema.toml")
-    made.add_argument("--force", action="store_true", help="replace an existing file")
+    forced(made)
     headed(made)
     separated(made)
 
@@ -417,6 +443,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
     made.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="default model.dpscp")
     made.add_argument("--report", type=Path, help="write an HTML report as well")
+    forced(made)
     made.add_argument("--evaluate", type=Path, help="labelled table outside the promise, to check on")
     made.add_argument("--budget", type=Path, help="budget store that this fit spends from (see 'dpscp budget')")
     made.add_argument("--dataset", help="repeats the name of the records that the budget store was created for")

@@ -5,7 +5,7 @@ import gzip
 import io
 import os
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from dpscp.report.page import write_atomically
 from dpscp.schema import ABSENT
 
-__all__ = ["CommandError", "Table", "check_output", "open_table", "read_table", "write_table"]
+__all__ = ["CommandError", "Table", "check_output", "keep_existing", "open_table", "read_table", "write_table"]
 
 _CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
 _LONGEST_HEADER = 2**20
@@ -206,6 +206,13 @@ def check_output(path: Path, *inputs: Path) -> None:
         os.unlink(name)
     except OSError:
         raise CommandError(f"the folder {str(folder)!r} cannot be written to; choose another place") from None
+
+
+def keep_existing(paths: Iterable[Path], *, force: bool) -> None:
+    """Refuse to replace files that are there already, unless the user says so: a paid-for model is never lost."""
+    for path in () if force else paths:
+        if path.exists():
+            raise CommandError(f"{str(path)!r} exists and would be lost; give another name, or --force to replace it")
 
 
 def write_table(path: Path, frame: Any) -> None:

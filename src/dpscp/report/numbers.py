@@ -11,7 +11,17 @@ from scipy import stats
 from dpscp import metrics
 from dpscp.privacy import Ledger, epsilon_of, gdp_mu
 
-__all__ = ["ATTACKS", "GROUP_SIZES", "TERMS", "Evaluation", "LevelEvaluation", "Spending", "budget_tracks", "evaluate"]
+__all__ = [
+    "ATTACKS",
+    "GROUP_SIZES",
+    "TERMS",
+    "WHY_BELOW",
+    "Evaluation",
+    "LevelEvaluation",
+    "Spending",
+    "budget_tracks",
+    "evaluate",
+]
 
 # False-alarm rates at which the attacker's best detection is printed.
 ATTACKS = (0.01, 0.05, 0.1)
@@ -44,6 +54,12 @@ TERMS: Mapping[str, str] = {
     "release_level": "what a single release covers at least, with that confidence (Result I)",
     "finite_threshold_expected": "whether these numbers leave room for sets smaller than full",
 }
+
+# What a person should look for when an evaluation lies below the promise; likely things first.
+WHY_BELOW = (
+    "n_records in the declarations is far from the truth, these records are not like those of the fit (other people, "
+    "another time, an unshuffled table), or, where it is close, chance: the promise is an average over releases"
+)
 
 
 @dataclass(frozen=True)
@@ -83,10 +99,11 @@ class LevelEvaluation:
 
     ``interval`` is a 95 % Clopper-Pearson interval for the coverage. ``sizes`` are set sizes, or the left edges of
     equal bins of interval widths up to ``widest``; ``shares`` the share of records in each. ``unbounded`` is the share
-    of infinite intervals.
+    of infinite intervals. ``promised`` is the level that the certificate proves.
     """
 
     target: float
+    promised: float
     coverage: float
     interval: tuple[float, float]
     mean_size: float
@@ -95,6 +112,11 @@ class LevelEvaluation:
     shares: tuple[float, ...]
     widest: float
     unbounded: float
+
+    @property
+    def is_below_promise(self) -> bool:
+        """Whether even the upper end of the interval lies below what was promised."""
+        return self.interval[1] < self.promised
 
 
 @dataclass(frozen=True)
@@ -128,7 +150,9 @@ def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
         one, share = sets[:, :, place], float(np.atleast_1d(covered)[place])
         described = _set_sizes(one) if kind == "set" else _widths(one)
         hits = round(share * n)
-        levels.append(LevelEvaluation(certificate.target, share, _clopper_pearson(hits, n), **described))
+        levels.append(
+            LevelEvaluation(certificate.target, certificate.coverage, share, _clopper_pearson(hits, n), **described)
+        )
     return Evaluation(n, kind, tuple(levels))
 
 

@@ -18,7 +18,7 @@ from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
 from dpscp.persons import Unit
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
-from dpscp.report.numbers import ATTACKS, GROUP_SIZES, TERMS, Evaluation, budget_tracks
+from dpscp.report.numbers import ATTACKS, GROUP_SIZES, TERMS, WHY_BELOW, Evaluation, budget_tracks
 
 __all__ = ["html_report", "write_atomically", "write_report"]
 
@@ -143,6 +143,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "certificates": certificates,
         "unit": Unit.of_facts(ledger.public_facts),
         "terms": TERMS,
+        "why_below": WHY_BELOW,
         "thresholds": _thresholds(estimator),
         "evaluation": evaluation,
         "size_pictures": sizes,
