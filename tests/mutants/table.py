@@ -1672,7 +1672,7 @@ mutant(
 )
 mutant(
     "cli/main.py",
-    "epsilon=given.epsilon, delta=given.delta, level=given.confidence)",
+    "epsilon=given.epsilon, delta=given.delta, level=given.confidence, force=given.force)",
     "epsilon=given.epsilon)",
     "demo --delta and --confidence are ignored",
     f"{OPTIONS}::test_every_option_of_demo_reaches_the_fit",
