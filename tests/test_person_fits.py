@@ -269,6 +269,19 @@ def test_without_ids_every_row_pays_for_the_group():
     assert "Someone who has several" not in page
 
 
+def test_without_ids_a_budget_store_is_refused(tmp_path):
+    """It adds up events of single rows: what a person with k of them has spent would look smaller than it is."""
+    X, y, ids = table()
+    dp.BudgetStore.create(tmp_path / "b", epsilon=9.0, delta=1e-5, dataset="d")
+    store = dp.BudgetStore.open(tmp_path / "b", dataset="d")
+    model = classifier(rows_per_person=K, random_state=None)
+    with pytest.raises(ValueError, match="single records"):
+        model.fit(X, y, budget=store)
+    assert store.spent() == 0
+    fitted(model, X, y, persons=ids, budget=store)
+    assert 0 < store.spent() <= 4.0
+
+
 def test_a_cap_of_one_row_is_a_row_level_fit():
     X, y, _ = table()
     rows, capped = fitted(classifier(), X, y), fitted(classifier(rows_per_person=1), X, y)

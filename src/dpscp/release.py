@@ -86,7 +86,7 @@ def release(
 
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
-    request = _for_rows(request)
+    request = _for_rows(request, store)
     strategy = choose_strategy(request)
     planned = planned_searches(request, strategy)  # what does not fit the budget is refused before a record is used
     reservation = None if store is None else store.reserve(planned.ledger(strategy.spent), note=note)
@@ -137,11 +137,16 @@ def release(
     return Release(trained.model, found.values, ledger, certificates)
 
 
-def _for_rows(request: Request) -> Request:
+def _for_rows(request: Request, store: BudgetStore | None) -> Request:
     """The request in a budget for single rows, where a person has up to k and nobody knows which.
 
     Theory: Result H
     """
+    if store is not None and request.unit.group > 1:
+        raise ValueError(
+            "a budget store adds up promises about single records, and rows_per_person without ids makes one about "
+            "persons: give persons=ids, or fit without budget="
+        )
 
     def planned(budget: Budget) -> Ledger:
         tried = replace(request, budget=budget)
