@@ -76,3 +76,47 @@ def test_refusals(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "emu" not in str(caught.value)
+
+
+def test_coverage_by_size_and_the_worst_of_it():
+    assert metrics.coverage_by_size(LABELS, MASKS) == {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0}
+    assert metrics.size_stratified_coverage(LABELS, MASKS) == 0.0
+    y, sets = np.zeros(6, dtype=int), np.array([[True, False]] * 2 + [[False, True]] + [[True, True]] * 3)
+    assert metrics.coverage_by_size(y, sets) == {1: pytest.approx(2 / 3), 2: 1.0}
+    both = np.stack([sets, np.ones_like(sets)], axis=2)
+    assert metrics.size_stratified_coverage(y, both) == pytest.approx([2 / 3, 1.0])
+    with pytest.raises(ValueError, match="one level"):
+        metrics.coverage_by_size(y, both)
+
+
+def test_interval_widths_are_put_into_bins():
+    widths = np.array([1.0, 1.0, 2.0, 2.0, 3.0, np.inf])
+    intervals = np.stack([np.zeros(6), widths], axis=1)
+    y = np.array([0.5, 5.0, 1.0, 1.0, 9.0, 1.0])
+    expected = {(1.0, 1.0): 0.5, (2.0, 2.0): 1.0, (3.0, np.inf): 0.5}
+    assert metrics.coverage_by_size(y, intervals) == expected
+    assert metrics.size_stratified_coverage(y, intervals) == 0.5
+    assert metrics.coverage_by_size(y, intervals, bins=1) == {(1.0, np.inf): pytest.approx(4 / 6)}
+    assert len(metrics.coverage_by_size(y, np.zeros((6, 2)), bins=4)) == 1
+    with pytest.raises(ValueError, match="bins"):
+        metrics.coverage_by_size(y, intervals, bins=0)
+
+
+def test_winkler_score():
+    intervals = np.array([[0.0, 2.0], [0.0, 2.0], [0.0, 2.0]])
+    y = [1.0, 3.0, -2.0]  # inside, 1 above, 2 below
+    assert metrics.winkler_score(y, intervals, confidence_level=0.9) == pytest.approx((2 + (2 + 20) + (2 + 40)) / 3)
+    levels = np.stack([intervals, intervals], axis=2)
+    found = metrics.winkler_score(y, levels, confidence_level=[0.9, 0.5])
+    assert found == pytest.approx([22.0, (2 + (2 + 4) + (2 + 8)) / 3])
+    assert metrics.winkler_score(y[:1], [[-np.inf, np.inf]], confidence_level=0.9) == np.inf
+    for wrong, level in ((levels, 0.9), (intervals, [0.9, 0.8]), (intervals, 1.0), (MASKS[:3], 0.9)):
+        with pytest.raises(ValueError, match=r"confidence_level|intervals"):
+            metrics.winkler_score(y, wrong, confidence_level=level)
+
+
+def test_winkler_score_is_smallest_at_the_true_quantiles():
+    y = np.random.default_rng(0).normal(size=20_000)
+    ends = [np.tile([-z, z], (len(y), 1)) for z in (1.2, 1.6449, 2.2)]
+    scores = [metrics.winkler_score(y, e, confidence_level=0.9) for e in ends]
+    assert scores[1] == min(scores)

@@ -10,6 +10,7 @@ from dpscp.guarantees import Certificate
 from dpscp.planning import plan
 from dpscp.privacy import Budget, Ledger
 from dpscp.quantile import PrivateQuantile, private_quantile
+from dpscp.schema import Schema
 from dpscp.training.private_model import PrivateModel
 
 __version__ = "0.2.0"
@@ -27,6 +28,7 @@ __all__ = [
     "PrivateConformalRegressor",
     "PrivateModel",
     "PrivateQuantile",
+    "Schema",
     "SeededWarning",
     "__version__",
     "audit",

@@ -1,16 +1,26 @@
-"""How good prediction sets are, exactly as the paper defines it, on labelled records outside the promise.
+"""How good prediction sets are, as the paper defines it and as others do, on labelled records outside the promise.
 
 Sets are label masks (bool, n x n_classes) or intervals (float, n x 2); a third axis holds several levels and makes
 every result an array with one number for each level.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["coverage", "coverage_by_group", "efficiency", "informativeness"]
+from dpscp._checks import check_count, check_probability
+
+__all__ = [
+    "coverage",
+    "coverage_by_group",
+    "coverage_by_size",
+    "efficiency",
+    "informativeness",
+    "size_stratified_coverage",
+    "winkler_score",
+]
 
 
 def coverage(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None) -> Any:
@@ -29,6 +39,61 @@ def coverage_by_group(
     if groups.shape != covered.shape[:1]:
         raise ValueError("groups must hold one value for each set")
     return {value: _mean(covered[groups == value]) for value in np.unique(groups).tolist()}
+
+
+def coverage_by_size(
+    y: ArrayLike, sets: ArrayLike, *, bins: int = 3, classes: ArrayLike | None = None
+) -> dict[Hashable, float]:
+    """Coverage within each set size, {number of labels: coverage}; one level at a time.
+
+    Interval widths are put into up to ``bins`` groups of about as many records, {(narrowest, widest): coverage}.
+    """
+    array = _sets(sets)
+    if array.ndim != 2:
+        raise ValueError("coverage_by_size takes one level at a time: give sets[:, :, level]")
+    covered = _covered(y, array, classes)
+    if array.dtype == np.bool_:
+        sizes = array.sum(axis=1)
+        return {int(size): _mean(covered[sizes == size]) for size in np.unique(sizes)}
+    widths = np.maximum(array[:, 1] - array[:, 0], 0.0)
+    shares = np.arange(1, check_count("bins", bins)) / bins
+    place = np.searchsorted(np.unique(np.quantile(widths, shares, method="lower")), widths)
+    groups = [place == k for k in np.unique(place)]
+    return {(float(widths[g].min()), float(widths[g].max())): _mean(covered[g]) for g in groups}
+
+
+def size_stratified_coverage(y: ArrayLike, sets: ArrayLike, *, bins: int = 3, classes: ArrayLike | None = None) -> Any:
+    """The worst coverage among records whose sets are about the same size, see ``coverage_by_size``.
+
+    Far below the level, small sets promise too much and large ones too little, even where the average is right. Sizes
+    that few records have make it noisy.
+    """
+    array = _sets(sets)
+    if array.ndim == 2:
+        return min(coverage_by_size(y, array, bins=bins, classes=classes).values())
+    levels = (array[:, :, place] for place in range(array.shape[2]))
+    return np.array([size_stratified_coverage(y, level, bins=bins, classes=classes) for level in levels])
+
+
+def winkler_score(y: ArrayLike, intervals: ArrayLike, *, confidence_level: float | Sequence[float]) -> Any:
+    """The mean interval score: the width, plus 2 / alpha times the distance of each y outside; smaller is better.
+
+    alpha is 1 - ``confidence_level`` (one for each level of the intervals). The score is smallest for the true
+    quantiles at alpha/2 and 1 - alpha/2. An infinite interval makes it infinite.
+    """
+    array = _sets(intervals)
+    if array.dtype == np.bool_:
+        raise ValueError("the Winkler score is defined for intervals, not for label sets (bool)")
+    levels = np.atleast_1d(np.asarray(confidence_level, dtype=float))
+    for level in levels.tolist():
+        check_probability("confidence_level", level)
+    if (array.ndim == 3 and levels.shape != array.shape[2:]) or (array.ndim == 2 and levels.shape != (1,)):
+        raise ValueError("confidence_level must hold one level for each level of the intervals")
+    truth = _targets(y, array)
+    low, high = array[:, 0], array[:, 1]
+    outside = np.maximum(low - truth, 0.0) + np.maximum(truth - high, 0.0)
+    penalty = 2 / (1 - levels)
+    return _mean(high - low + (penalty if array.ndim == 3 else penalty[0]) * outside)
 
 
 def efficiency(sets: ArrayLike) -> Any:
@@ -64,8 +129,16 @@ def _covered(y: ArrayLike, sets: ArrayLike, classes: ArrayLike | None) -> NDArra
         if np.any((index < 0) | (index >= array.shape[1])):
             raise ValueError("a label lies outside the classes of the sets")
         return np.asarray(array[np.arange(len(array)), index])
-    truth = truth.astype(float).reshape(-1, *[1] * (array.ndim - 2))
+    truth = _targets(truth, array)
     return np.asarray((array[:, 0] <= truth) & (truth <= array[:, 1]))
+
+
+def _targets(y: ArrayLike, intervals: NDArray[Any]) -> NDArray[np.float64]:
+    """Real targets, one for each interval, in a shape that compares with its ends at every level."""
+    truth = np.asarray(y)
+    if truth.shape != intervals.shape[:1]:
+        raise ValueError("y must hold one value for each set")
+    return truth.astype(float).reshape(-1, *[1] * (intervals.ndim - 2))
 
 
 def _class_index(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:

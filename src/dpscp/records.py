@@ -6,7 +6,7 @@ count of the records is replaced.
 
 import numbers
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
-from dpscp._checks import check_probability
+from dpscp._checks import check_probability, check_range
 
 __all__ = [
     "check_levels",
@@ -26,13 +26,14 @@ __all__ = [
     "checked_rows",
     "checked_targets",
     "class_list",
+    "column_bounds",
     "group_index",
     "label_index",
     "untold_overflow",
 ]
 
 # The beginnings of scikit-learn messages that hold nothing from the records.
-_HARMLESS = ("Input X contains", "X has ", "The feature names", "Sparse data", "Feature names")
+_HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
 # Rows that a function of the caller is asked about one by one.
 _SINGLE_ROWS = 16
 
@@ -70,6 +71,12 @@ def _without_records(error: Exception) -> Exception:
     text = str(error)
     if text.startswith(_HARMLESS):
         return type(error)(text)
+    if text.startswith("Input X contains"):  # scikit-learn advises imputers here: their means would leak
+        return ValueError(
+            "Input X contains NaN or infinity, and nothing is filled in silently. Do not fill gaps with means or "
+            "medians of the records: they would leave without noise. Fill in a public number and add a 0/1 feature "
+            'that says so, or let a schema do it: dp.Schema with missing = "indicator" or a public number'
+        )
     if text.startswith("Complex data"):  # the rest of that message is the array
         return ValueError("Complex data not supported")
     if "Expected 2D array" in text:
@@ -82,6 +89,61 @@ def _without_records(error: Exception) -> Exception:
     if isinstance(error, TypeError):
         return TypeError(f"{needed} (float() argument must be a string or a real number)")
     return ValueError(needed)
+
+
+def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> tuple[Any, Any] | None:
+    """Public bounds of the features as (low, high), numbers or one for each feature, from any of the usual forms.
+
+    Two numbers for all features; (low, high) of arrays; a pair for each feature, (width, 2); or a mapping from each
+    column (its name, or its place where X has no names) to its pair. A square one that could be read both ways is
+    refused: a wrong reading would clip without a word.
+    """
+    if bounds is None:
+        return None
+    if isinstance(bounds, Mapping):
+        return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
+    if _is_pair(bounds) and (
+        all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)
+    ):
+        return bounds[0], bounds[1]
+    try:
+        array = np.asarray(bounds, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    ends, pairs = array.shape == (2, width), array.shape == (width, 2)
+    if ends and pairs:
+        ends, pairs = bool((array[0] < array[1]).all()), bool((array[:, 0] < array[:, 1]).all())
+        if ends and pairs and not np.array_equal(array, array.T):
+            raise ValueError(
+                "feature_bounds of shape (2, 2) for 2 features can be read as (lows, highs) and as two (low, high) "
+                "pairs; give {column: (low, high)} with names, or with places 0 and 1 where X has no names"
+            )
+        ends = ends or not pairs
+    if ends:
+        return array[0], array[1]
+    if pairs:
+        return array[:, 0], array[:, 1]
+    raise ValueError(
+        f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, or "
+        "{column: (low, high)}"
+    )
+
+
+def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    kind = "column of X" if any(isinstance(c, str) for c in columns) else "column of X (by place: it has no names)"
+    for named, where, remedy in (
+        ([c for c in columns if c not in bounds], "feature_bounds lacks", "declare its (low, high)"),
+        ([c for c in bounds if c not in columns], "feature_bounds names", "there is no such column: take it out"),
+    ):
+        if named:
+            raise ValueError(f"{where} {kind} {', '.join(map(repr, named))}; {remedy}")
+    pairs = [check_range(f"feature_bounds[{column!r}]", bounds[column]) for column in columns]
+    low, high = np.array(pairs, dtype=np.float64).T
+    return low, high
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2
 
 
 def checked_targets(y: Any, n: int) -> NDArray[np.float64]:

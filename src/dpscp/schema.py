@@ -314,6 +314,11 @@ class Schema:
             )
         return found
 
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> "Schema":
+        """The schema in a ``.toml`` or ``.json`` file, complete; ``SchemaError`` says what is missing or wrong."""
+        return read_schema(path).require_complete()
+
     def to_toml(self) -> str:
         """The schema as a TOML file, with a comment for what is still to be filled in."""
         lines = [

@@ -21,7 +21,7 @@ from dpscp.persistence import NOT_PLAIN, plain
 from dpscp.persons import Persons, Unit, kept_rows, unit_of
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.seeds import seed_of
-from dpscp.records import check_levels, checked_rows, group_index
+from dpscp.records import check_levels, checked_rows, column_bounds, group_index
 from dpscp.release import Records, release
 from dpscp.scores import OWN_SCORE
 from dpscp.strategy import Request
@@ -153,7 +153,7 @@ class PrivateConformal(BaseEstimator, ABC):
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=self.feature_bounds,
+            feature_bounds=column_bounds(self.feature_bounds, rows.shape[1], vars(self).get("feature_names_in_")),
             n_records=n_records,
             n_found=given is None,
             n_features=rows.shape[1],

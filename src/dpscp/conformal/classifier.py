@@ -51,7 +51,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         becomes ``"split"``, and other guarantees are refused.
     feature_bound : public bound on the norm of a row; longer rows are scaled onto it. None, with no ``feature_bounds``:
         every row is scaled to norm one.
-    feature_bounds : public (low, high) of the features, numbers or one for each; values are clipped and rescaled.
+    feature_bounds : public bounds of the features; values are clipped and rescaled. (low, high) for all features, two
+        arrays, a (low, high) pair for each feature, or {column: (low, high)} by name (by place without names). A
+        square one of two features that can be read both ways is refused.
     classes : the public list of all labels that can occur. None declares the labels found in y public, with a warning,
         and nothing is certified: a label that no record has is in no set.
     groups : ``"label"`` for a threshold and a promise for each class; or a function of X that returns one of the public
