@@ -1043,6 +1043,20 @@ mutant(
 
 CONFORMAL = "tests/test_conformal.py"
 mutant(
+    "records.py",
+    "if ends and pairs and not np.array_equal(array, array.T):",
+    "if False:",
+    "square feature bounds are read as lows and highs without a word",
+    "tests/test_people.py::test_square_feature_bounds",
+)
+mutant(
+    "cli/tables.py",
+    "for path in () if force else paths:",
+    "for path in ():",
+    "a fit overwrites a model that was paid for",
+    "tests/test_people.py::test_demo_and_fit_replace_nothing_unless_forced",
+)
+mutant(
     "release.py",
     "return records.part(~drawn), records.part(drawn)",
     "return records.part(~drawn | (np.arange(len(drawn)) % 50 == 0)), records.part(drawn)",
@@ -1129,7 +1143,7 @@ mutant(
 )
 mutant(
     "conformal/base.py",
-    "feature_bounds=self.feature_bounds,",
+    'feature_bounds=column_bounds(self.feature_bounds, rows.shape[1], vars(self).get("feature_names_in_")),',
     "feature_bounds=(rows.min(axis=0) - 1e-9, rows.max(axis=0) + 1e-9),",
     "the estimator takes its feature bounds from the records",
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
