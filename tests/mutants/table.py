@@ -2193,3 +2193,17 @@ mutant(
     "the engine trains on what is not a number",
     "tests/training/test_dpsgd.py::test_bad_records_are_refused_without_printing_them",
 )
+mutant(
+    "release.py",
+    "if store is not None and request.unit.group > 1:",
+    "if store is not None and request.unit.group < 1:",
+    "a budget store charges one row where a person with several is promised something",
+    f"{FITS}::test_without_ids_a_budget_store_is_refused",
+)
+mutant(
+    "cli/evaluation.py",
+    "if one_each and schema.person is not None",
+    "if not one_each and schema.person is not None",
+    "a promise about persons is checked on rows",
+    f"{FITS}::test_the_command_line_fits_on_persons_and_predict_ignores_the_column",
+)
