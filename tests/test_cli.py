@@ -343,7 +343,7 @@ def test_inputs_are_not_overwritten(run, folder):
     ("name", "content", "said"),
     [
         ("numbers.csv", "1,2,3\n4,5,6\n", "does not look like column names"),
-        ("empty.csv", "", "does not look like column names"),
+        ("empty.csv", "", "is empty"),
         ("twice.csv", "a,a\n1,2\n", "same name"),
         ("ragged.csv", f"id,age,region,score,bought\n1,2,{CANARY}\n1,2,3,4,5,6,7,8,{CANARY}\n", "cannot be read"),
         ("bare.csv", "id,age,region,score,bought\n", "holds no records"),
@@ -613,7 +613,7 @@ sys.exit(main(sys.argv[2:]))
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_or_interrupted_fit_leaves_no_half_written_file(folder, place, sign):
     """The output of an earlier fit stays as it was."""
-    line = "fit people.csv --schema people.toml -o killed.dpscp --report killed.html"
+    line = "fit people.csv --schema people.toml -o killed.dpscp --report killed.html --force"
     (folder / "killed.dpscp").write_bytes(b"earlier")
     process = subprocess.Popen(
         [sys.executable, "-c", _STOPPED, place, *line.split()],
@@ -627,7 +627,7 @@ def test_a_killed_or_interrupted_fit_leaves_no_half_written_file(folder, place, 
     _, err = process.communicate(timeout=60)
     if sign == signal.SIGINT:
         assert process.returncode == 130
-        assert err == "dpscp: error: interrupted; no output file was written\n"
+        assert err == "dpscp: error: interrupted; no output file was left half-written\n"
         no_debris(folder)
     else:
         assert process.returncode == -signal.SIGKILL

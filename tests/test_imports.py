@@ -28,8 +28,8 @@ LAYERS = [
     {"planning", "audit", "report"},
     {"cli"},
 ]
-# A picture of a plan is drawn by the report room, imported only when it is asked for.
-WHEN_ASKED = {("planning", "report")}
+# A picture of a plan and the page of an estimator come from the report room, imported only when asked for.
+WHEN_ASKED = {("planning", "report"), ("conformal", "report")}
 LAYER_OF = {room: number for number, row in enumerate(LAYERS) for room in row}
 
 FILES = sorted(ROOT.rglob("*.py"))

@@ -1,13 +1,17 @@
 """What people do on the first day: their files, their habits, their mistakes."""
 
 import json
+import re
 import shlex
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import dpscp as dp
+from dpscp._printed import asked, at_least, observed
 from dpscp.cli import main
 from dpscp.cli.demo import unused_folder
 from dpscp.records import column_bounds
@@ -217,3 +221,142 @@ def test_schema_in_python(tmp_path):
     (tmp_path / "half.toml").write_text('task = "classification"\ntarget = "bought"\n')
     with pytest.raises(ValueError, match="the classes of the target"):
         dp.Schema.read(tmp_path / "half.toml")
+
+
+def test_the_mapie_page_keeps_its_promise(capsys):
+    """Its example, run as it stands: four deviations of the evaluation's share, of the quantile and its noise."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "mapie.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    np.random.seed(0)  # for the shuffle of scikit-learn; the noise is the system's
+    found: dict = {}
+    exec(compile(block, "mapie.md", "exec"), found)
+    covered = dp.metrics.coverage(found["y"][1400:], found["sets"][:, :, 0])
+    promised = found["clf"].certificate_.coverage
+    assert promised >= 0.8
+    assert covered >= promised - 4 * np.sqrt(promised * (1 - promised) * (1 / 397 + 1 / 700))
+    assert str(covered) in capsys.readouterr().out
+
+
+# ---- errors that say what is true and what to do
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("latin.csv", "age,city,bought\n30,M\u00fcnchen,no\n".encode("latin-1"), "is not UTF-8 (perhaps Latin-1"),
+        ("latin_head.csv", "\u00e2ge,bought\n30,no\n".encode("latin-1"), "is not UTF-8 (perhaps Latin-1"),
+        ("late.csv", b"age,bought\n" + b"30,no\n" * 2000 + b"31,\xfc\n", "is not UTF-8 (perhaps Latin-1"),
+        ("empty.csv", b"", "is empty: it holds neither"),
+        ("semicolon.csv", b"age;score;bought\n30;1;no\n", "--separator ';'"),
+        ("tabs.csv", b"age\tscore\tbought\n30\t1\tno\n", "--separator $'\\t'"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(run, tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "people.toml").write_text(SCHEMA.format(n=2500))
+    code, _, err = run(f"fit {name} --schema people.toml")
+    assert code == 1
+    assert said in err
+    assert "nchen" not in err
+
+
+def test_a_missing_store_says_where_to_look(run, tmp_path):
+    people(100, 0).to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.toml").write_text(SCHEMA.format(n=100))
+    code, _, err = run("fit people.csv --schema people.toml --budget none.budget --dataset people")
+    assert code == 1
+    assert "no budget store at" in err
+    assert "none.budget" in err
+    assert "dpscp budget create" in err
+
+
+def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch):
+    people(100, 0).to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.toml").write_text(SCHEMA.format(n=100))
+    assert run("budget create study.budget --epsilon 3 --delta 1e-5 --dataset people")[0] == 0
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpscp.cli.fits.fitted", interrupted)
+    fit = "fit people.csv --schema people.toml"
+    code, _, err = run(f"{fit} --budget study.budget --dataset people")
+    assert code == 130
+    assert "reserved in 'study.budget' and counts as spent" in err
+    assert "dpscp budget show study.budget" in err
+    code, _, err = run(fit)
+    assert code == 130
+    assert "reserved" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("--epsilon 12", "above 10"), ("--delta 0.02", "above 1/n = 0.01"), ("--epsilon 10 --delta 0.01", None)],
+)
+def test_a_weak_budget_gets_a_word(run, tmp_path, monkeypatch, options, said):
+    people(100, 0).to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.toml").write_text(SCHEMA.format(n=100))
+    monkeypatch.setattr("dpscp.cli.fits.fitted", lambda *_, **__: 1 / 0)  # the word comes before anything is spent
+    _, _, err = run(f"fit people.csv --schema people.toml {options}")
+    assert ("dpscp: warning:" in err) == (said is not None)
+    assert said is None or said in err
+
+
+def test_only_all_is_printed_as_all():
+    for rate in (0.9996, 0.99996, 1 - 1e-9):
+        assert float(observed(rate).rstrip("%")) < 100
+        assert float(at_least(rate).rstrip("%")) < 100
+    assert observed(1.0) == at_least(1.0) == "100.0%"
+    assert asked(0.9999) == "99.99%"
+
+
+# ---- notebooks
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X = np.random.default_rng(0).uniform(-1, 1, (600, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = dp.PrivateConformalRegressor(
+            epsilon=4.0, y_bounds=(-2, 2), feature_bounds=(-1, 1), n_records=600, guarantee="split", random_state=0
+        )
+        return model.fit(X, X[:, 0])
+
+
+def test_print_of_a_ledger_is_a_table(fitted):
+    lines = str(fitted.ledger_).splitlines()
+    assert lines[0].split() == ["stage", "epsilon", "alone", "at", "delta", "1e-05", "note"]
+    assert len(lines) == 2 + len(fitted.ledger_.entries) + 1 + 1
+    assert re.search(r"^together +[34]\.\d{3} +for adding or removing one record", lines[-2])
+    assert lines[-1] == "NOT private: the noise came from a seed"
+
+
+def test_notebooks_show_both_promises(fitted):
+    ledger, certificate = fitted.ledger_._repr_html_(), fitted.certificate_._repr_html_()
+    assert "<table>" in ledger
+    assert "together" in ledger
+    assert "NOT private" in ledger
+    assert "at least 90.0%" in certificate
+    plan = dp.plan(5000, 1.0)._repr_html_()
+    assert plan.count("<tr>") == 1 + len(dp.plan(5000, 1.0).rows)
+    shown = fitted._repr_mimebundle_()["text/html"]
+    assert ledger in shown
+    assert certificate in shown
+    assert "<table><thead>" not in dp.PrivateConformalRegressor()._repr_html_().split("</style>")[-1]
+    evil = dp.Ledger(fitted.ledger_.entries).add("<script>", fitted.ledger_.entries[0].event)
+    assert "<script>" not in evil._repr_html_()
+
+
+def test_report_of_an_estimator(fitted, tmp_path):
+    fitted.report(tmp_path / "plain.html", title="Mine")
+    text = (tmp_path / "plain.html").read_text()
+    assert "<h1>Mine</h1>" in text
+    assert 'id="evaluation"' not in text
+    X = np.random.default_rng(1).uniform(-1, 1, (200, 2))
+    fitted.report(tmp_path / "checked.html", X, X[:, 0])
+    assert 'id="evaluation"' in (tmp_path / "checked.html").read_text()
+    with pytest.raises(ValueError, match="or neither"):
+        fitted.report(tmp_path / "x.html", X)
+    with pytest.raises(dp.NotFittedError):
+        dp.PrivateConformalRegressor().report(tmp_path / "x.html")

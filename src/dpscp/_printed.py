@@ -1,9 +1,21 @@
 """Numbers as text: a promise is rounded to the side on which it stays true, an observation to the nearest digit."""
 
+import html
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
-__all__ = ["asked", "at_least", "at_most", "observed", "odds", "spent_epsilon"]
+__all__ = [
+    "asked",
+    "at_least",
+    "at_most",
+    "html_paragraph",
+    "html_table",
+    "observed",
+    "odds",
+    "spent_epsilon",
+    "text_table",
+]
 
 # Levels are multiples of 1e-6; 1 - alpha in floats may lie this far beside the decimal that is meant.
 _FLOAT_HAIR = 1e-12
@@ -39,11 +51,13 @@ def asked(level: float) -> str:
 
 
 def observed(rate: float, digits: int = 1) -> str:
-    """A share that was counted or is expected, to the nearest digit; no promise.
+    """A share that was counted or is expected, to the nearest digit; no promise. Only all is 100 %.
 
-    >>> observed(0.9046)
-    '90.5%'
+    >>> observed(0.9046), observed(0.99996), observed(1.0)
+    ('90.5%', '99.996%', '100.0%')
     """
+    while rate < 1 and float(f"{100 * rate:.{digits}f}") >= 100 and digits < 15:
+        digits += 1
     return f"{rate:.{digits}%}"
 
 
@@ -64,3 +78,35 @@ def spent_epsilon(epsilon: float) -> str:
     ('1.000', '0.124')
     """
     return f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}" if math.isfinite(epsilon) else str(epsilon)
+
+
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table for a terminal: titles, a rule, and the rows in columns of equal width.
+
+    >>> text_table(["stage", "cost"], [["training", "1"]])
+    ['stage     cost', '--------------', 'training  1']
+    """
+    lines = [list(titles), *map(list, rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(titles))]
+    table = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return [table[0], "-" * len(table[0]), *table[1:]]
+
+
+def html_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table for a notebook; every text is escaped.
+
+    >>> html_table(["a"], [["<b>"]])
+    '<table><thead><tr><th scope="col">a</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
+    """
+    head = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in titles)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_paragraph(text: str) -> str:
+    """A paragraph for a notebook; the text is escaped.
+
+    >>> html_paragraph("1 < 2")
+    '<p>1 &lt; 2</p>'
+    """
+    return f"<p>{html.escape(text)}</p>"

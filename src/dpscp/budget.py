@@ -145,7 +145,7 @@ class BudgetStore:
         if not os.path.exists(self.path):
             raise FileNotFoundError(
                 f"no budget store at {self.path!r}; if it was moved, open it there; if the study is new, make it with "
-                "BudgetStore.create(path, epsilon=..., delta=..., dataset=...)"
+                "BudgetStore.create(path, epsilon=..., delta=..., dataset=...) or 'dpscp budget create'"
             )
         lines = self._read()
         existing = _budget_of(lines)

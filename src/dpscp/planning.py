@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
-from dpscp._printed import asked, at_least, observed, odds
+from dpscp._printed import asked, at_least, html_paragraph, html_table, observed, odds, text_table
 from dpscp.calibration import Rule, calibration_rule
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
@@ -131,7 +131,8 @@ class Plan:
             found[row.guarantee] = ([x for x, _ in kept], [o for _, o in kept])
         return found
 
-    def __str__(self) -> str:
+    def _told(self) -> tuple[str, list[str], list[list[str]], list[str]]:
+        """Headline, titles and cells of the table, and notes."""
         given = [f"{asked(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
         persons = self._public is not None and self._public.rows_per_person is not None
         given += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
@@ -154,7 +155,7 @@ class Plan:
         ]
         if self.solved_for:
             titles.insert(1, self.solved_for)
-        lines = [titles]
+        lines = []
         for index, row in enumerate(self.rows):
             star = " *" if row.guarantee == self.automatic else ""
             cells = [
@@ -175,10 +176,6 @@ class Plan:
                     1, "out of reach" if value is None else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
                 )
             lines.append(cells)
-        widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-        table = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-        ]
         notes = []
         if self.automatic:
             notes.append(f"* what guarantee='auto' takes. {self._advice()}".rstrip())
@@ -188,7 +185,15 @@ class Plan:
             "best share: of epsilon, for training (train_share='auto')."
         )
         notes += self._persons_note()
-        return "\n".join([head, "", table[0], "-" * len(table[0]), *table[1:], "", *notes])
+        return head, titles, lines, notes
+
+    def __str__(self) -> str:
+        head, titles, lines, notes = self._told()
+        return "\n".join([head, "", *text_table(titles, lines), "", *notes])
+
+    def _repr_html_(self) -> str:
+        head, titles, lines, notes = self._told()
+        return html_paragraph(head) + html_table(titles, lines) + "".join(map(html_paragraph, notes))
 
     def _persons_note(self) -> list[str]:
         """What the cap on the rows of a person means; Result H."""

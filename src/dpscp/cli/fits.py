@@ -30,10 +30,13 @@ __all__ = [
     "schema_of",
     "size_mismatch",
     "summary",
+    "weak_promises",
 ]
 
 # A declared size may be round; beyond this it is called wrong.
 _SIZE_TOLERANCE = 0.05
+# Beyond this a privacy promise says little about anybody.
+_WEAK_EPSILON = 10.0
 
 Estimator = PrivateConformalClassifier | PrivateConformalRegressor
 
@@ -77,6 +80,27 @@ def size_mismatch(schema: Schema, frame: Any) -> str | None:
         f"{_SIZE_TOLERANCE:.0%} {'larger' if found > declared else 'smaller'} than {name} = {declared} of the schema, "
         f"and the certificate is about a table of the declared size. Declare the number that is publicly known"
     )
+
+
+def weak_promises(schema: Schema, n_rows: int, epsilon: float, delta: float) -> list[str]:
+    """A word for each number of the budget with which the promise says little; public numbers only.
+
+    ``n_rows`` is used where no number is declared: the table's length is published then.
+    """
+    found = []
+    if epsilon > _WEAK_EPSILON:
+        found.append(
+            f"epsilon = {epsilon:g} is above {_WEAK_EPSILON:g}: the promise to any one person is weak; "
+            "1 is a usual choice"
+        )
+    n = n_rows if schema.person is None else None
+    n = schema.n_persons or schema.n_records or n
+    if n is not None and delta > 1 / n:
+        found.append(
+            f"delta = {delta:g} is above 1/n = {1 / n:.2g}: a release that gives away a whole record now and then "
+            "keeps such a promise; choose delta well below 1/n"
+        )
+    return found
 
 
 def load_model(path: Path) -> Estimator:

@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except MemoryError:  # its own text may count the records
             return _failed(CommandError(_OUT_OF_MEMORY), REFUSED)
         except KeyboardInterrupt:
-            return _failed(CommandError("interrupted; no output file was written"), INTERRUPTED)
+            return _failed(CommandError(_interrupted(given)), INTERRUPTED)
         except Exception as error:
             if given.debug:
                 traceback.print_exc()
@@ -87,6 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _failed(error: BaseException, code: int) -> int:
     print(f"dpscp: error: {' '.join(str(error).split())}", file=sys.stderr)
     return code
+
+
+def _interrupted(given: argparse.Namespace) -> str:
+    """What is true after Ctrl-C: files are whole or not there, and a reservation is not given back."""
+    text = "interrupted; no output file was left half-written"
+    store = given.budget if given.command == "fit" else None
+    if store is not None:
+        text += (
+            f". If the fit had begun, its share is reserved in {str(store)!r} and counts as spent: the noise may have "
+            f"been seen. 'dpscp budget show {store}' tells"
+        )
+    return text
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -180,8 +192,11 @@ def _fit(given: argparse.Namespace) -> int:
             labelled_records(schema, given.evaluate, given.separator, one_each=True), records, given.evaluate
         )
     mismatch = fits.size_mismatch(schema, frame)
-    if mismatch is not None:
-        _show_warning(mismatch)
+    for text in [
+        *fits.weak_promises(schema, len(frame), given.epsilon, given.delta),
+        *([mismatch] if mismatch else []),
+    ]:
+        _show_warning(text)
     levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]
     estimator = fits.fitted(
         schema,

@@ -18,6 +18,8 @@ __all__ = ["CommandError", "Table", "check_output", "keep_existing", "open_table
 
 _CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
 _LONGEST_HEADER = 2**20
+# What else separates the cells of a table, where the expected mark is nowhere in the first line.
+_OTHER_SEPARATORS = (";", "\t", "|", ",")
 # As many records are compared with the first line before it is believed to be a header.
 _COMPARED_RECORDS = 1000
 # What a record may hold in place of a number; as the name of a column none of these is believed.
@@ -87,7 +89,7 @@ class Table:
     def read(self) -> Any:
         """All of it as a pandas frame. CSV cells stay texts (an empty one is missing): types come from the schema."""
         pd = _pandas()
-        failed = out_of_memory = False
+        failed = out_of_memory = wrong_encoding = False
         try:
             if _kind(self.path) == "parquet":
                 frame = pd.read_parquet(self.path)
@@ -104,13 +106,15 @@ class Table:
         except Exception as error:
             # raised outside the handler: the reader's own message may hold cells or line numbers
             failed = True
+            wrong_encoding = isinstance(error, UnicodeDecodeError)
             out_of_memory = isinstance(error, MemoryError) or "out of memory" in str(error)  # pandas' own words
         if out_of_memory:
             raise MemoryError
+        if wrong_encoding:
+            raise CommandError(_not_utf8(self.path))
         if failed:
             raise CommandError(
-                f"{str(self.path)!r} cannot be read: rows of different length, another separator (--separator) or "
-                "encoding?"
+                f"{str(self.path)!r} cannot be read: rows of different length, another separator (--separator)?"
             )
         if frame.empty:
             raise CommandError(f"{str(self.path)!r} holds no records")
@@ -150,12 +154,27 @@ def _csv_head(path: Path, separator: str) -> tuple[list[str], list[list[str]]]:
     """The cells of the first line and of some records below it; no records where they cannot be read."""
     names: list[str] = []
     records: list[list[str]] = []
+    first, is_utf8 = "", True
     try:
         with _opened(path) as file:
-            names = next(csv.reader(io.StringIO(file.readline(_LONGEST_HEADER)), delimiter=separator), [])
+            first = file.readline(_LONGEST_HEADER)
+            names = next(csv.reader(io.StringIO(first), delimiter=separator), [])
             records = list(islice(csv.reader(file, delimiter=separator), _COMPARED_RECORDS))
-    except (OSError, UnicodeDecodeError, csv.Error, EOFError):
+    except UnicodeDecodeError:
+        is_utf8 = False  # refused outside the handler: the decoder's message shows bytes of the file
+    except (OSError, csv.Error, EOFError):
         records = []
+    if not is_utf8:
+        raise CommandError(_not_utf8(path))
+    if path.stat().st_size == 0:
+        raise CommandError(f"{str(path)!r} is empty: it holds neither column names nor records")
+    others = [mark for mark in _OTHER_SEPARATORS if mark in first and separator not in first]
+    if others:
+        shown = "$'\\t'" if others[0] == "\t" else f"'{others[0]}'"
+        raise CommandError(
+            f"the first line of {str(path)!r} holds no {separator!r}; if its cells are separated otherwise, give "
+            f"--separator {shown}"
+        )
     if not names or any(not name.strip() or _is_number(name) for name in names):
         raise CommandError(f"the first line of {str(path)!r} does not look like column names; add a line with them")
     return names, records
@@ -181,6 +200,13 @@ def _looks_like_a_value(name: str) -> bool:
 def _opened(path: Path) -> Any:
     opened: Any = gzip.open if path.name.endswith(".gz") else open
     return opened(path, "rt", encoding="utf-8-sig", newline="")
+
+
+def _not_utf8(path: Path) -> str:
+    return (
+        f"{str(path)!r} is not UTF-8 (perhaps Latin-1 or Windows-1252); write it again as UTF-8, for example with: "
+        "iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv"
+    )
 
 
 def _is_number(text: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp import persistence
@@ -247,6 +248,31 @@ class PrivateConformal(BaseEstimator, ABC):
         arrays["threshold"] = np.asarray(self.threshold_)
         arrays |= self._extra_arrays()
         persistence.write_file(path, header, arrays)
+
+    def report(self, path: str | PathLike[str], X: Any = None, y: Any = None, *, title: str | None = None) -> None:
+        """Write the page about this fit to exactly ``path``; needs the extra ``dpscp[report]``.
+
+        With ``X`` and ``y``, labelled records that the fit did not see, the page shows how the sets fare on them. Those
+        numbers are computed in the clear and NOT private; the page says so.
+        """
+        from dpscp.report.numbers import evaluate
+        from dpscp.report.page import write_report
+
+        check_is_fitted(self)
+        if (X is None) != (y is None):
+            raise ValueError("give X and y of labelled records for an evaluation, or neither")
+        write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title)
+
+    def _repr_html_(self) -> str:
+        """scikit-learn's diagram and, once fitted, both promises."""
+        diagram = str(estimator_html_repr(self))
+        if not self.__sklearn_is_fitted__():
+            return diagram
+        return diagram + self.ledger_._repr_html_() + "".join(c._repr_html_() for c in self.certificates_)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """What a notebook shows; scikit-learn's own would leave the promises out."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         prefix = "model/"

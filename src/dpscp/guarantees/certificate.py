@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dpscp._checks import check_probability
-from dpscp._printed import asked, at_least, at_most, odds
+from dpscp._printed import asked, at_least, at_most, html_paragraph, html_table, odds
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
 from dpscp.persons import Unit
@@ -114,9 +114,8 @@ class Certificate:
             str(data["advice"]),
         )
 
-    def __str__(self) -> str:
-        shown = {name: value for name, value in self.terms.items() if not isinstance(value, bool)}
-        numbers = "; ".join(f"{name.replace('_', ' ')} {term_text(name, value)}" for name, value in shown.items())
+    def _head(self) -> str:
+        """The promise in one or two sentences."""
         if not self.classes_declared:
             head = (
                 "Not certified: the list of labels was taken from the records, and a label that none of them has is in "
@@ -141,15 +140,24 @@ class Certificate:
             )
         if self.is_vacuous and self.classes_declared:
             head += " VACUOUS: with these numbers the promise is kept only by sets too large to be of use."
-        parts = [
-            head,
-            f"Why: {guarantee_of(self.guarantee).proof}.",
-            f"Assumes: {'; '.join(self.assumptions)}.",
-            f"Numbers: {numbers}.",
-        ]
-        if self.advice:
-            parts.append(self.advice)
-        return " ".join(parts)
+        return head
+
+    def _reasons(self) -> list[str]:
+        return [f"Why: {guarantee_of(self.guarantee).proof}.", f"Assumes: {'; '.join(self.assumptions)}."]
+
+    def _numbers(self) -> list[list[str]]:
+        shown = {name: value for name, value in self.terms.items() if not isinstance(value, bool)}
+        return [[name.replace("_", " "), term_text(name, value)] for name, value in shown.items()]
+
+    def __str__(self) -> str:
+        numbers = "; ".join(" ".join(pair) for pair in self._numbers())
+        parts = [self._head(), *self._reasons(), f"Numbers: {numbers}."]
+        return " ".join([*parts, self.advice] if self.advice else parts)
+
+    def _repr_html_(self) -> str:
+        rows = [["asked for", asked(self.target)], ["proven", at_least(self.coverage)], ["guarantee", self.guarantee]]
+        told = [self._head(), *self._reasons(), *([self.advice] if self.advice else [])]
+        return "".join(map(html_paragraph, told)) + html_table(["term", "value"], [*rows, *self._numbers()])
 
 
 def check_release_confidence(confidence: object, guarantee: str | Guarantee) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from dpscp._checks import check_nonnegative, check_positive, check_probability
+from dpscp._printed import html_paragraph, html_table, spent_epsilon, text_table
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, Direction, delta_of, epsilon_of, is_private, tradeoff_of
 from dpscp.privacy.events import (
@@ -30,6 +31,8 @@ from dpscp.privacy.tradeoff import Tradeoff
 __all__ = ["Budget", "Entry", "Ledger"]
 
 _FORMAT = "dpscp-ledger"
+# A table needs some delta to be printed at: the default of the estimators.
+_SHOWN_DELTA = 1e-5
 _VERSION = 1
 _ASSUMED = "assumed"
 # How version 0.1 called its only parallel entry, whose parts had no names of their own.
@@ -295,6 +298,23 @@ class Ledger:
             lines.append("declared public: " + ", ".join(f"{k} = {v}" for k, v in public.items()))
         lines += [f"assumed: {assumption}" for assumption in self.assumptions]
         return "\n".join(lines)
+
+    def _told(self, delta: float) -> tuple[list[str], list[list[str]], list[str]]:
+        """Titles and cells of the table of entries, and what must be said beside it."""
+        titles = ["stage", f"epsilon alone at delta {delta:g}", "note"]
+        rows = [[e.stage, spent_epsilon(epsilon_of(e.event, delta)), e.note] for e in self.entries]
+        rows.append(["together", spent_epsilon(self.epsilon(delta)), f"for {self.neighbours}"])
+        notes = [f"NOT private because of: {', '.join(self.non_private_stages)}"] if self.non_private_stages else []
+        return titles, rows, notes + (["NOT private: the noise came from a seed"] if self.seeded else [])
+
+    def __str__(self) -> str:
+        """The entries as a table, at the estimators' default delta; ``summary(delta)`` is for another."""
+        titles, rows, notes = self._told(_SHOWN_DELTA)
+        return "\n".join([*text_table(titles, rows), *notes])
+
+    def _repr_html_(self) -> str:
+        titles, rows, notes = self._told(_SHOWN_DELTA)
+        return html_table(titles, rows) + "".join(map(html_paragraph, notes))
 
     def remaining(self, budget: Budget, accountant: str | Accountant = "pld") -> float:
         """How far the total epsilon lies below the budget's, at the budget's delta (negative if over)."""
