@@ -8,6 +8,7 @@ and compares.
 
 import hashlib
 import json
+import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.cli.tables import CommandError, read_table
+from dpscp.exceptions import SeededWarning
 from dpscp.persons import kept_rows
 from dpscp.report.page import write_atomically
 from dpscp.schema import Schema, SchemaError
@@ -74,7 +76,10 @@ def labelled_records(schema: Schema, path: Path, separator: str | None, *, one_e
     try:
         if one_each and schema.person is not None and schema.person in frame.columns:
             ids = schema.persons(frame)
-            kept, _ = kept_rows(ids, n_rows=len(frame), rows_per_person=1, random_state=0)
+            with warnings.catch_warnings():
+                # the seed is no fault here: nothing about an evaluation is private, and the output says so
+                warnings.simplefilter("ignore", SeededWarning)
+                kept, _ = kept_rows(ids, n_rows=len(frame), rows_per_person=1, random_state=0)
             frame = frame.iloc[kept]
         return Labelled.of(schema, frame)
     except (SchemaError, ValueError) as error:
