@@ -437,7 +437,7 @@ def test_budget_store_is_spent(run):
 
 def test_a_fit_repeats_the_name_of_the_budget_store(run, folder, monkeypatch):
     assert run("budget create named.budget --epsilon 3 --delta 1e-5 --dataset 'people 2025'")[0] == 0
-    reader = sys.modules["dpscp.cli.main"]
+    reader = sys.modules["dpscp.cli.commands"]
     monkeypatch.setattr(reader, "read_table", lambda *_: pytest.fail("records were read before the refusal"))
     line = "fit people.csv --schema people.toml -o n.dpscp"
     refused(run(f"{line} --budget named.budget"), "dataset must be 'people 2025'", "none was given")

@@ -89,7 +89,11 @@ def test_nothing_runs_through_the_papers_room():
         and "dpscp.paper" in file.read_text().replace("from dpscp import paper", "dpscp.paper")
     }
     assert named == set(ANSWER_FOR_THE_PAPER)
-    code = "import sys, dpscp, dpscp.cli; assert 'dpscp.paper' not in sys.modules"
+    code = (
+        "import sys, dpscp, dpscp.cli.commands\n"
+        "everything = [getattr(dpscp, name) for name in dpscp.__all__]\n"
+        "assert 'dpscp.paper' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
     held = set(dpscp.privacy.__all__ + dpscp.guarantees.__all__ + dpscp.training.__all__) & set(paper.__all__)
     assert held == set(paper.__all__)
@@ -127,12 +131,50 @@ def test_importing_the_package_stays_light():
         "import sys, sklearn.utils\n"
         "before = set(sys.modules)\n"  # scikit-learn itself imports pandas where it is installed
         "import dpscp\n"
+        "everything = [getattr(dpscp, name) for name in dpscp.__all__]\n"
         "heavy = {'torch', 'opacus', 'dask', 'matplotlib', 'pandas', 'jinja2', 'rich'} & (set(sys.modules) - before)\n"
         "assert not heavy, heavy"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_help_waits_for_no_numerical_library():
+    """And the names of the package are there when they are asked for, in whatever order its rooms are imported."""
+    code = (
+        "import sys, dpscp\n"
+        "from dpscp.cli import main\n"
+        "from dpscp.cli.main import build_parser\n"
+        "build_parser().format_help()\n"
+        "heavy = {'numpy', 'scipy', 'sklearn', 'pandas', 'dp_accounting'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "from dpscp.audit import Audit\n"
+        "assert callable(dpscp.audit) and callable(main) and dpscp.plan.__module__ == 'dpscp.planning'\n"
+        "assert set(dpscp.__all__) <= set(dir(dpscp))\n"
+        "from dpscp import *\n"
+        "assert dpscp.audit is audit and privacy is sys.modules['dpscp.privacy']\n"
+        "for name in dpscp._HOLDERS: getattr(dpscp, name)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_front_page_has_one_list_of_names():
+    """What the type checker sees, what is answered for and what is promised are the same names."""
+    for module in (dpscp, sys.modules["dpscp.audit"]):
+        tree = ast.parse(Path(module.__file__).read_text())
+        typed = {
+            (alias.name, f"{node.module}.{alias.name}" if node.module == "dpscp" else node.module)
+            for block in tree.body
+            if is_for_types_only(block)
+            for node in block.body
+            for alias in node.names
+        }
+        rooms = {(name, holder) for name, holder in module._HOLDERS.items() if name not in module.__all__}
+        assert set(module._HOLDERS.items()) == typed | rooms
+        assert all(holder == f"{module.__name__}.{name}" for name, holder in rooms)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = dpscp.nothing
 
 
 def dotted(node):

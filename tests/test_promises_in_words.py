@@ -15,7 +15,8 @@ import dpscp as dp
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
 from dpscp.calibration import calibration_rule, find_thresholds, plan_searches
 from dpscp.cli import fits
-from dpscp.cli.main import _promise_lines, main
+from dpscp.cli.commands import _promise_lines
+from dpscp.cli.main import main
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu

@@ -1,17 +1,69 @@
 """Private, honest uncertainty: differentially private models with valid prediction sets, from all the data."""
 
-from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, sets, training
-from dpscp.audit import audit
-from dpscp.budget import BudgetStore
-from dpscp.calibration import Calibration, calibrate
-from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
-from dpscp.exceptions import BudgetError, GuaranteeWarning, NotFittedError, SeededWarning
-from dpscp.guarantees import Certificate
-from dpscp.planning import plan
-from dpscp.privacy import Budget, Ledger
-from dpscp.quantile import PrivateQuantile, private_quantile
-from dpscp.schema import Schema
-from dpscp.training.private_model import PrivateModel
+from typing import TYPE_CHECKING
+
+from dpscp._elsewhere import held_by
+from dpscp.audit import audit  # now: later, importing the room of this name would put the room in its place
+
+if TYPE_CHECKING:
+    from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, sets, training
+    from dpscp.budget import BudgetStore
+    from dpscp.calibration import Calibration, calibrate
+    from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
+    from dpscp.exceptions import BudgetError, GuaranteeWarning, NotFittedError, SeededWarning
+    from dpscp.guarantees import Certificate
+    from dpscp.planning import plan
+    from dpscp.privacy import Budget, Ledger
+    from dpscp.quantile import PrivateQuantile, private_quantile
+    from dpscp.schema import Schema
+    from dpscp.training.private_model import PrivateModel
+else:  # the numerical libraries below take a second to import: a name brings them in when it is asked for
+    _HOLDERS = {
+        "Budget": "dpscp.privacy",
+        "BudgetError": "dpscp.exceptions",
+        "BudgetStore": "dpscp.budget",
+        "Calibration": "dpscp.calibration",
+        "Certificate": "dpscp.guarantees",
+        "GuaranteeWarning": "dpscp.exceptions",
+        "Ledger": "dpscp.privacy",
+        "NotFittedError": "dpscp.exceptions",
+        "PrivateConformalClassifier": "dpscp.conformal",
+        "PrivateConformalRegressor": "dpscp.conformal",
+        "PrivateModel": "dpscp.training.private_model",
+        "PrivateQuantile": "dpscp.quantile",
+        "Schema": "dpscp.schema",
+        "SeededWarning": "dpscp.exceptions",
+        "baselines": "dpscp.baselines",
+        "budget": "dpscp.budget",
+        "calibrate": "dpscp.calibration",
+        "calibration": "dpscp.calibration",
+        "conformal": "dpscp.conformal",
+        "exceptions": "dpscp.exceptions",
+        "guarantees": "dpscp.guarantees",
+        "load": "dpscp.conformal",
+        "metrics": "dpscp.metrics",
+        "persistence": "dpscp.persistence",
+        "persons": "dpscp.persons",
+        "plan": "dpscp.planning",
+        "planning": "dpscp.planning",
+        "privacy": "dpscp.privacy",
+        "private_quantile": "dpscp.quantile",
+        "quantile": "dpscp.quantile",
+        "records": "dpscp.records",
+        "release": "dpscp.release",
+        "schema": "dpscp.schema",
+        "scores": "dpscp.scores",
+        "sets": "dpscp.sets",
+        "strategy": "dpscp.strategy",
+        "tasks": "dpscp.tasks",
+        "training": "dpscp.training",
+    }
+    __getattr__ = held_by(_HOLDERS, __name__)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __version__ = "0.2.0"
 

@@ -1372,14 +1372,14 @@ mutant(
     f"{AUDIT}::test_the_bound_is_the_two_clopper_pearson_rates_at_their_share_of_the_confidence",
 )
 mutant(
-    "audit/games.py",
+    "audit/play.py",
     "other = chosen.play(not null, runs)[:runs]",
     "other = chosen.play(False, runs)[:runs]",
     "both worlds of an audit are the same",
     f"{AUDIT}::test_catches_clipping_switched_off",
 )
 mutant(
-    "audit/games.py",
+    "audit/play.py",
     "claimed=tuple(epsilon_of(claim, d) for d in deltas),",
     "claimed=tuple(epsilon_of(claim, deltas[0]) for d in deltas),",
     "every claim is the first delta's",
@@ -1628,78 +1628,78 @@ mutant(
     f"{OPTIONS}::test_every_option_of_fit_reaches_the_estimator",
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "delta=given.delta,\n        confidence_level",
     "delta=max(given.delta, 1e-5),\n        confidence_level",
     "fit --delta below 1e-5 is ignored",
     FITTED,
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "epsilon=given.epsilon,\n        delta=given.delta,\n        confidence_level",
     "epsilon=max(given.epsilon, 1.0),\n        delta=given.delta,\n        confidence_level",
     "fit --epsilon below 1 is ignored",
     FITTED,
 )
-mutant("cli/main.py", "guarantee=given.guarantee,", 'guarantee="auto",', "fit --guarantee is ignored", FITTED)
+mutant("cli/commands.py", "guarantee=given.guarantee,", 'guarantee="auto",', "fit --guarantee is ignored", FITTED)
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "random_state=given.seed,",
     "random_state=0,",
     "fit is seeded although no seed was given",
     f"{OPTIONS}::test_without_a_seed_a_fit_is_private",
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "budget=store,\n",
     "budget=None,\n",
     "fit --budget is opened and not spent from",
     f"{CLI}::test_budget_store_is_spent",
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]",
     "levels = given.confidence[0]",
     "fit --confidence keeps the first level",
     FITTED,
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "delta=given.delta,\n        alpha=round",
     "alpha=round",
     "plan --delta is ignored",
     f"{OPTIONS}::test_every_option_of_plan_changes_the_plan",
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "n_features=given.features,",
     "",
     "plan --features is ignored",
     f"{OPTIONS}::test_every_option_of_plan_changes_the_plan",
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "knowledge=given.knowledge, runs=given.runs, null=given.null)",
     "runs=given.runs)",
     "audit --knowledge and --null are ignored",
     f"{OPTIONS}::test_every_option_of_audit_reaches_the_game",
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "epsilon=given.epsilon, delta=given.delta, level=given.confidence, force=given.force)",
     "epsilon=given.epsilon)",
     "demo --delta and --confidence are ignored",
     f"{OPTIONS}::test_every_option_of_demo_reaches_the_fit",
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     'level = told["evaluation"]["levels"][place]',
     'level = told["evaluation"]["levels"][0]',
     "every printed level has the first one's coverage",
     f"{OPTIONS}::test_each_printed_level_has_its_own_numbers",
 )
 mutant(
-    "cli/main.py",
+    "cli/commands.py",
     "BudgetStore.create(given.store, given.epsilon, given.delta",
     "BudgetStore.create(given.store, given.epsilon, 1e-5",
     "budget create --delta is ignored",

@@ -10,11 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from dpscp._checks import check_probability
+from dpscp.audit.play import DELTAS
 
-__all__ = ["DELTAS", "Audit", "audited_epsilons"]
+__all__ = ["Audit", "audited_epsilons"]
 
-# The whole curve: at a small delta no affordable number of runs sees anything, at a large one shuffling shows.
-DELTAS = (1e-3, 1e-2, 0.05, 0.2, 0.4)
 # Candidate thresholds, as quantiles of each half's statistics.
 _CANDIDATES = 512
 

@@ -16,12 +16,10 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_count
-from dpscp.audit.bounds import DELTAS, Audit, audited_epsilons
-from dpscp.audit.modules import ModuleGame
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import guarantee_of
 from dpscp.persons import Persons
-from dpscp.privacy import Budget, epsilon_of
+from dpscp.privacy import Budget
 from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_histories
 from dpscp.quantile import PrivateQuantile, ReleasedSize, private_quantile, rank_sensitivity
 from dpscp.quantile.counts import as_counter
@@ -33,21 +31,11 @@ from dpscp.training import DPSGD, Trained
 from dpscp.training.descent import StepObserver, StepView
 from dpscp.training.mechanism import paid_event
 
-__all__ = ["GAMES", "Game", "PipelineGame", "SearchGame", "TrainingGame", "audit"]
+__all__ = ["Game", "PipelineGame", "SearchGame", "TrainingGame"]
 
 Array = NDArray[np.float64]
 KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")
-GAMES = (
-    "search",
-    "training",
-    "sampled training",
-    "pipeline",
-    "person search",
-    "person training",
-    "torch tokens",
-    "torch buffers",
-)
 
 
 class Game(Protocol):
@@ -449,72 +437,3 @@ def _search_ratio(
         bar = view.bar if sized else reference.bar
         exact.append(reference.scale * there - reference.base - bar)
     return float((((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * sigma**2)).sum())
-
-
-def audit(
-    game: str | Game = "search",
-    *,
-    knowledge: str = "white-box",
-    runs: int | None = None,
-    deltas: Sequence[float] = DELTAS,
-    confidence: float = 0.99,
-    null: bool = False,
-) -> Audit:
-    """Try to break a privacy claim of this library, with its own code, on this machine.
-
-    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, ``"person search"`` and
-    ``"person training"`` (the worlds differ by a person with several rows), ``"torch tokens"`` and
-    ``"torch buffers"`` (modules that must be refused; black-box, needs the extra ``dpscp[torch]``), or a game of your
-    own. ``runs`` in each of the two worlds (default: about a minute of work at most). ``null=True`` plays both worlds
-    without the record: every bound must then be 0. The result holds the claimed curve and the audited lower bound;
-    ``passed`` is False if the claim was disproved, which happens to honest code with probability at most 1 -
-    ``confidence``.
-
-    >>> result = audit("training", runs=2000)
-    >>> result.passed, 0 < result.share(0.01) < 1
-    (True, True)
-
-    Theory: section 1
-    """
-    default = 60_000
-    if isinstance(game, str):
-        check_choice("game", game, GAMES)
-        unit = "release" if knowledge == "white-box" else "run"
-        if game == "search":
-            chosen: Game = SearchGame(knowledge, unit)
-        elif game in ("torch tokens", "torch buffers"):
-            chosen, default = ModuleGame(game.removeprefix("torch ")), 400
-        elif game == "pipeline":
-            chosen, default = PipelineGame(knowledge), 1000
-        elif game == "person search":
-            from dpscp.audit.person_games import PersonSearchGame
-
-            chosen, default = PersonSearchGame(knowledge, groups=4), 3000
-        elif game == "person training":
-            from dpscp.audit.person_games import PersonTrainingGame
-
-            constants = (1.0, 400) if unit == "release" else (2.0, 4)
-            chosen = PersonTrainingGame(audited_mechanism(*constants), knowledge, unit)
-        else:
-            rate, noise = (1.0, 1.0) if game == "training" else (0.5, 0.7)
-            # several steps with twice the noise tell about as much as one
-            mechanism = audited_mechanism(*((noise, 400) if unit == "release" else (2 * noise, 4)), rate)
-            chosen = TrainingGame(mechanism, knowledge, unit)
-        if unit == "run":
-            default = min(default, 4000)
-    else:
-        chosen = game
-    runs = default if runs is None else check_count("runs", runs, minimum=4)
-    claim = chosen.claim
-    without = chosen.play(False, runs)[:runs]
-    other = chosen.play(not null, runs)[:runs]
-    return Audit(
-        game=chosen.name,
-        knowledge=chosen.knowledge,
-        runs=runs,
-        confidence=confidence,
-        deltas=tuple(deltas),
-        claimed=tuple(epsilon_of(claim, d) for d in deltas),
-        audited=tuple(audited_epsilons(without, other, deltas, confidence).tolist()),
-        null=null,
-    )

@@ -106,4 +106,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # what is listed and not imported above; the product needs none of it
-    __getattr__ = held_by("dpscp.paper", __all__, __name__)
+    __getattr__ = held_by(dict.fromkeys(__all__, "dpscp.paper"), __name__)
