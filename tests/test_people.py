@@ -14,7 +14,9 @@ import dpscp as dp
 from dpscp._printed import asked, at_least, observed
 from dpscp.cli import main
 from dpscp.cli.demo import unused_folder
+from dpscp.cli.fits import size_mismatch
 from dpscp.records import column_bounds
+from dpscp.schema import parse_schema
 
 SCHEMA = """
 task = "classification"
@@ -99,6 +101,17 @@ def test_a_wrong_number_of_records_is_told_here_and_nowhere_else(run, tmp_path):
         assert "publish this line" not in out
         assert json.loads(out)["public_facts"]["n_records"] == declared
         assert "publish this line" not in (tmp_path / "r.html").read_text()
+
+
+def test_a_wrong_number_of_persons_is_told_too():
+    """The declared number is that of persons, however many rows they have."""
+    frame = people(300, 0).assign(who=np.arange(300) // 3)
+    for declared, told in ((100, False), (104, False), (110, True), (300, True)):
+        text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
+        schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
+        found = size_mismatch(schema, frame)
+        assert (found is not None) == told
+        assert found is None or f"n_persons = {declared}" in found
 
 
 def test_an_evaluation_below_the_promise_is_a_red_verdict(run, tmp_path):

@@ -1050,6 +1050,13 @@ mutant(
     "tests/test_people.py::test_square_feature_bounds",
 )
 mutant(
+    "report/numbers.py",
+    "return self.interval[1] < self.promised",
+    "return self.interval[0] < self.promised - 1",
+    "an evaluation far below the promise gets no verdict",
+    "tests/test_people.py::test_an_evaluation_below_the_promise_is_a_red_verdict",
+)
+mutant(
     "cli/tables.py",
     "for path in () if force else paths:",
     "for path in ():",

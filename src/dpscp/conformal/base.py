@@ -252,8 +252,9 @@ class PrivateConformal(BaseEstimator, ABC):
     def report(self, path: str | PathLike[str], X: Any = None, y: Any = None, *, title: str | None = None) -> None:
         """Write the page about this fit to exactly ``path``; needs the extra ``dpscp[report]``.
 
-        With ``X`` and ``y``, labelled records that the fit did not see, the page shows how the sets fare on them. Those
-        numbers are computed in the clear and NOT private; the page says so.
+        With ``X`` and ``y``, labelled records that the fit did not see, the page shows how the sets fare on them (after
+        a fit with ``persons``, give one random record of each). Those numbers are computed in the clear and NOT
+        private; the page says so.
         """
         from dpscp.report.numbers import evaluate
         from dpscp.report.page import write_report
