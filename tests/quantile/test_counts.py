@@ -205,7 +205,8 @@ def test_dask_counts_like_an_array(dtype):
 
 def adversarial_thresholds(rng, score_range, levels):
     """A search's own midpoints, some of them moved by a few floats or by most of a bin, repeated, or crowded."""
-    thresholds = midpoint_tree(*score_range, levels)[1:-1]
+    low, high = score_range
+    thresholds = midpoint_tree(low, high, levels)[1:-1]
     kind = rng.integers(5)
     if kind == 1:
         for _ in range(int(rng.integers(1, 4))):
@@ -249,7 +250,8 @@ def test_a_histogram_counts_like_a_naive_count(seed, dtype, score_range, size, l
 @pytest.mark.parametrize("score_range", [(0.0, 1.0), (0.1, 0.7), (-300.0, 300.0), (0.0, 1e300), (-8e307, 8e307)])
 @pytest.mark.parametrize("levels", [2, 11, 16])
 def test_the_guess_is_used_for_the_thresholds_of_a_search(score_range, levels):
-    assert Bins(midpoint_tree(*score_range, levels)[1:-1])._guessing
+    low, high = score_range
+    assert Bins(midpoint_tree(low, high, levels)[1:-1])._guessing
 
 
 @pytest.mark.parametrize(
