@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
 from dpscp.persons import Persons
 from dpscp.privacy import secure_generator
+from dpscp.training.blocks import one_blas_thread
 from dpscp.training.descent import GridNoise, Records, run
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.networks import DenseModel
@@ -76,7 +76,7 @@ def coupled_run(
     masks, copies, counted = itertools.tee(setup.batches(rng), 3)
     gaps = np.zeros(mechanism.steps + 1)
     draws = 0
-    with threadpool_limits(limits=1, user_api="blas"), np.errstate(all="ignore"):
+    with one_blas_thread(), np.errstate(all="ignore"):
         descents = [setup.descent(without), setup.descent(everything)]
         kept = [descents[0].current()]
         for t in run(descents, [_first(copies, n), masks], noise):

@@ -7,6 +7,7 @@ results of all others, and by more than any sensitivity says where a jump, or a 
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 
-__all__ = ["AlikeBlocks", "aligned_empty", "blas_threads", "is_aligned", "whole_lanes"]
+__all__ = ["AlikeBlocks", "aligned_empty", "blas_threads", "is_aligned", "one_blas_thread", "whole_lanes"]
 
 Array = NDArray[Any]
 
@@ -79,6 +80,15 @@ def blas_threads() -> tuple[int, ...]:
     return tuple(library.num_threads for library in _libraries().lib_controllers)
 
 
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """One thread for matrix products inside the block: the matrices of a step are small, and more threads cost more
+    than they bring, very much so on a busy machine.
+    """
+    limited: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
+    return limited
+
+
 @cache
 def _libraries() -> ThreadpoolController:
+    # looked up once: finding them reads the list of all libraries of the process, which takes longer than a short run
     return ThreadpoolController().select(user_api="blas")

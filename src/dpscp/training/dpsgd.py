@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
 from dpscp._checks import (
     check_choice,
@@ -33,6 +32,7 @@ from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, sta
 from dpscp.persons import Persons
 from dpscp.privacy import Accountant, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training._progress import progress
+from dpscp.training.blocks import one_blas_thread
 from dpscp.training.descent import (
     GRID,
     Descent,
@@ -253,8 +253,7 @@ class DPSGD:
         rng = secure_generator(random_state)
         noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
-        # the matrices of a step are small: more BLAS threads cost more than they bring, and very much on a busy machine
-        with threadpool_limits(limits=1, user_api="blas"), np.errstate(all="ignore"):
+        with one_blas_thread(), np.errstate(all="ignore"):
             descent = setup.descent(setup.records, observer)
             if kept is not None:
                 kept[0] = descent.current()
