@@ -19,7 +19,7 @@ LAYERS = [
     {"privacy"},
     {"persons"},
     {"quantile", "sets", "metrics", "records", "persistence", "budget", "schema"},
-    {"scores", "guarantees"},
+    {"scores", "guarantees", "sources"},
     {"training"},
     {"calibration", "tasks", "paper"},
     {"strategy"},

@@ -1,0 +1,10 @@
+"""Where records come from: blocks of rows, targets and owners, mapped where they lie and summed.
+
+Everything this method does with records is a sum (moments, clipped gradients, counts), so it runs alike on an array, on
+a file larger than memory and on a cluster: only totals come to the driver, which alone draws noise and spends budget.
+"""
+
+from dpscp.sources.array import ArraySource
+from dpscp.sources.base import Block, RecordSource, added
+
+__all__ = ["ArraySource", "Block", "RecordSource", "added"]

@@ -1,0 +1,176 @@
+"""What a source of records is: blocks, a lazy ``map`` from block to block, and a ``sum`` over blocks.
+
+A source of one's own (files, a cluster, a database) gives four things, see ``RecordSource``:
+
+``width``           the number of features of a row: a public number, known without reading a record;
+``whole``           None (only one array in memory answers with its block);
+``map(function)``   a source of ``function(block)``, not computed before it is asked for;
+``sum(function)``   ``added(function(block) for each block, in the order of their ids)``.
+
+and promises:
+
+* Ids are the integers 0, 1, 2, ...; reading the source again gives the same blocks with the same ids and the same rows
+  in the same order. Draws (batches, held-out parts) are made from a key and the id where the block lies, so that a
+  block that was lost and read again draws the same and nothing more is spent.
+* A block holds at most 2^25 records and is read into memory as a whole; work on it needs little beside it (functions
+  read it in ``parts``). A source keeps no block longer than ``sum`` needs it, unless it was mapped with ``keep=True``:
+  such a result is read at every step of training and is worth its memory.
+* Functions and their results can be pickled. A function may be called more than once for a block, with the same result,
+  and sees one block at a time. An exception of a function reaches the caller of ``sum`` as it is.
+* Totals are numbers, arrays, or tuples of these. They are exact sums over records, private until the driver adds noise:
+  a source neither prints, logs nor stores them.
+
+Rows are real numbers (any float or integer type), targets one for each row. Whether they are finite, and labels among
+the declared classes, is looked at once by whoever uses the source, before anything is spent: a source only reads.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.persons import Persons
+
+__all__ = ["MOST_IN_A_BLOCK", "Block", "RecordSource", "added"]
+
+Array = NDArray[Any]
+Index = NDArray[np.int64]
+Rows = Callable[[Array], Array]
+Total = TypeVar("Total")
+
+MOST_IN_A_BLOCK = 1 << 25
+# Numbers of the rows that are read at once: a part and what is computed from it stay in the cache.
+PART_NUMBERS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some records of a source: rows, a target for each, whose they are, and each record's public group, if any.
+
+    ``rows`` is a table as it lies (an array, a view, a memmap). Which of its rows count (``chosen``; None: all) and
+    what is done with them (``steps``: functions of one row each, applied to some rows at a time) is remembered and done
+    when rows are read, part by part: no changed copy of the whole table is ever made. Targets, persons and groups are
+    those of the chosen rows.
+
+    A person's rows lie in one block, side by side (``Persons``); None: each row is its own person.
+
+    Theory: Result H
+    """
+
+    id: int
+    rows: Array
+    targets: Array
+    persons: Persons | None = None
+    groups: Index | None = None
+    chosen: Index | None = None
+    steps: tuple[Rows, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+        return int(self.rows.shape[1])
+
+    @property
+    def owners(self) -> Persons:
+        """Whose rows these are."""
+        return Persons.of_rows(self.persons, len(self))
+
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """The weight of each record, a person's adding up to one; None: one each."""
+        return None if self.persons is None else self.persons.weights
+
+    def through(self, *steps: Rows) -> Self:
+        """The block with these functions of a row applied when its rows are read."""
+        return replace(self, steps=(*self.steps, *steps))
+
+    def with_targets(self, targets: Array) -> Self:
+        """The same rows with other targets."""
+        return replace(self, targets=targets)
+
+    def part(self, drawn: NDArray[np.bool_]) -> Self:
+        """The records of the persons that were drawn; rows are not copied."""
+        kept, persons = (drawn, None) if self.persons is None else self.persons.part(drawn)
+        places = np.flatnonzero(kept)
+        return replace(
+            self,
+            targets=self.targets[places],
+            persons=persons,
+            groups=None if self.groups is None else self.groups[places],
+            chosen=places if self.chosen is None else self.chosen[places],
+        )
+
+    def read(self, start: int = 0, stop: int | None = None) -> Array:
+        """The rows from ``start`` to ``stop`` with the steps applied."""
+        rows = self.rows[start:stop] if self.chosen is None else self.rows[self.chosen[start:stop]]
+        for step in self.steps:
+            rows = step(rows)
+        return rows
+
+    def parts(self, numbers: int = PART_NUMBERS) -> Iterator[tuple[slice, Array]]:
+        """Slices of whole persons of at most about so many numbers each, and their rows with the steps applied."""
+        most = max(1, numbers // self.width)
+        start = 0
+        while start < len(self):
+            stop = min(len(self), start + most)
+            if self.persons is not None and stop < len(self):
+                ends = self.persons.offsets
+                person = int(np.searchsorted(ends, stop, side="right")) - 1
+                # the persons that end by here, or the one that does not fit
+                stop = int(ends[person] if ends[person] > start else ends[person + 1])
+            yield slice(start, stop), self.read(start, stop)
+            start = stop
+
+
+@runtime_checkable
+class RecordSource(Protocol):
+    """Blocks of records, wherever they lie; the docstring of the module says what an implementation promises."""
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+
+    @property
+    def whole(self) -> Block | None:
+        """The only block, where the source is one array in memory: it may then be handed on as an array."""
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "RecordSource":
+        """The source of ``function(block)`` (same id), computed when it is read.
+
+        ``keep``: it will be read many times, and each result is to be kept where its block lies, if there is room.
+        """
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        """The total of ``function(block)`` over the blocks, as ``added`` adds them in the order of their ids."""
+
+
+def added(values: Iterable[Total]) -> Total:
+    """The sum of numbers, of arrays, or of tuples of these, by pairs: B values meet at most log2(B) + 1 additions each.
+
+    The order is that of the values alone, so that the same blocks give the same bits on one machine and on many. Beside
+    the value that comes in, at most log2(B) partial sums are held.
+    """
+    waiting: list[tuple[int, Any]] = []
+    for value in values:
+        level, total = 0, value
+        while waiting and waiting[-1][0] == level:
+            total = _plus(waiting.pop()[1], total)
+            level += 1
+        waiting.append((level, total))
+    if not waiting:
+        raise ValueError("a source of records must have at least one block; it may be an empty one")
+    result = waiting.pop()[1]
+    while waiting:
+        result = _plus(waiting.pop()[1], result)
+    return result  # type: ignore[no-any-return]  # what the values were
+
+
+def _plus(first: Any, second: Any) -> Any:
+    if isinstance(first, tuple):
+        return tuple(_plus(a, b) for a, b in zip(first, second, strict=True))
+    return first + second
