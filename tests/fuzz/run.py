@@ -13,7 +13,7 @@ import time
 import warnings
 from pathlib import Path
 
-NAMES = ("ledger", "schema", "model", "store")
+NAMES = ("ledger", "schema", "model", "torch", "store")
 
 
 def main() -> None:

@@ -50,13 +50,22 @@ def schema_text(data: bytes) -> None:
 
 def model_file(data: bytes) -> None:
     """``dp.load``: a ``ValueError``, or an estimator; raw bytes, or a valid file altered inside and sealed again."""
+    _load_altered(data, None)
+
+
+def torch_file(data: bytes) -> None:
+    """``dp.load`` of a torch model with its architecture, as ``model_file``."""
+    _load_altered(data, _module())
+
+
+def _load_altered(data: bytes, module: Any) -> None:
     kind, rest = data[:1], data[1:]
-    content = rest if kind < b"\x40" else _resealed(kind, rest)
+    content = rest if kind < b"\x40" else _resealed(kind, rest, module is not None)
     path = os.path.join(FOLDER, f"model-{os.getpid()}")
     with open(path, "wb") as file:
         file.write(content)
     try:
-        dp.load(path)
+        dp.load(path, module=module)
     except ValueError:
         return
 
@@ -114,11 +123,11 @@ def _sealed_rows(rest: bytes) -> list[tuple[Any, ...]]:
     return [astuple(line) for line in lines]
 
 
-TARGETS = {"ledger": ledger_json, "schema": schema_text, "model": model_file, "store": store_file}
+TARGETS = {"ledger": ledger_json, "schema": schema_text, "model": model_file, "torch": torch_file, "store": store_file}
 
 
-def _resealed(kind: bytes, rest: bytes) -> bytes:
-    body, arrays = _model()
+def _resealed(kind: bytes, rest: bytes, torch: bool) -> bytes:
+    body, arrays = _model(torch)
     if kind < b"\xc0":
         # overwrite a piece of the body: place, length of what is dropped, the new text
         place = int.from_bytes(rest[:2], "little") % (len(body) + 1)
@@ -145,26 +154,36 @@ def _resealed(kind: bytes, rest: bytes) -> bytes:
 
 
 @cache
-def _model_bytes() -> bytes:
+def _module() -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+
+
+@cache
+def _model_bytes(torch: bool) -> bytes:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     clf = dp.PrivateConformalClassifier(
-        dp.training.DPSGD(steps=3, noise_multiplier=20.0),
+        dp.training.OpacusTraining(_module(), steps=3, sampling_rate=0.1, noise_multiplier=20.0)
+        if torch
+        else dp.training.DPSGD(steps=3, noise_multiplier=20.0),
         epsilon=1.0,
         classes=["a", "b"],
         guarantee="corrected",
         random_state=0,
     )
     clf.fit(X, np.where(X[:, 0] > 0, "a", "b"))
-    path = os.path.join(FOLDER, "valid-model")
+    path = os.path.join(FOLDER, f"valid-model-{torch}")
     clf.save(path)
     with open(path, "rb") as file:
         return file.read()
 
 
 @cache
-def _model() -> tuple[str, dict[str, bytes]]:
-    with zipfile.ZipFile(io.BytesIO(_model_bytes())) as archive:
+def _model(torch: bool) -> tuple[str, dict[str, bytes]]:
+    with zipfile.ZipFile(io.BytesIO(_model_bytes(torch))) as archive:
         head = json.loads(archive.read("header.json"))
         return head["body"], {name: archive.read(f"{name}.npy") for name in head["arrays"]}
 
@@ -205,11 +224,13 @@ def seeds(target: str) -> list[bytes]:
             b'task = "regression"\ntarget = "y"\nbounds = [0, 1]\n[columns.y]\ntype = "ignore"\n',
             b'{"task": "regression", "target": "y", "bounds": [0, 1e3], "columns": {"x": {"type": "numeric"}}}',
         ]
-    if target == "model":
-        body = _model()[0]
-        places = [body.index(word) for word in ("widths", "classes", "ledger", "certificates", "group_values")]
+    if target in ("model", "torch"):
+        torch = target == "torch"
+        body = _model(torch)[0]
+        inside = ("input_shape", "answers") if torch else ("widths",)
+        places = [body.index(word) for word in (*inside, "classes", "ledger", "certificates", "group_values")]
         texts = [b"\x80" + place.to_bytes(2, "little") + b"\x05null" for place in places]
-        return [b"\x00" + _model_bytes(), *texts, b"\xd0\x00\x40\x00<f8", b"\xd0\x01\x00\x00"]
+        return [b"\x00" + _model_bytes(torch), *texts, b"\xd0\x00\x40\x00<f8", b"\xd0\x01\x00\x00"]
     content = _store_lines()[0].content
     heads = [content.index(word) for word in ('"dpscp-budget"', "2", "1.0", "1e-06", '"x"')]
     altered = [b"\x80\x00\x04" + place.to_bytes(2, "little") + b"\x05null" for place in heads]

@@ -2038,6 +2038,21 @@ mutant(
     "torch steps forget the clip norm",
     f"{TORCH}::test_same_updates_as_the_numpy_engine",
 )
+TORCH_FILES = "tests/training/test_torch_files.py"
+mutant(
+    "training/torch_model.py",
+    "        if not same:\n",
+    "        if False:\n",
+    "a module with another activation takes the saved parameters",
+    f"{TORCH_FILES}::test_another_architecture_is_refused",
+)
+mutant(
+    "training/torch_model.py",
+    "copied = copy.deepcopy(module)",
+    "copied = module",
+    "loading writes into the caller's module",
+    f"{TORCH_FILES}::test_a_module_comes_back_in_a_fresh_copy_of_its_architecture",
+)
 ONE_RECORD = "tests/test_one_record.py"
 mutant(
     "records.py",

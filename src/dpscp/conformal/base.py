@@ -228,7 +228,8 @@ class PrivateConformal(BaseEstimator, ABC):
         """Write the fitted estimator to exactly ``path``: parameters, thresholds, ledger, certificates, public facts.
 
         No pickle, no row, no score. A function (``groups``, a callable score) cannot be written: set it again on the
-        loaded object. A torch module and a model given as a function cannot be saved (``TypeError``): they are code.
+        loaded object. Of a torch module the state dict is written: ``dp.load(path, module=net)`` takes the code. A
+        model given as a function cannot be saved (``TypeError``): it is nothing but code.
         """
         check_is_fitted(self)
         config = self.model_.config()
@@ -275,10 +276,10 @@ class PrivateConformal(BaseEstimator, ABC):
         """What a notebook shows; scikit-learn's own would leave the promises out."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
-    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
         prefix = "model/"
         parameters = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-        self.model_ = load_model(header["model"], parameters)
+        self.model_ = load_model(header["model"], parameters, module)
         self.threshold_ = arrays["threshold"]
         written = header["ledger"]  # version 1 of the format held it as a text
         self.ledger_ = Ledger.from_json(written) if isinstance(written, str) else Ledger.from_dict(written)

@@ -213,8 +213,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             "classes_objects": np.array(objects),
         }
 
-    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        super()._restore(header, arrays)
+    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
+        super()._restore(header, arrays, module)
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes and its model do not fit together")

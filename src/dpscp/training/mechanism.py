@@ -315,17 +315,30 @@ def saved_as(kind: str) -> Callable[[AnyModel], AnyModel]:
     return remember
 
 
-def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Model:
-    """Rebuild a saved model; only classes that said ``saved_as`` can be built."""
-    return _SAVED[check_choice("model", config["model"], _SAVED)].from_parts(config, arrays)
+def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> Model:
+    """Rebuild a saved model; only classes that said ``saved_as`` can be built.
+
+    ``module`` is the architecture of a torch model; ValueError for a model that needs none.
+    """
+    kind = _SAVED[check_choice("model", config["model"], _SAVED)]
+    return kind.from_parts(config if module is None else _with_module(config, module), arrays)
+
+
+def _with_module(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
+    """The config whose innermost part holds the module: files hold none, code does not come from them."""
+    if "inner" in config:
+        return {**config, "inner": _with_module(config["inner"], module)}
+    if config["model"] != "torch":
+        raise ValueError("module was given, and this file holds its whole model: leave module out")
+    return {**config, "module": module}
 
 
 def require_loadable(config: Mapping[str, Any]) -> None:
     """Refuse to save what ``load_model`` could not rebuild: a file that nobody can open is worse than none."""
     if config.get("model") not in _SAVED:
         raise TypeError(
-            f"a model of kind {config.get('model')!r} cannot be saved: its code is not data; keep its state dict, "
-            "ledger_.to_json() and the thresholds yourself"
+            f"a model of kind {config.get('model')!r} cannot be saved: its class must say so, see "
+            "dpscp.training.mechanism.saved_as"
         )
     if "inner" in config:
         require_loadable(config["inner"])

@@ -16,9 +16,7 @@ What is left (torch may compute another record's last bits differently in anothe
 torch and Opacus are imported when a mechanism is made, not when this module is: ``pip install dpscp[torch]``.
 """
 
-import copy
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -32,19 +30,18 @@ from dpscp.privacy import Accountant, Ledger, dpsgd_event, noise_multiplier, non
 from dpscp.training.descent import poisson_batches
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import Needs, Rehearsal, Trained, paid_event, set_noise
-from dpscp.training.networks import CLIP_SLACK, softmax
+from dpscp.training.networks import CLIP_SLACK
 from dpscp.training.release import gaussian_release, warn_large_delta
+from dpscp.training.torch_model import TorchModel, as_float32, torch_model, torch_rows
 from dpscp.training.torch_modules import (
     check_unchanged,
     gradient_rows,
     load_opacus,
     load_torch,
     private_copy,
-    refuse_unknown_buffers,
     rehearse,
     released_copy,
     state_of,
-    without_opacus_hooks,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["OpacusTraining", "TorchModel", "ledger_of_engine", "torch_model"]
 
 LOSSES = ("cross_entropy", "squared", "huber")
-_ROWS_PER_FORWARD = 4096
 # Clipped gradients are integers in units of clip_norm / _UNITS; sums of _MOST_RECORDS of them fit in 64 bits.
 _UNITS = 2**32
 _MOST_RECORDS = 2**30
@@ -173,7 +169,7 @@ class OpacusTraining:
     ) -> Trained:
         """Train a copy of the module privately; the cost is ``event``, whatever the records are."""
         event, torch = paid_event(self), load_torch()
-        rows = _inputs(X)
+        rows = torch_rows(X)
         units = Persons.of_rows(persons, len(rows))
         n = check_count(units.count_name, units.count if n_records is None else n_records)
         warn_large_delta(self.budget, n)
@@ -185,7 +181,7 @@ class OpacusTraining:
                 from_data.append("classes")
             target = torch.from_numpy(encode_labels(y, classes))
         else:
-            target = torch.from_numpy(_float32(real_targets(y, "float64")))
+            target = torch.from_numpy(as_float32(real_targets(y, "float64")))
         if len(target) != len(rows):
             raise ValueError("X and y must hold the same number of records")
         if len(rows) > _MOST_RECORDS:
@@ -315,116 +311,6 @@ def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any], w
             total += rows.mul_(factors[:, None]).to(torch.int64).sum(0).view_as(total)
 
 
-@dataclass(frozen=True)
-class TorchModel:
-    """A trained torch module behind the names of a Model; inputs and outputs are NumPy arrays.
-
-    ``arrays`` holds the state dict. The module's code is not data: ``restore`` needs a module of the same
-    shape.
-
-    Theory: section 1.7
-    """
-
-    module: "torch.nn.Module"
-    input_shape: tuple[int, ...]
-    classes: tuple[Any, ...] | None = None
-    device: str = "cpu"
-
-    @property
-    def task(self) -> str:
-        """Either "classification" or "regression"."""
-        return "regression" if self.classes is None else "classification"
-
-    @property
-    def n_features(self) -> int:
-        """Numbers in one record."""
-        return math.prod(self.input_shape)
-
-    def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Logits (n, classes) or real outputs (n, k); rows may be flat or of ``input_shape``."""
-        torch = load_torch()
-        rows = _inputs(X)
-        if rows.shape[1:] != self.input_shape:
-            if math.prod(rows.shape[1:]) != self.n_features:
-                raise ValueError(f"X must have {self.n_features} numbers a record, got {math.prod(rows.shape[1:])}")
-            rows = rows.reshape(len(rows), *self.input_shape)
-        module = self.module.eval()
-        parts = []
-        with torch.no_grad():
-            for start in range(0, max(1, len(rows)), _ROWS_PER_FORWARD):
-                chunk = torch.from_numpy(rows[start : start + _ROWS_PER_FORWARD]).to(self.device)
-                parts.append(module(chunk).cpu().numpy())
-        values = np.concatenate(parts)
-        return values[:, None] if values.ndim == 1 else values
-
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities; TypeError for regression."""
-        if self.classes is None:
-            raise TypeError("predict_proba needs a classification model; this one was trained for regression")
-        return softmax(self.outputs(X).astype(np.float64))
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """The state dict as NumPy arrays."""
-        return {name: value.detach().cpu().numpy() for name, value in self.module.state_dict().items()}
-
-    def config(self) -> dict[str, Any]:
-        """The public constants as JSON values."""
-        classes = None if self.classes is None else list(self.classes)
-        return {"model": "torch", "input_shape": list(self.input_shape), "classes": classes}
-
-    @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:  # noqa: ARG003
-        """Refused: a module cannot be rebuilt without its code; use ``restore``."""
-        raise TypeError("a torch module cannot be rebuilt without its code: use TorchModel.restore(module, ...)")
-
-    @classmethod
-    def restore(cls, module: "torch.nn.Module", config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The saved model in a copy of ``module``, which must have the same parameters."""
-        check_choice("model", config["model"], ["torch"])
-        copied = copy.deepcopy(module)
-        torch = load_torch()
-        copied.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
-        classes = None if config["classes"] is None else tuple(config["classes"])
-        return cls(copied.eval(), tuple(config["input_shape"]), classes)
-
-
-def torch_model(
-    module: Any,
-    *,
-    classes: tuple[Any, ...] | None = None,
-    input_shape: tuple[int, ...] | None = None,
-    device: str = "cpu",
-    start_buffers: Mapping[str, Any] | None = None,
-) -> TorchModel:
-    """A TorchModel around a copy of a trained module (unwrapped if Opacus wrapped it).
-
-    Refused like a module to be trained: layers that mix records, folded tokens, another number of outputs than
-    classes; and every buffer that ``start_buffers`` does not show to be the one of before training.
-    """
-    torch = load_torch()
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-    inner = getattr(module, "_module", module)
-    refuse_unknown_buffers(inner, start_buffers)
-    plain = private_copy(without_opacus_hooks(inner))
-    if input_shape is None:
-        leading: Any = next((m for m in plain.modules() if not list(m.children())), None)
-        if not isinstance(leading, torch.nn.Linear):
-            raise ValueError("input_shape is needed: the first layer of the module is not Linear")
-        input_shape = (leading.in_features,)
-    shape = tuple(check_count("input_shape", s) for s in input_shape)
-    labels = None if classes is None else check_classes(classes, "cross_entropy")
-    rehearse(
-        plain,
-        shape,
-        lambda count, _: torch.zeros(count),
-        lambda outputs, _: outputs.flatten(1).square().sum(1) if outputs.ndim > 1 else outputs.square(),
-        device=device,
-        n_outputs=None if labels is None else len(labels),
-    )
-    return TorchModel(plain.to(device).eval(), shape, labels, device)
-
-
 def ledger_of_engine(privacy_engine: Any) -> Ledger:
     """The ledger of an Opacus PrivacyEngine: one entry for each stretch of its accountant's history.
 
@@ -441,22 +327,3 @@ def ledger_of_engine(privacy_engine: Any) -> Ledger:
         event = dpsgd_event(float(noise), float(rate), int(steps)) if noise > 0 else non_private_event()
         ledger = ledger.add("train", event, "Opacus, assuming Poisson sampling; noise from torch's generator")
     return ledger.declare(opacus_normaliser="Opacus divides by a number of records taken from the data")
-
-
-def _inputs(X: ArrayLike) -> NDArray[np.float32]:
-    try:
-        rows = np.asarray(X)
-        rows = rows if rows.dtype == np.float32 else rows.astype(np.float64)
-    except (TypeError, ValueError):
-        raise ValueError("X must hold real numbers in equally shaped records") from None
-    if rows.ndim < 2:
-        raise ValueError(f"X must have at least two dimensions (records, features...), got {rows.ndim}")
-    if not np.isfinite(rows).all():
-        raise ValueError("X must not hold NaN or infinity")
-    return _float32(rows)
-
-
-def _float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Finite numbers as float32; larger ones become 2**100, as in the NumPy engine: one record must not decide more."""
-    end = 2.0**100
-    return np.asarray(np.clip(values, -end, end), dtype=np.float32)

@@ -9,16 +9,20 @@ The only file that imports torch, and only when it is asked to: ``pip install dp
 """
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 __all__ = [
     "check_unchanged",
     "gradient_rows",
     "load_opacus",
     "load_torch",
+    "made_up_rows",
     "private_copy",
     "refuse_unknown_buffers",
     "rehearse",
@@ -292,7 +296,7 @@ class _Stage:
             trial = copy.deepcopy(module).to(device=device, dtype=dtype)
             _switch_off_dropout(trial)
             goals = target(_MADE_UP_ROWS, dtype).to(device)
-            for rows in _made_up_rows(input_shape):
+            for rows in made_up_rows(input_shape):
                 rows = rows.to(device=device, dtype=dtype)
                 try:
                     outputs = trial(rows)
@@ -396,16 +400,20 @@ def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
     return n_outputs
 
 
-def _made_up_rows(input_shape: tuple[int, ...]) -> Iterator[Any]:
-    """Rows for modules of any numbers, of numbers in (0, 1), and of token ids; torch's own seeded generator."""
+def made_up_rows(input_shape: tuple[int, ...], count: int = _MADE_UP_ROWS) -> Iterator[Any]:
+    """Rows for modules of any numbers, of numbers in (0, 1), and of token ids; the same ones wherever they are made."""
     torch = load_torch()
-    source = torch.Generator().manual_seed(0)
-    shape = (_MADE_UP_ROWS, *input_shape)
-    yield torch.randn(shape, generator=source, dtype=torch.float64)
-    yield torch.rand(shape, generator=source, dtype=torch.float64)
-    tokens = torch.randint(0, 2, shape, generator=source).double()
-    tokens.view(_MADE_UP_ROWS, -1)[:, 0] = torch.arange(_MADE_UP_ROWS) % 2  # at least two rows differ
-    yield tokens
+    shape = (count, *input_shape)
+    # SplitMix64 of 1, 2, ...: torch's generators may change from version to version
+    bits = np.arange(1, 1 + math.prod(shape), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    unit = (((bits ^ (bits >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53).reshape(shape)
+    yield torch.from_numpy((unit - 0.5) * math.sqrt(12))
+    yield torch.from_numpy(unit)
+    tokens = (unit > 0.5).astype(np.float64)
+    tokens.reshape(count, -1)[:, 0] = np.arange(count) % 2  # at least two rows differ
+    yield torch.from_numpy(tokens)
 
 
 def _switch_off_dropout(module: Any) -> None:
