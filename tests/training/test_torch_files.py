@@ -137,6 +137,6 @@ def test_a_state_without_a_plain_form_is_refused_when_saving(tmp_path):
         fitted(Remembering(4, 2)).save(tmp_path / "m")
     model = fitted(net())
     model.model_.module.register_buffer("more", torch.zeros(2, dtype=torch.bfloat16))
-    with pytest.raises(TypeError, match="'more' of the module's state dict is torch.bfloat16"):
+    with pytest.raises(TypeError, match=r"'more' of the module's state dict is torch\.bfloat16"):
         model.save(tmp_path / "m")
     assert not (tmp_path / "m").exists()
