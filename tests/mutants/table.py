@@ -500,6 +500,13 @@ mutant(
 )
 mutant(
     "training/dpsgd.py",
+    "min(self.clip_norm, steepest) * (1 + CLIP_SLACK)",
+    "min(self.clip_norm, steepest)",
+    "the stability bound forgets the rounding of the sum",
+    "tests/training/test_coupling.py::test_the_bound_holds_the_rounding_of_the_sum",
+)
+mutant(
+    "training/dpsgd.py",
     "self.clip_norm < steepest * (1 - 1e-12)",
     "self.clip_norm < 0.5 * steepest",
     "a stability bound where clipping bends the loss",
@@ -653,6 +660,13 @@ mutant(
     "return inner",
     "the release of the target's scale is in no event",
     f"{RELEASES}::test_every_private_part_is_in_the_event",
+)
+mutant(
+    "training/private_target.py",
+    "set_noise(self.noise_multiplier)), inner.event)",
+    "set_noise(self.noise_multiplier)), paid_event(self.mechanism))",
+    "a wrapper reports the plan and not what was spent",
+    "tests/training/test_recipe.py::test_private_target_reports_what_its_mechanism_did_spend",
 )
 mutant(
     "training/private_target.py",

@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpscp.guarantees.stability import stability_dpsgd_fixed_normaliser
 from dpscp.paper import coupled_run
 from dpscp.training import DPSGD
+from dpscp.training.networks import CLIP_SLACK, MOST_RECORDS
 
 
 def blood_like(n, d=64, k=8, seed=0):
@@ -151,3 +153,15 @@ def test_steep_learning_rate_grows_the_bound():
     bound = steep.stability(3, 100, steep.classes)
     assert bound.shift_bound > 3 * 2.0 * 32 / 100
     assert outcome.gaps.max() <= bound.shift_bound
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_the_bound_holds_the_rounding_of_the_sum(rate):
+    """A record changes a computed sum by clip_norm * (1 + CLIP_SLACK), and a batch without it is rounded twice."""
+    n, reach = 1000, CERTIFIED.clip_norm * (1 + CLIP_SLACK)
+    mechanism = replace(CERTIFIED, noise_multiplier=1e-12, sampling_rate=rate, learning_rate=0.5)
+    exact = stability_dpsgd_fixed_normaliser(
+        clip_norm=reach, learning_rate=0.5, steps=200, sampling_rate=rate, n_records=n, smoothness=1.0, convex=True
+    )
+    others = reach * CLIP_SLACK * n / MOST_RECORDS * 0.5 * 200 / (rate * n) if rate < 1 else 0.0
+    assert mechanism.stability(5, n, (0, 1)).shift_bound - exact.shift_bound == pytest.approx(others, abs=1e-14)

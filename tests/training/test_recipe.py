@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import make_friedman1
 
 from dpscp import BudgetError
-from dpscp.privacy import epsilon_of, gdp_mu
+from dpscp.privacy import compose, dpsgd_event, epsilon_of, gaussian_event, gdp_mu
 from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, UnitNorm
 from dpscp.training import private_target as private_target_module
 from dpscp.training import whitening as whitening_module
@@ -433,6 +433,17 @@ def test_private_target_stays_within_the_budget(accountant):
     mechanism = PrivateTarget(inner_net(), (0.0, 1.0)).calibrated(1.0, 1e-5, accountant=accountant)
     spent = epsilon_of(mechanism.event, 1e-5, accountant)
     assert 0.9 <= spent <= 1.0
+
+
+def test_private_target_reports_what_its_mechanism_did_spend():
+    class SpendsMore(DPSGD):
+        def train(self, X, y, **options):
+            return replace(super().train(X, y, **options), event=dpsgd_event(0.5, 1.0, 7))
+
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    mechanism = PrivateTarget(SpendsMore(loss="huber", steps=2, noise_multiplier=1.0), (0, 1), noise_multiplier=3.0)
+    event = mechanism.train(X, X[:, 0], random_state=0, n_records=20).event
+    assert event == compose(gaussian_event(3.0), dpsgd_event(0.5, 1.0, 7))
 
 
 def test_private_target_refuses_what_it_cannot_fold():

@@ -332,7 +332,8 @@ class DPSGD:
         Proven for linear heads with a feature bound, plain SGD (no momentum, no Adam), a smooth loss, and
         clipping that keeps the loss convex: never active for cross_entropy, any clip_norm for one-output
         losses. Averaging and projection keep the bound. Rounding to the grid moves the two runs apart by at
-        most sqrt(parameters) * grid a step, which is added. Poisson batches need a learning rate at which
+        most sqrt(parameters) * grid a step, the rounding of the two sums by `CLIP_SLACK` of a record's influence for
+        each of MOST_RECORDS records: both are added. Poisson batches need a learning rate at which
         steps are nonexpansive except with probability delta_n / 2, else there is no bound.
 
         Theory: Result C
@@ -346,7 +347,7 @@ class DPSGD:
         smoothness, steepest = head.smoothness, head.gradient_bound
         if self.loss == "cross_entropy" and self.clip_norm < steepest * (1 - 1e-12):
             return None
-        influence = min(self.clip_norm, steepest)
+        influence = min(self.clip_norm, steepest) * (1 + CLIP_SLACK)
         size = self.network(n_features, None if classes is None else len(classes)).n_parameters
         rounding = math.sqrt(size) * GRID * set_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK)
         rate, rates, drift = self.sampling_rate, self.learning_rates, 0.0
@@ -358,6 +359,7 @@ class DPSGD:
             caps = batch_limits(rates, smoothness, n_records, rate, normaliser, self.delta_n, convex=True)
             if len(caps) < 2:
                 return None
+            rounding += influence * CLIP_SLACK * min(1.0, n_records / MOST_RECORDS)  # also where it is not drawn
             drift = rounding * float(rates.sum()) / normaliser
         bound = stability_dpsgd_fixed_normaliser(
             clip_norm=influence,

@@ -127,7 +127,7 @@ class PrivateTarget:
         persons: Persons | None = None,
     ) -> Trained:
         """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
-        event = paid_event(self)  # fails before any record is used while some noise is not set
+        paid_event(self)  # fails before any record is used while some noise is not set
         noise = set_noise(self.noise_multiplier) * SENSITIVITY * (1 + SUM_SLACK)
         v = unit_targets(y, self.y_bounds)
         if persons is not None:
@@ -146,6 +146,8 @@ class PrivateTarget:
         low, high = self.y_bounds
         half, middle = (high - low) / 2, (low + high) / 2
         model = _rescaled(inner.model, scale * half, middle + mean * half)
+        # what the mechanism did spend: one that is not ours may say more than it planned
+        event = compose(gaussian_event(set_noise(self.noise_multiplier)), inner.event)
         return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds})
 
 
