@@ -637,6 +637,19 @@ def test_a_killed_or_interrupted_fit_leaves_no_half_written_file(folder, place, 
         debris.unlink()
 
 
+class _InterruptedImport:
+    def find_spec(self, name, *_):
+        if name == "dpscp.cli.commands":
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_the_libraries_load_is_one_line(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "dpscp.cli.commands")
+    monkeypatch.setattr(sys, "meta_path", [_InterruptedImport(), *sys.meta_path])
+    assert main(["plan"]) == 130
+    assert capsys.readouterr().err == "dpscp: interrupted before anything was done\n"
+
+
 def test_piped_output_has_no_progress_bar(folder):
     process = _start(folder, "fit people.csv --schema people.toml -o piped.dpscp --json")
     out, err = process.communicate(timeout=120)

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 import sys
 import warnings
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from dpscp.training.opacus import OpacusTraining, TorchModel, ledger_of_engine, 
 from dpscp.training.private_model import FunctionModel, PrivateModel
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
+opacus = pytest.importorskip("opacus")
 
 # torch's own deprecation notes about the hooks that Opacus uses are not ours to fix
 pytestmark = [
@@ -248,12 +249,25 @@ def test_calibrated_meets_the_budget():
         mechanism.calibrated(1.0, 0.1, accountant="rdp").train(X, y, random_state=0)
 
 
-def test_batch_norm_is_refused_with_its_place_and_other_layers_with_opacus_own_reason():
-    # the kind is checked here and not by Opacus, which looks at exact types of trained layers only
-    with pytest.raises(ValueError, match=r"BatchNorm1d at '1' mixes the records of a batch: use GroupNorm"):
-        OpacusTraining(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)))
-    with pytest.raises(ValueError, match=r"Opacus refuses this module: .*LSTM"):
-        OpacusTraining(torch.nn.LSTM(4, 3))
+@pytest.mark.parametrize(
+    "layer",
+    [
+        torch.nn.BatchNorm2d(48),
+        torch.nn.BatchNorm1d(3, affine=False),
+        torch.nn.InstanceNorm1d(3, affine=True, track_running_stats=True),
+        torch.nn.LSTM(4, 3, 2),
+        torch.nn.GRU(4, 3),
+        torch.nn.MultiheadAttention(4, 2),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_a_layer_is_refused_with_its_place_and_a_replacement_that_is_accepted(layer):
+    # normalisation is checked here and not by Opacus, which looks at exact types of trained layers only
+    with pytest.raises(ValueError, match=f"{type(layer).__name__} at 'body'.*: use ") as refused:
+        OpacusTraining(torch.nn.ModuleDict({"body": layer, "head": torch.nn.Linear(3, 2)}))
+    advised = re.search(r"use ((?:torch\.nn|opacus\.layers)\.\w+\([^)]*\))", str(refused.value))
+    instead = eval(advised[1], {"torch": torch, "opacus": opacus})
+    OpacusTraining(torch.nn.ModuleDict({"body": instead, "head": torch.nn.Linear(3, 2)}))
 
 
 def test_without_the_extra_the_message_names_it(monkeypatch):

@@ -1,6 +1,7 @@
 """Arguments. The libraries behind the commands take a second to import, so that is left until a command is to run."""
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,9 +15,12 @@ _RELEASE_HELP = "cover the level with this one release, with probability C (e.g.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are one line on standard error."""
-    given = build_parser().parse_args(arguments)
-    from dpscp.cli.commands import run
-
+    try:
+        given = build_parser().parse_args(arguments)
+        from dpscp.cli.commands import run
+    except KeyboardInterrupt:  # while the libraries load; once a command runs, it answers for itself
+        sys.stderr.write("dpscp: interrupted before anything was done\n")
+        return 130
     return run(given)
 
 

@@ -34,6 +34,7 @@ from dpscp.training.networks import CLIP_SLACK
 from dpscp.training.release import gaussian_release, warn_large_delta
 from dpscp.training.torch_model import TorchModel, as_float32, torch_model, torch_rows
 from dpscp.training.torch_modules import (
+    advice,
     check_unchanged,
     gradient_rows,
     load_opacus,
@@ -122,7 +123,8 @@ class OpacusTraining:
                 raise ValueError(f"loss={self.loss!r} is for regression: classes must be None, or loss 'cross_entropy'")
         reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
         if reasons:
-            raise ValueError("Opacus refuses this module: " + "; ".join(str(reason) for reason in reasons))
+            told = advice(module) or "; ".join(str(reason) for reason in reasons)
+            raise ValueError(f"Opacus refuses this module: {told}")
 
     @property
     def task(self) -> str:

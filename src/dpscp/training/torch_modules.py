@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "advice",
     "check_unchanged",
     "gradient_rows",
     "load_opacus",
@@ -114,9 +115,10 @@ def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
     torch = load_torch()
     place = _place(path, norm)
     if isinstance(norm, torch.nn.modules.instancenorm._InstanceNorm):
-        reason, instead = "keeps running statistics of the records", "set track_running_stats=False"
+        reason = "keeps running statistics of the records"
     else:
-        reason, instead = "mixes the records of a batch", "use GroupNorm (opacus.validators.ModuleValidator.fix does)"
+        reason = "mixes the records of a batch"
+    instead = f"use {_replacement(norm)}"
     if norm.running_mean is None or norm.running_var is None:
         raise ValueError(f"{place} {reason}, in evaluation mode too (it has no running statistics): {instead}")
     if any(p.requires_grad for p in norm.parameters()):
@@ -128,6 +130,39 @@ def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
             f"{place} {reason}, without a parameter to train: {instead}, or call eval() on it if its running "
             "statistics come from public data and shall stay as they are"
         )
+
+
+def advice(module: Any) -> str:
+    """Which trained layers Opacus cannot take, each with the one to put in its place; empty where none is known.
+
+    ``private_copy`` has looked at normalisation layers already.
+    """
+    norm = load_torch().nn.modules.batchnorm._NormBase
+    found = [
+        (path, part, _replacement(part))
+        for path, part in module.named_modules()
+        if not isinstance(part, norm) and any(p.requires_grad for p in part.parameters())
+    ]
+    return "; ".join(f"{_place(path, part)}: use {layer}" for path, part, layer in found if layer)
+
+
+def _replacement(part: Any) -> str:
+    """The layer to use instead, written out as ``ModuleValidator.fix`` would put it in place; empty where none is."""
+    nn = load_torch().nn
+    kind = type(part).__name__
+    if isinstance(part, nn.modules.instancenorm._InstanceNorm):
+        return f"torch.nn.{kind}({part.num_features}, affine={part.affine}, track_running_stats=False)"
+    if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        groups, affine = math.gcd(32, part.num_features), "" if part.affine else ", affine=False"
+        return (
+            f"torch.nn.GroupNorm({groups}, {part.num_features}{affine}), as "
+            "opacus.validators.ModuleValidator.fix(module) does"
+        )
+    if isinstance(part, nn.LSTM | nn.GRU):
+        return f"opacus.layers.DP{kind}({part.input_size}, {part.hidden_size}, {part.num_layers}, batch_first=True)"
+    if isinstance(part, nn.MultiheadAttention):
+        return f"opacus.layers.DPMultiheadAttention({part.embed_dim}, {part.num_heads}, batch_first=True)"
+    return ""
 
 
 def _place(path: str, part: Any) -> str:
