@@ -7,8 +7,7 @@ import pytest
 
 import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
-from dpscp.cli.evaluation import Labelled
-from dpscp.cli.fits import fitted, summary
+from dpscp.cli.fits import Records, fitted, summary
 from dpscp.report import html_report
 from dpscp.schema import parse_schema
 from dpscp.tasks import ALL_LABELS
@@ -124,7 +123,9 @@ def test_classes_of_a_schema_are_declared():
     columns = "".join(f'[columns.{name}]\ntype = "numeric"\nbounds = [-6, 6]\n' for name in "abc")
     frame = pandas.DataFrame(X, columns=list("abc")).assign(y=y.astype(str))
     schema = parse_schema(text + columns)
-    model = fitted(schema, Labelled.of(schema, frame), epsilon=8.0, guarantee="split", random_state=0)
+    model = fitted(
+        schema, Records(schema.matrix(frame), schema.targets(frame)), epsilon=8.0, guarantee="split", random_state=0
+    )
     assert model.certificate_.is_certified
     assert ALL_LABELS in summary(model)["certificates"][0]["assumptions"]
 

@@ -13,14 +13,15 @@ import os
 import tempfile
 import tokenize
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FORMAT_VERSION", "read_file", "write_file"]
+__all__ = ["FORMAT_VERSION", "read_file", "write_file", "written_whole"]
 
 FORMAT = "dpscp-model"
 FORMAT_VERSION = 2
@@ -29,7 +30,7 @@ _LARGEST_HEADER = 64 * 2**20
 
 
 def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write exactly ``path``: first a temporary file beside it, then a rename, so that no half-written file is left."""
+    """Write exactly ``path``; no half-written file is left."""
     members = {name: _array_bytes(array) for name, array in arrays.items()}
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
     body = json.dumps(dict(header))
@@ -40,14 +41,21 @@ def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Map
         "body": body,
         "body_sha256": hashlib.sha256(body.encode()).hexdigest(),
     }
-    target = os.fspath(path)
-    folder = os.path.dirname(os.path.abspath(target))
-    handle, temporary = tempfile.mkstemp(prefix=".dpscp-", dir=folder)
+    with written_whole(path, mode=0o600) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_HEADER, json.dumps(head))
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+
+
+@contextmanager
+def written_whole(path: str | PathLike[str], *, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """A file to write to, under a temporary name beside ``path`` and renamed at the end; a failure leaves nothing."""
+    target = os.path.abspath(os.fspath(path))
+    handle, temporary = tempfile.mkstemp(prefix=".dpscp-", dir=os.path.dirname(target))
     try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(_HEADER, json.dumps(head))
-            for name, data in members.items():
-                archive.writestr(f"{name}.npy", data)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)

@@ -101,14 +101,14 @@ class Column:
     def encode(self, values: Any) -> NDArray[np.float64]:
         """The features of the values (a pandas Series), one column each."""
         if self.type == "categorical":
-            texts = _texts(values)
-            known = np.isin(texts, np.array(self.categories, dtype=object))
-            if self.unknown == "refuse" and not known.all():
+            places = _places(values, self.categories or ())
+            if self.unknown == "refuse" and (places < 0).any():
                 raise SchemaError(
                     f"column {self.name!r} holds a value that is not among its declared categories (or is missing); "
                     'add it to categories, or set unknown = "other" in the schema'
                 )
-            return np.column_stack([texts == category for category in self._shown]).astype(float)
+            hidden = len(self.categories or ()) - len(self._shown)
+            return np.asarray(places[:, None] == np.arange(hidden, hidden + len(self._shown)), dtype=np.float64)
         numbers = _numbers(values, self.name)
         absent = np.isnan(numbers)
         if self.missing == "refuse" and absent.any():
@@ -211,6 +211,11 @@ class Schema:
         return tuple(c for c in self._described if c.type != "ignore")
 
     @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns of a table that are read: features, target and ids of persons."""
+        return (*(c.name for c in self._used), *(name for name in (self.target, self.person) if name))
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of the matrix' columns."""
         return tuple(name for column in self._used for name in column.features)
@@ -240,13 +245,13 @@ class Schema:
             if np.isnan(numbers).any():
                 raise SchemaError(f"the target column {self.target!r} has missing values; drop those records")
             return numbers
-        labels = _texts(frame[self.target])
-        if not np.isin(labels, np.array(self.classes, dtype=object)).all():
+        places = _places(frame[self.target], self.classes or ())
+        if (places < 0).any():
             raise SchemaError(
                 f"the target column {self.target!r} holds a label that is not among the declared classes (or is "
                 "missing); add it to classes or drop those records"
             )
-        return labels.astype(str)
+        return np.array(self.classes, dtype=str)[places]
 
     def persons(self, frame: Any) -> Any:
         """The ids of the persons, one a row; None where every row is its own."""
@@ -446,12 +451,16 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
-def _texts(values: Any) -> NDArray[Any]:
-    """Every value as text; a missing one as None, which is no category."""
-    absent = values.isna().to_numpy()
-    found = np.empty(len(values), dtype=object)
-    found[:] = [None if gone else _text(value) for value, gone in zip(values.tolist(), absent, strict=True)]
-    return found
+def _places(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
+    """Each value's place in ``labels``, compared as text; -1 for a missing one and for one that is not there."""
+    import pandas as pd
+
+    if pd.api.types.infer_dtype(values, skipna=True) in ("mixed", "mixed-integer"):
+        values = values.map(_text, na_action="ignore")  # True and 1 are equal to Python, and different labels
+    codes, distinct = pd.factorize(values)
+    place = {label: number for number, label in enumerate(labels)}
+    found = np.array([*(place.get(_text(value), -1) for value in distinct.tolist()), -1], dtype=np.int64)
+    return np.asarray(found[codes])
 
 
 def _numbers(values: Any, name: str) -> NDArray[np.float64]:

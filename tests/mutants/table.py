@@ -1440,15 +1440,15 @@ mutant(
 REPORT = "tests/report/test_report.py"
 mutant(
     "report/numbers.py",
-    "one, share = sets[:, :, place], float(np.atleast_1d(covered)[place])",
-    "one, share = sets[:, :, place], float(np.atleast_1d(covered)[0])",
+    "share, interval = hits[place] / n",
+    "share, interval = hits[0] / n",
     "every level prints the first level's coverage",
     f"{REPORT}::test_every_level_is_evaluated_on_its_own_sets",
 )
 mutant(
     "report/numbers.py",
-    "one, share = sets[:, :, place], float",
-    "one, share = sets[:, :, 0], float",
+    "_set_sizes(sizes[:, place], len(classes))",
+    "_set_sizes(sizes[:, 0], len(classes))",
     "every level prints the first level's sizes",
     f"{REPORT}::test_every_level_is_evaluated_on_its_own_sets",
 )
@@ -1728,8 +1728,8 @@ mutant(
 )
 mutant(
     "cli/tables.py",
-    "sep=self.separator",
-    "sep=_separator(self.path, None)",
+    "delimiter=self.separator",
+    "delimiter=_separator(self.path, None)",
     "--separator is used for the header only",
     f"{OPTIONS}::test_the_separator_is_used_for_header_and_records",
 )
@@ -2112,8 +2112,8 @@ mutant(
 )
 mutant(
     "cli/evaluation.py",
-    "replace(evaluated, held_out=not overlap)",
-    "replace(evaluated, held_out=True)",
+    "return not overlap",
+    "return True",
     "records of the fit are called held out",
     f"{CLI}::test_records_of_a_coarse_table_are_neither_refused_nor_called_held_out",
 )
@@ -2196,7 +2196,7 @@ mutant(
 )
 mutant(
     "cli/fits.py",
-    "persons=persons, budget",
+    "persons=records.persons, budget",
     "budget",
     "the command line drops the column of persons",
     f"{FITS}::test_the_command_line_fits_on_persons_and_predict_ignores_the_column",
@@ -2238,8 +2238,8 @@ mutant(
 )
 mutant(
     "cli/evaluation.py",
-    "if one_each and schema.person is not None",
-    "if not one_each and schema.person is not None",
+    "if not self.one_each or person is None",
+    "if self.one_each or person is None",
     "a promise about persons is checked on rows",
     f"{FITS}::test_the_command_line_fits_on_persons_and_predict_ignores_the_column",
 )

@@ -11,18 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import dpscp
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
 from dpscp.cli import fits, questions
-from dpscp.cli.evaluation import (
-    Labelled,
-    labelled_records,
-    note_path,
-    refuse_training_records,
-    refuse_training_table,
-    write_note,
-)
-from dpscp.cli.tables import CommandError, Table, check_output, keep_existing, open_table, read_table, write_table
+from dpscp.cli.evaluation import Labelled, fingerprints, is_held_out, note_path, refuse_training_table, write_note
+from dpscp.cli.tables import CommandError, Table, check_output, keep_existing, open_table, written_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.planning import plan
 from dpscp.report.numbers import WHY_BELOW
@@ -168,16 +163,15 @@ def _fit(given: argparse.Namespace) -> int:
         raise CommandError("--dataset repeats the name of a budget store's data set: give the store with --budget")
     if given.evaluate is not None:
         refuse_training_table(given.evaluate, given.table)
-    frame = table.read()
-    records = Labelled.of(schema, frame)
+    records = fits.Records.of(schema, table)
     checked = None
     if given.evaluate is not None:  # whatever is wrong with it is found before anything is spent
-        checked = refuse_training_records(
-            labelled_records(schema, given.evaluate, given.separator, one_each=True), records, given.evaluate
-        )
-    mismatch = fits.size_mismatch(schema, frame)
+        checked = Labelled(schema, open_table(given.evaluate, given.separator), one_each=True)
+        training = np.sort(fingerprints(records.X, records.y))
+        checked = replace(checked, held_out=is_held_out(checked.prints(), training, given.evaluate))
+    mismatch = fits.size_mismatch(schema, records)
     for text in [
-        *fits.weak_promises(schema, len(frame), given.epsilon, given.delta),
+        *fits.weak_promises(schema, len(records.y), given.epsilon, given.delta),
         *([mismatch] if mismatch else []),
     ]:
         _show_warning(text)
@@ -185,7 +179,6 @@ def _fit(given: argparse.Namespace) -> int:
     estimator = fits.fitted(
         schema,
         records,
-        persons=schema.persons(frame),
         budget=store,
         epsilon=given.epsilon,
         delta=given.delta,
@@ -258,13 +251,17 @@ def _report_line(path: Path | None) -> list[str]:
 def _predict(given: argparse.Namespace) -> int:
     check_output(given.output, given.table, given.model)
     estimator = fits.load_model(given.model)
-    frame = read_table(given.table, given.separator)
-    added = fits.added_columns(estimator, frame)
-    write_table(given.output, frame.assign(**added))
+    table, schema, n = open_table(given.table, given.separator), fits.schema_of(estimator), 0
+    with written_table(given.output) as write:
+        for block in table.blocks("predicting"):
+            made = fits.predicted(estimator, schema, block)
+            write(made)
+            n += len(made)
+    added = made.schema.names[len(table.column_names) :]
     _tell(
         given,
-        {"output": str(given.output), "records": len(frame), "columns": list(added)},
-        f"wrote {given.output}: {len(frame):,} records, with the columns {', '.join(added)}",
+        {"output": str(given.output), "records": n, "columns": added},
+        f"wrote {given.output}: {n:,} records, with the columns {', '.join(added)}",
     )
     return 0
 

@@ -6,15 +6,14 @@ from the study's code book, not from the records.
 """
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpscp.cli import fits
-from dpscp.cli.evaluation import labelled_records, note_path, write_note
-from dpscp.cli.tables import CommandError, check_output, keep_existing, write_table
+from dpscp.cli.evaluation import Labelled, note_path, write_note
+from dpscp.cli.tables import CommandError, check_output, keep_existing, open_table, written_table
 from dpscp.report.page import write_atomically, write_report
 from dpscp.schema import Column, Schema
 
@@ -82,17 +81,20 @@ def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force:
     except OSError:
         raise CommandError(f"the folder {str(folder)!r} cannot be made; choose another with --folder") from None
     paths = {n: folder / n for n in ("records.csv", "heldout.csv", "schema.toml", "model.dpscp", "report.html")}
+    import pyarrow as pa
+
     check_output(paths["report.html"])
     keep_existing([*paths.values(), note_path(paths["model.dpscp"])], force=force)
     for name, frame in zip(("records.csv", "heldout.csv"), demo_tables(), strict=True):
-        write_table(paths[name], frame)
+        with written_table(paths[name]) as write:
+            write(pa.RecordBatch.from_pandas(frame, preserve_index=False))
     write_atomically(paths["schema.toml"], SCHEMA.to_toml().encode())
-    records = labelled_records(SCHEMA, paths["records.csv"], None)
+    records = fits.Records.of(SCHEMA, open_table(paths["records.csv"]))
     estimator = fits.fitted(SCHEMA, records, epsilon=epsilon, delta=delta, confidence_level=level)
     estimator.save(paths["model.dpscp"])
     write_note(paths["model.dpscp"], paths["records.csv"], None)
     # a comparison could not tell: many people of the study share all their values. The split above can
-    held_out = replace(labelled_records(SCHEMA, paths["heldout.csv"], None), held_out=True)
+    held_out = Labelled(SCHEMA, open_table(paths["heldout.csv"]), held_out=True)
     evaluation = fits.evaluation_of(estimator, held_out)
     write_report(paths["report.html"], estimator, evaluation=evaluation, title="How many doctor visits in a year?")
     told = fits.summary(estimator, evaluation)

@@ -9,15 +9,15 @@ and compares.
 import hashlib
 import json
 import warnings
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.cli.tables import CommandError, read_table
+from dpscp.cli.tables import CommandError, Table
 from dpscp.exceptions import SeededWarning
 from dpscp.persons import kept_rows
 from dpscp.report.page import write_atomically
@@ -25,10 +25,10 @@ from dpscp.schema import Schema, SchemaError
 
 __all__ = [
     "Labelled",
-    "labelled_records",
+    "fingerprints",
+    "is_held_out",
     "note_of",
     "note_path",
-    "refuse_training_records",
     "refuse_training_table",
     "write_note",
 ]
@@ -36,20 +36,52 @@ __all__ = [
 _FORMAT, _VERSION = "dpscp-origin", 1
 # Where nearly all records of the fit differ from each other, other people's records are hardly found among them.
 _MOSTLY_DISTINCT = 0.9
+# Multiplying by it keeps 64-bit numbers apart and stirs their bits.
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Labelled records of a file; ``held_out`` if a comparison told them from those of the fit."""
+    """Labelled records of a file, read block by block each time they are asked for.
 
-    X: NDArray[np.float64]
-    y: NDArray[Any]
+    ``held_out`` if a comparison told them from those of the fit. ``one_each``: of each person, where the schema names
+    them, one record at random: what the promise is about, and independent of each other. The same ones each time, so
+    that a report can be made again.
+    """
+
+    schema: Schema
+    table: Table
+    one_each: bool = False
     held_out: bool = False
 
-    @classmethod
-    def of(cls, schema: Schema, frame: Any) -> "Labelled":
-        """The features and targets of a frame, as the schema declares them."""
-        return cls(schema.matrix(frame), schema.targets(frame))
+    def blocks(self, label: str) -> Iterator[tuple[NDArray[np.float64], NDArray[Any]]]:
+        """Features and targets of each block."""
+        try:
+            kept, start = self._kept(label), 0
+            for frame in self.table.frames(label, self.schema):
+                chosen = slice(None) if kept is None else kept[start : start + len(frame)]
+                start += len(frame)
+                yield self.schema.matrix(frame)[chosen], self.schema.targets(frame)[chosen]
+        except (SchemaError, ValueError) as error:
+            raise CommandError(f"{str(self.table.path)!r} cannot be used for the evaluation: {error}") from None
+
+    def _kept(self, label: str) -> NDArray[np.bool_] | None:
+        person = self.schema.person
+        if not self.one_each or person is None or person not in self.table.column_names:
+            return None
+        ids = np.concatenate([block[person].to_pandas() for block in self.table.blocks(label, [person])])
+        with warnings.catch_warnings():
+            # the seed is no fault here: nothing about an evaluation is private, and the output says so
+            warnings.simplefilter("ignore", SeededWarning)
+            kept, _ = kept_rows(ids, n_rows=len(ids), rows_per_person=1, random_state=0)
+        chosen = np.zeros(len(ids), dtype=bool)
+        chosen[kept] = True
+        return chosen
+
+    def prints(self) -> NDArray[np.uint64]:
+        """A number of 64 bits for each record, equal for equal ones, in order of size: eight bytes a record."""
+        found = [fingerprints(X, y) for X, y in self.blocks("comparing")]
+        return np.sort(np.concatenate(found))
 
 
 @dataclass(frozen=True)
@@ -66,26 +98,6 @@ class Note:
         return self.table.is_file() and self.table.stat().st_mtime_ns == self.written
 
 
-def labelled_records(schema: Schema, path: Path, separator: str | None, *, one_each: bool = False) -> Labelled:
-    """The features and targets of a labelled table.
-
-    ``one_each``: of each person, where the schema names them, one record at random: what the promise is about, and
-    independent of each other. The same ones each time, so that a report can be made again.
-    """
-    frame = read_table(path, separator)
-    try:
-        if one_each and schema.person is not None and schema.person in frame.columns:
-            ids = schema.persons(frame)
-            with warnings.catch_warnings():
-                # the seed is no fault here: nothing about an evaluation is private, and the output says so
-                warnings.simplefilter("ignore", SeededWarning)
-                kept, _ = kept_rows(ids, n_rows=len(frame), rows_per_person=1, random_state=0)
-            frame = frame.iloc[kept]
-        return Labelled.of(schema, frame)
-    except (SchemaError, ValueError) as error:
-        raise CommandError(f"{str(path)!r} cannot be used for the evaluation: {error}") from None
-
-
 def refuse_training_table(path: Path, table: Path) -> None:
     """Refuse to evaluate on the very file of the fit."""
     if path.exists() and table.exists() and path.samefile(table):
@@ -95,25 +107,35 @@ def refuse_training_table(path: Path, table: Path) -> None:
         )
 
 
-def refuse_training_records(evaluated: Labelled, training: Labelled, path: Path) -> Labelled:
-    """Refuse the records of the fit, in whatever order, or a table that shares most of its records with them.
+def is_held_out(evaluated: NDArray[np.uint64], training: NDArray[np.uint64], path: Path) -> bool:
+    """Whether few of the evaluated records are among those of the fit; both as sorted fingerprints.
 
-    Most means more than half of the smaller table. In a table of few distinct records honest new ones repeat old ones:
-    there a large overlap proves nothing, so it is not refused and not called held out either.
+    Refuses the records of the fit, in whatever order, and a table that shares most of its records with them: more than
+    half of the smaller table. In a table of few distinct records honest new ones repeat old ones: there a large overlap
+    proves nothing, so it is not refused and not called held out either.
     """
-    known, asked = _counted(training), _counted(evaluated)
-    overlap = 2 * (known & asked).total() > min(known.total(), asked.total())
-    if known == asked or (overlap and len(known) >= _MOSTLY_DISTINCT * known.total()):
+    known, times_known = np.unique(training, return_counts=True)
+    asked, times_asked = np.unique(evaluated, return_counts=True)
+    _, left, right = np.intersect1d(known, asked, assume_unique=True, return_indices=True)
+    shared = int(np.minimum(times_known[left], times_asked[right]).sum())
+    overlap = 2 * shared > min(len(training), len(evaluated))
+    if np.array_equal(evaluated, training) or (overlap and len(known) >= _MOSTLY_DISTINCT * len(training)):
         raise CommandError(
             f"{str(path)!r} holds records that the model was fitted on, and coverage on them says nothing about new "
             "records: evaluate on labelled records that the fit did not see"
         )
-    return replace(evaluated, held_out=not overlap)
+    return not overlap
 
 
-def _counted(records: Labelled) -> Counter[tuple[bytes, Any]]:
-    rows = records.X + 0.0  # 0 and -0 are one value
-    return Counter((row.tobytes(), target) for row, target in zip(rows, records.y.tolist(), strict=True))
+def fingerprints(X: NDArray[np.float64], y: NDArray[Any]) -> NDArray[np.uint64]:
+    """A number of 64 bits for each record, the same in every process; different records hardly ever share one."""
+    import pandas as pd
+
+    mixed: NDArray[np.uint64] = pd.util.hash_array(y.astype(object) if y.dtype.kind == "U" else y)
+    for column in X.T + 0.0:  # 0 and -0 are one value
+        mixed = (mixed ^ pd.util.hash_array(np.ascontiguousarray(column))) * _ODD
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
 
 
 def write_note(model: Path, table: Path, separator: str | None) -> None:

@@ -1,32 +1,28 @@
 """What the commands do with records: fit, predict, report. Everything before ``fit`` touches public numbers only."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.cli.evaluation import (
-    Labelled,
-    labelled_records,
-    note_of,
-    refuse_training_records,
-    refuse_training_table,
-)
-from dpscp.cli.tables import CommandError
+from dpscp.cli.evaluation import Labelled, is_held_out, note_of, refuse_training_table
+from dpscp.cli.tables import CommandError, Table, as_frame, open_table
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.guarantees import Certificate
-from dpscp.report.numbers import Evaluation, evaluate
+from dpscp.report.numbers import Evaluation, evaluate_blocks
 from dpscp.schema import Schema
 
 __all__ = [
+    "Records",
     "added_columns",
     "evaluation_of",
     "fitted",
     "load_model",
     "other_records",
+    "predicted",
     "schema_of",
     "size_mismatch",
     "summary",
@@ -41,11 +37,27 @@ _WEAK_EPSILON = 10.0
 Estimator = PrivateConformalClassifier | PrivateConformalRegressor
 
 
-def fitted(schema: Schema, records: Labelled, *, persons: Any = None, budget: Any = None, **options: Any) -> Estimator:
-    """The estimator of a complete schema, fitted on the records; the schema is among its public facts.
+@dataclass(frozen=True)
+class Records:
+    """The records of a fit; ``persons`` holds their ids, one a row, where the schema declares a column of them."""
 
-    ``persons`` holds the ids of the persons, one a row, where the schema declares a column of them.
-    """
+    X: NDArray[np.float64]
+    y: NDArray[Any]
+    persons: NDArray[Any] | None = None
+
+    @classmethod
+    def of(cls, schema: Schema, table: Table) -> "Records":
+        """The records of a table, as the schema declares them."""
+        parts = [
+            (schema.matrix(frame), schema.targets(frame), schema.persons(frame))
+            for frame in table.frames("reading", schema)
+        ]
+        X, y, persons = zip(*parts, strict=True)
+        return cls(np.concatenate(X), np.concatenate(y), None if persons[0] is None else np.concatenate(persons))
+
+
+def fitted(schema: Schema, records: Records, *, budget: Any = None, **options: Any) -> Estimator:
+    """The estimator of a complete schema, fitted on the records; the schema is among its public facts."""
     schema.require_complete()
     shared = {
         **options,
@@ -59,19 +71,21 @@ def fitted(schema: Schema, records: Labelled, *, persons: Any = None, budget: An
         estimator = PrivateConformalClassifier(classes=list(schema.classes or ()), **shared)
     else:
         estimator = PrivateConformalRegressor(y_bounds=schema.bounds, **shared)
-    estimator.fit(records.X, records.y, persons=persons, budget=budget)
+    estimator.fit(records.X, records.y, persons=records.persons, budget=budget)
     estimator.ledger_ = estimator.ledger_.declare(schema=schema.to_dict())
     return estimator
 
 
-def size_mismatch(schema: Schema, frame: Any) -> str | None:
+def size_mismatch(schema: Schema, records: Records) -> str | None:
     """A line for the person at this machine if the table is not as large as declared; None if it is.
 
     It tells whether the number lies in a range, in the clear, so it goes to standard error only: into no file, no
     report and no JSON. The number itself is not told.
     """
-    people = schema.persons(frame)
-    declared, found = (schema.n_records, len(frame)) if people is None else (schema.n_persons, people.nunique())
+    people = records.persons
+    declared, found = schema.n_records, len(records.y)
+    if people is not None:
+        declared, found = schema.n_persons, len(set(people.tolist()))
     if declared is None or abs(found - declared) <= _SIZE_TOLERANCE * declared:
         return None
     name = "n_records" if people is None else "n_persons"
@@ -135,10 +149,18 @@ def added_columns(estimator: Estimator, frame: Any) -> dict[str, Any]:
         found["prediction"] = centre
         for place, mark in enumerate(marks):
             found[f"lower{mark}"], found[f"upper{mark}"] = intervals[:, 0, place], intervals[:, 1, place]
-    taken = [name for name in found if name in frame.columns]
-    if taken:
-        raise CommandError(f"the table already has a column {taken[0]!r}; rename or drop it first")
     return found
+
+
+def predicted(estimator: Estimator, schema: Schema, block: Any) -> Any:
+    """A block of a table (an Arrow batch) with the columns that ``predict`` adds."""
+    import pyarrow as pa
+
+    for name, values in added_columns(estimator, as_frame(block, schema)).items():
+        if name in block.schema.names:
+            raise CommandError(f"the table already has a column {name!r}; rename or drop it first")
+        block = block.append_column(name, pa.array(values))
+    return block
 
 
 def _as_texts(classes: NDArray[Any], sets: NDArray[np.bool_]) -> list[str]:
@@ -152,19 +174,20 @@ def _as_texts(classes: NDArray[Any], sets: NDArray[np.bool_]) -> list[str]:
 
 def evaluation_of(estimator: Estimator, records: Labelled) -> Evaluation:
     """The estimator's sets on labelled records outside the promise."""
-    return replace(evaluate(estimator, records.X, records.y), held_out=records.held_out)
+    found = evaluate_blocks(estimator, records.blocks("evaluating"))
+    return replace(found, held_out=records.held_out)
 
 
 def other_records(estimator: Estimator, model: Path, path: Path, separator: str | None) -> Labelled:
     """The labelled records of a file, refused if the note beside the model leads to the same ones."""
     schema, note = schema_of(estimator), note_of(model)
-    if note is None:
-        return labelled_records(schema, path, separator, one_each=True)
-    refuse_training_table(path, note.table)
-    evaluated = labelled_records(schema, path, separator, one_each=True)
-    if not note.is_current:
+    if note is not None:
+        refuse_training_table(path, note.table)
+    evaluated = Labelled(schema, open_table(path, separator), one_each=True)
+    if note is None or not note.is_current:
         return evaluated
-    return refuse_training_records(evaluated, labelled_records(schema, note.table, note.separator), path)
+    training = Labelled(schema, open_table(note.table, note.separator))
+    return replace(evaluated, held_out=is_held_out(evaluated.prints(), training.prints(), path))
 
 
 def told_certificate(certificate: Certificate) -> dict[str, Any]:

@@ -1,23 +1,28 @@
-"""Tables in files: CSV and Parquet, read without guessing types and written in one piece or not at all."""
+"""Tables in files: CSV and Parquet, read and written in blocks, without guessing types, in one piece or not at all."""
 
 import csv
 import gzip
 import io
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dpscp.report.page import write_atomically
-from dpscp.schema import ABSENT
+from dpscp.persistence import written_whole
+from dpscp.schema import ABSENT, Schema
+from dpscp.training._progress import progress
 
-__all__ = ["CommandError", "Table", "check_output", "keep_existing", "open_table", "read_table", "write_table"]
+__all__ = ["CommandError", "Table", "as_frame", "check_output", "keep_existing", "open_table", "written_table"]
 
 _CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
 _LONGEST_HEADER = 2**20
+# What is read, scored and written at once. A record must fit into a block.
+_BLOCK_BYTES, _BLOCK_ROWS = 8 * 2**20, 2**16
 # What else separates the cells of a table, where the expected mark is nowhere in the first line.
 _OTHER_SEPARATORS = (";", "\t", "|", ",")
 # As many records are compared with the first line before it is believed to be a header.
@@ -48,12 +53,12 @@ def _require_file(path: Path) -> None:
         raise CommandError(f"there is no file {str(path)!r}")
 
 
-def _pandas() -> Any:
+def _require_readers() -> None:
     try:
-        import pandas as pd
+        import pandas as pd  # noqa: F401
+        import pyarrow as pa  # noqa: F401
     except ImportError:  # pragma: no cover (the test environment has it)
         raise CommandError("tables need pandas and pyarrow: pip install 'dpscp[report]'") from None
-    return pd
 
 
 @dataclass(frozen=True)
@@ -86,44 +91,108 @@ class Table:
             "names; if the cells are not separated by commas, give --separator"
         )
 
-    def read(self) -> Any:
-        """All of it as a pandas frame. CSV cells stay texts (an empty one is missing): types come from the schema."""
-        pd = _pandas()
-        failed = out_of_memory = wrong_encoding = False
-        try:
-            if _kind(self.path) == "parquet":
-                frame = pd.read_parquet(self.path)
-            else:
-                frame = pd.read_csv(
-                    self.path,
-                    sep=self.separator,
-                    dtype=str,
-                    keep_default_na=False,
-                    na_values=[""],
-                    encoding="utf-8-sig",
-                    index_col=False,
-                )
-        except Exception as error:
-            # raised outside the handler: the reader's own message may hold cells or line numbers
-            failed = True
-            wrong_encoding = isinstance(error, UnicodeDecodeError)
-            out_of_memory = isinstance(error, MemoryError) or "out of memory" in str(error)  # pandas' own words
-        if out_of_memory:
-            raise MemoryError
-        if wrong_encoding:
-            raise CommandError(_not_utf8(self.path))
-        if failed:
-            raise CommandError(
-                f"{str(self.path)!r} cannot be read: rows of different length, another separator (--separator)?"
-            )
-        if frame.empty:
+    def blocks(self, label: str, columns: Collection[str] | None = None) -> Iterator[Any]:
+        """Its records in order, as Arrow batches of a few megabytes, under a progress line with this label.
+
+        CSV cells stay texts (an empty one is missing): types come from the schema. ``columns``: these only, as far as
+        the table has them. Whatever is wrong with the file is told in our own words: those of the reader may hold cells
+        or line numbers.
+        """
+        names = [name for name in self.column_names if columns is None or name in columns]
+        batches = (self._parquet if _kind(self.path) == "parquet" else self._csv)(names, label)
+        found = False
+        while (batch := self._next(batches)) is not None:
+            if len(batch):
+                found = True
+                yield batch
+        if not found:
             raise CommandError(f"{str(self.path)!r} holds no records")
-        return frame
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        trouble = ""
+        try:
+            return next(batches, None)
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # raised again outside the handler, without its text
+            trouble = str(error)
+        if "UTF8" in trouble:
+            raise CommandError(_not_utf8(self.path))
+        if "straddling" in trouble:
+            raise CommandError(f"{str(self.path)!r} holds a record of more than {_BLOCK_BYTES // 2**20} megabytes")
+        raise CommandError(
+            f"{str(self.path)!r} cannot be read: rows of different length, another separator (--separator)?"
+        )
+
+    def _parquet(self, names: list[str], label: str) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(self.path, buffer_size=_BLOCK_BYTES) as file:
+            total = file.metadata.num_rows // _BLOCK_ROWS + file.metadata.num_row_groups
+            batches = file.iter_batches(_BLOCK_ROWS, columns=names, use_threads=False)
+            yield from progress(batches, total, label)
+
+    def _csv(self, names: list[str], label: str) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+
+        with open(self.path, "rb") as file:
+            is_packed = self.path.name.lower().endswith(".gz")
+            reader = arrow_csv.open_csv(
+                pa.CompressedInputStream(file, "gzip") if is_packed else file,
+                arrow_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False),
+                arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=True),
+                arrow_csv.ConvertOptions(
+                    column_types={name: pa.string() for name in names},
+                    include_columns=names,
+                    strings_can_be_null=True,
+                    null_values=[""],
+                ),
+            )
+            yield from progress(reader, self.path.stat().st_size, label, file.tell)
+
+    def frames(self, label: str, schema: Schema) -> Iterator[Any]:
+        """The columns that the schema uses, a pandas frame for each block."""
+        for block in self.blocks(label, schema.column_names):
+            yield as_frame(block, schema)
+
+
+def as_frame(block: Any, schema: Schema) -> Any:
+    """What the schema uses of an Arrow batch, as a pandas frame; texts of numeric columns become numbers.
+
+    A column with a cell that is neither a number nor a mark for a missing one stays as it is: the schema refuses it.
+    """
+    import pyarrow as pa
+
+    numeric = {column.name for column in schema.columns if column.type == "numeric"}
+    numeric |= {schema.target} if schema.task == "regression" else set()
+    used = [name for name in block.schema.names if name in schema.column_names]
+    columns = [_numbers(block[name]) if name in numeric else block[name] for name in used]
+    return pa.table(columns, names=used).to_pandas()
+
+
+def _numbers(texts: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
+        return texts
+    try:
+        return texts.cast(pa.float64())
+    except pa.ArrowInvalid:
+        pass
+    trimmed = pc.utf8_trim_whitespace(texts)
+    absent = pc.is_in(pc.utf8_lower(trimmed), pa.array(ABSENT))
+    try:
+        return pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return texts
 
 
 def open_table(path: Path, separator: str | None = None) -> Table:
     """The table in a file, its head read once; refused where the first line cannot be one of names."""
     _require_file(path)
+    _require_readers()
     between = _separator(path, separator)
     names, records = _parquet_head(path) if _kind(path) == "parquet" else _csv_head(path, between)
     if len(set(names)) != len(names):
@@ -131,13 +200,7 @@ def open_table(path: Path, separator: str | None = None) -> Table:
     return Table(path, between, tuple(names), tuple(map(tuple, records)))
 
 
-def read_table(path: Path, separator: str | None = None) -> Any:
-    """The table in a file as a pandas frame, see ``Table.read``."""
-    return open_table(path, separator).read()
-
-
 def _parquet_head(path: Path) -> tuple[list[str], list[list[str]]]:
-    _pandas()
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -241,12 +304,75 @@ def keep_existing(paths: Iterable[Path], *, force: bool) -> None:
             raise CommandError(f"{str(path)!r} exists and would be lost; give another name, or --force to replace it")
 
 
-def write_table(path: Path, frame: Any) -> None:
-    """Write the frame as CSV or Parquet, by the name of the file; a failure leaves no half-written file."""
-    if _kind(path) == "parquet":
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, index=False)
-        write_atomically(path, buffer.getvalue())
-        return
-    text = frame.to_csv(index=False, sep=_separator(path, None)).encode()
-    write_atomically(path, gzip.compress(text) if path.name.endswith(".gz") else text)
+@contextmanager
+def written_table(path: Path) -> Iterator[Callable[[Any], None]]:
+    """A function that writes Arrow batches, one after the other, as CSV or Parquet by the name of the file.
+
+    The file appears once it is complete; a failure leaves none.
+    """
+    with written_whole(path) as file, ExitStack() as open_ones:
+        if _kind(path) == "parquet":
+            yield _parquet_writer(file, open_ones)
+        elif path.name.lower().endswith(".gz"):
+            yield _csv_writer(open_ones.enter_context(gzip.GzipFile("", "wb", 6, file)), _separator(path, None))
+        else:
+            yield _csv_writer(file, _separator(path, None))
+
+
+def _parquet_writer(file: Any, open_ones: ExitStack) -> Callable[[Any], None]:
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+
+    def write(block: Any) -> None:
+        nonlocal writer
+        writer = writer or open_ones.enter_context(pq.ParquetWriter(file, block.schema))
+        writer.write_batch(block)
+
+    return write
+
+
+def _csv_writer(file: Any, separator: str) -> Callable[[Any], None]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    has_header = False
+
+    def write(block: Any) -> None:
+        nonlocal has_header
+        if not has_header:
+            file.write(separator.join(_cells(pa.array(block.schema.names), separator).to_pylist()).encode() + b"\n")
+            has_header = True
+        columns = [_cells(_as_text(name, block[name]), separator) for name in block.schema.names]
+        lines = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement="")
+        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        file.write(pc.binary_join(whole, "\n")[0].as_buffer())
+        file.write(b"\n")
+
+    return write
+
+
+def _as_text(name: str, column: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_floating(column.type):  # what is no number is an empty cell
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    try:
+        return column.cast(pa.string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        pass
+    raise CommandError(f"column {name!r} cannot be written as CSV; drop it, or give an output that ends in .parquet")
+
+
+def _cells(texts: Any, separator: str) -> Any:
+    """Texts as cells of a CSV file: quoted where they hold what would end a cell."""
+    import pyarrow.compute as pc
+
+    held = b"".join(bytes(buffer) for buffer in texts.buffers()[-1:] if buffer is not None)
+    marks = (separator, '"', "\r", "\n")
+    if not any(mark.encode() in held for mark in marks):
+        return texts
+    quoted = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
+    needed = [pc.match_substring(texts, mark) for mark in marks]
+    return pc.if_else(reduce(pc.or_, needed), quoted, texts)

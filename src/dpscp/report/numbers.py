@@ -1,6 +1,6 @@
 """The numbers of a report, without any drawing: what was spent, what was promised, how labelled records fare."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "Spending",
     "budget_tracks",
     "evaluate",
+    "evaluate_blocks",
 ]
 
 # False-alarm rates at which the attacker's best detection is printed.
@@ -137,39 +138,46 @@ def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
 
     The result is computed in the clear: it tells about these records, and no ledger pays for it.
     """
+    return evaluate_blocks(estimator, [(X, y)])
+
+
+def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evaluation:
+    """``evaluate`` on records that come in blocks; of each record only the sizes of its sets are kept."""
     classes = getattr(estimator, "classes_", None)
-    if classes is not None:
-        kind, sets = "set", estimator.predict_set(X)[1]
-        covered = metrics.coverage(y, sets, classes=classes)
-    else:
-        kind, sets = "interval", estimator.predict_interval(X)[1]
-        covered = metrics.coverage(y, sets)
-    n = len(sets)
+    kept, hits = [], np.zeros(len(estimator.certificates_), dtype=np.int64)
+    for X, y in blocks:
+        if classes is not None:
+            sets = estimator.predict_set(X)[1]
+            sizes = sets.sum(axis=1, dtype=np.min_scalar_type(len(classes)))
+        else:
+            sets = estimator.predict_interval(X)[1]
+            sizes = np.maximum(sets[:, 1] - sets[:, 0], 0.0)
+        covered = np.atleast_1d(metrics.coverage(y, sets, classes=classes))
+        hits += np.round(covered * len(sets)).astype(np.int64)
+        kept.append(sizes)
+    sizes = np.concatenate(kept)
+    n = len(sizes)
     levels = []
     for place, certificate in enumerate(estimator.certificates_):
-        one, share = sets[:, :, place], float(np.atleast_1d(covered)[place])
-        described = _set_sizes(one) if kind == "set" else _widths(one)
-        hits = round(share * n)
-        levels.append(
-            LevelEvaluation(certificate.target, certificate.coverage, share, _clopper_pearson(hits, n), **described)
-        )
-    return Evaluation(n, kind, tuple(levels))
+        described = _widths(sizes[:, place]) if classes is None else _set_sizes(sizes[:, place], len(classes))
+        share, interval = hits[place] / n, _clopper_pearson(int(hits[place]), n)
+        levels.append(LevelEvaluation(certificate.target, certificate.coverage, float(share), interval, **described))
+    return Evaluation(n, "interval" if classes is None else "set", tuple(levels))
 
 
-def _set_sizes(sets: NDArray[np.bool_]) -> dict[str, Any]:
-    shares = np.bincount(sets.sum(axis=1), minlength=sets.shape[1] + 1) / len(sets)
+def _set_sizes(sizes: NDArray[Any], n_classes: int) -> dict[str, Any]:
+    shares = np.bincount(sizes, minlength=n_classes + 1) / len(sizes)
     return {
-        "mean_size": float(metrics.efficiency(sets)),
-        "single": float(metrics.informativeness(sets)),
+        "mean_size": float(sizes.mean()),
+        "single": float(shares[1]),
         "sizes": tuple(float(k) for k in range(len(shares))),
         "shares": tuple(shares.tolist()),
-        "widest": float(sets.shape[1]),
+        "widest": float(n_classes),
         "unbounded": 0.0,
     }
 
 
-def _widths(intervals: NDArray[np.float64]) -> dict[str, Any]:
-    width = np.maximum(intervals[:, 1] - intervals[:, 0], 0.0)
+def _widths(width: NDArray[np.float64]) -> dict[str, Any]:
     finite = width[np.isfinite(width)]
     top = float(finite.max()) if len(finite) else 1.0
     top = top if top > 0 else 1.0

@@ -1,9 +1,7 @@
 """The HTML page: numbers of the fitted estimator in, one self-contained text out."""
 
 import math
-import os
 import platform
-import tempfile
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from os import PathLike
@@ -16,6 +14,7 @@ from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
 from dpscp.conformal import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
+from dpscp.persistence import written_whole
 from dpscp.persons import Unit
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 from dpscp.report.numbers import ATTACKS, GROUP_SIZES, TERMS, WHY_BELOW, Evaluation, budget_tracks
@@ -62,17 +61,9 @@ def write_report(
 
 
 def write_atomically(path: str | PathLike[str], data: bytes) -> None:
-    """Write a file under a temporary name beside it, then rename it."""
-    target = Path(path).absolute()
-    handle, temporary = tempfile.mkstemp(prefix=".dpscp-", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Write a file in one piece or not at all."""
+    with written_whole(path) as file:
+        file.write(data)
 
 
 def plain(value: Any) -> str:
