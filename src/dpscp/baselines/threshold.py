@@ -2,7 +2,9 @@
 
 import math
 import warnings
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +22,33 @@ from dpscp.privacy import (
     secure_generator,
     shared_lattice_noise,
 )
+from dpscp.privacy.events import DpEvent
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, noisy_midpoint_quantile
 from dpscp.records import untold_overflow
 from dpscp.scores import lac_of_labels
 from dpscp.sets import label_set, residual_interval
-from dpscp.training import Trained
+from dpscp.training import Mechanism, Trained
 
-__all__ = ["DPSplit", "NaiveFull", "SplitConformal"]
+__all__ = ["DPSplit", "Found", "NaiveFull", "PrivateSplit", "PrivateThreshold", "SplitConformal"]
 
 SPLITS = ("independent", "exact")
+
+
+class Found(Protocol):
+    """A released quantile."""
+
+    @property
+    def threshold(self) -> float:
+        """The number itself."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it lies below the end of its range."""
+
+    @property
+    def event(self) -> DpEvent:
+        """What it cost."""
 
 
 class _Threshold(Baseline):
@@ -130,7 +149,124 @@ class NaiveFull(_Threshold):
         )
 
 
-class DPSplit(_Threshold):
+class PrivateThreshold(_Threshold):
+    """A mechanism trains, a private quantile of the scores is the threshold: what the private baselines share."""
+
+    epsilon: float
+    delta: float
+    score_range: tuple[float, float] | None
+    n_records: int | None
+    accountant: str | Accountant
+
+    @abstractmethod
+    def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
+        """The places of the records that train, and of those that calibrate."""
+
+    @abstractmethod
+    def _training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
+        """The mechanism with its noise set, and the nominal number of records that it sees."""
+
+    @abstractmethod
+    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:
+        """Finds a threshold (scores, alpha=, score_range=, random_state=) with what the budget leaves it."""
+
+    @abstractmethod
+    def _spent(self, trained: Trained, quantiles: Sequence[Found]) -> Ledger:
+        """Public numbers only: the sizes of parts and the exact ranks stay out."""
+
+    def _learn(self, rows: Array, y: Array) -> None:
+        if kind_of(self.estimator) != "mechanism":
+            raise TypeError(
+                f"estimator must be a private training mechanism such as dpscp.training.DPSGD, got "
+                f"{type(self.estimator).__name__}; SplitConformal takes scikit-learn estimators"
+            )
+        budget = Budget(self.epsilon, self.delta)
+        release_accountant(self.accountant)
+        nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
+        # a mechanism that knows its task fails before training, not after
+        self._range(getattr(self.estimator, "task", None))
+        mechanism, n_training = self._training(budget, nominal)
+        search = self._search(budget, mechanism, nominal)
+
+        seed = seed_of(self.random_state)
+        seeds = child_seeds(seed, 2 + len(self._alphas))
+        with untold_overflow(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeededWarning)  # told above, once
+            trains, calibrates = self._parts(len(rows), secure_generator(seeds[0]))
+            trained = mechanism.train(rows[trains], y[trains], random_state=seeds[1], n_records=n_training)
+            score_range = self._range(trained.model.task)
+            self._use(Predictor.of(trained), y)
+            scores = self._scores(self._predictor, rows[calibrates], y[calibrates])
+            quantiles = [
+                search(scores, alpha=float(alpha), score_range=score_range, random_state=quantile_seed)
+                for alpha, quantile_seed in zip(self._alphas, seeds[2:], strict=True)
+            ]
+        self.threshold_ = np.array([q.threshold if q.is_finite else math.inf for q in quantiles])
+        ledger = self._spent(trained, quantiles)
+        facts: dict[str, Any] = {
+            **trained.public_facts,
+            **ledger.public_facts,
+            "n_records": nominal,
+            "n_records_training": n_training,
+            "score_range": list(score_range),
+            "alpha": [float(alpha) for alpha in self._alphas],
+        }
+        if self.n_records is None:
+            facts["taken_from_data"] = ["n_records", *facts.get("taken_from_data", ())]
+        ledger = ledger.declare(**facts)
+        budget.require(ledger, self.accountant)
+        self.ledger_ = ledger if seed is None else ledger.mark_seeded()
+        if not np.isfinite(self.threshold_).all():
+            warnings.warn(
+                f"no finite threshold: a search ended at the end of its range ({score_range[1]:g}), so its sets are "
+                "full; more records, a larger budget or a wider score_range would help",
+                GuaranteeWarning,
+                stacklevel=3,
+            )
+
+    def _range(self, task: str | None) -> tuple[float, float]:
+        if self.score_range is not None:
+            return check_range("score_range", self.score_range)
+        if task == "regression":
+            raise ValueError(
+                "score_range must be given for regression: a public (0, largest residual) that does not come from y"
+            )
+        return 0.0, 1.0
+
+
+class PrivateSplit(PrivateThreshold):
+    """Half the records train, the other half calibrates, and each half spends the whole budget."""
+
+    split: str
+
+    def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
+        trains = self._training_half(n, rng)
+        return trains, ~trains
+
+    def _training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
+        check_choice("split", self.split, SPLITS)
+        mechanism = self.estimator.calibrated(budget.epsilon, budget.delta, accountant=self.accountant)
+        return mechanism, max(nominal // 2, 1)
+
+    def _training_half(self, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+        if self.split == "independent":
+            return np.asarray(rng.integers(0, 2, size=n) == 1)
+        trains = np.zeros(n, dtype=bool)
+        trains[rng.permutation(n)[: n // 2]] = True
+        return trains
+
+    def _disjoint(self, trained: Trained, quantiles: Sequence[Found], how: str) -> Ledger:
+        """The ledger of two halves, of which one record meets one; ``how`` tells of the quantiles."""
+        neighbours = {
+            "independent": "each record's half is its own fair coin",
+            "exact": "halves of fixed size, so neighbours differ in one record being present or blank",
+        }[self.split]
+        stages = {"training": trained.event, "calibration": compose(*(q.event for q in quantiles))}
+        note = f"disjoint halves, the worse of the two counts; {neighbours}; {len(quantiles)} x {how}"
+        return Ledger().add_disjoint(stages, note).declare(split=self.split)
+
+
+class DPSplit(PrivateSplit):
     """The private split of earlier work: half the records train, the other half calibrates by the noisy-midpoint rule.
 
     Privacy: (epsilon, delta) for the whole release. One record lies in one half only, so each half spends the whole
@@ -187,94 +323,17 @@ class DPSplit(_Threshold):
         self.accountant = accountant
         self.random_state = random_state
 
-    def _learn(self, rows: Array, y: Array) -> None:
-        if kind_of(self.estimator) != "mechanism":
-            raise TypeError(
-                f"estimator must be a private training mechanism such as dpscp.training.DPSGD, got "
-                f"{type(self.estimator).__name__}; SplitConformal takes scikit-learn estimators"
-            )
-        budget = Budget(self.epsilon, self.delta)
-        check_choice("split", self.split, SPLITS)
-        release_accountant(self.accountant)
-        steps = check_count("steps", self.steps)
-        nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
-        # a mechanism that knows its task fails before training, not after
-        self._range(getattr(self.estimator, "task", None))
-        noise = shared_lattice_noise(
-            budget.epsilon, budget.delta, steps, [1.0] * len(self._alphas), accountant=self.accountant
-        )[0]
-        mechanism = self.estimator.calibrated(budget.epsilon, budget.delta, accountant=self.accountant)
+    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:  # noqa: ARG002
+        steps, levels = check_count("steps", self.steps), len(self._alphas)
+        noise = shared_lattice_noise(budget.epsilon, budget.delta, steps, [1.0] * levels, accountant=self.accountant)[0]
 
-        seed = seed_of(self.random_state)
-        seeds = child_seeds(seed, 2 + len(self._alphas))
-        with untold_overflow(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeededWarning)  # told above, once
-            trains = self._training_half(len(rows), secure_generator(seeds[0]))
-            trained = mechanism.train(rows[trains], y[trains], random_state=seeds[1], n_records=max(nominal // 2, 1))
-            score_range = self._range(trained.model.task)
-            self._use(Predictor.of(trained), y)
-            scores = self._scores(self._predictor, rows[~trains], y[~trains])
-            quantiles = [
-                noisy_midpoint_quantile(
-                    scores,
-                    alpha=float(alpha),
-                    score_range=score_range,
-                    count_noise=noise,
-                    steps=steps,
-                    n_records=nominal - nominal // 2,
-                    random_state=quantile_seed,
-                )
-                for alpha, quantile_seed in zip(self._alphas, seeds[2:], strict=True)
-            ]
-        self.threshold_ = np.array([q.threshold if q.is_finite else math.inf for q in quantiles])
-        ledger = self._spent(trained, quantiles, nominal)
-        budget.require(ledger, self.accountant)
-        self.ledger_ = ledger if seed is None else ledger.mark_seeded()
-        if not np.isfinite(self.threshold_).all():
-            warnings.warn(
-                f"no finite threshold: a search ended at the end of its range ({score_range[1]:g}), so its sets are "
-                "full; more records, a larger budget or a wider score_range would help",
-                GuaranteeWarning,
-                stacklevel=3,
-            )
+        def search(scores: Array, **options: Any) -> PrivateQuantile:
+            half = nominal - nominal // 2
+            return noisy_midpoint_quantile(scores, count_noise=noise, steps=steps, n_records=half, **options)
 
-    def _training_half(self, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-        if self.split == "independent":
-            return np.asarray(rng.integers(0, 2, size=n) == 1)
-        trains = np.zeros(n, dtype=bool)
-        trains[rng.permutation(n)[: n // 2]] = True
-        return trains
+        return search
 
-    def _range(self, task: str | None) -> tuple[float, float]:
-        if self.score_range is not None:
-            return check_range("score_range", self.score_range)
-        if task == "regression":
-            raise ValueError(
-                "score_range must be given for regression: a public (0, largest residual) that does not come from y"
-            )
-        return 0.0, 1.0
-
-    def _spent(self, trained: Trained, quantiles: list[PrivateQuantile], nominal: int) -> Ledger:
-        """Public numbers only: the sizes of the halves and the exact ranks stay out."""
-        neighbours = {
-            "independent": "each record's half is its own fair coin",
-            "exact": "halves of fixed size, so neighbours differ in one record being present or blank",
-        }[self.split]
+    def _spent(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
         first = quantiles[0]
-        note = (
-            f"disjoint halves, the worse of the two counts; {neighbours}; {len(quantiles)} x {first.steps} noisy "
-            f"counts, noise {first.count_noise:.4g}, midpoint rule"
-        )
-        stages = {"training": trained.event, "calibration": compose(*(q.event for q in quantiles))}
-        facts: dict[str, Any] = {
-            **trained.public_facts,
-            "n_records": nominal,
-            "n_records_training": max(nominal // 2, 1),
-            "score_range": list(first.score_range),
-            "steps": first.steps,
-            "alpha": [float(alpha) for alpha in self._alphas],
-            "split": self.split,
-        }
-        if self.n_records is None:
-            facts["taken_from_data"] = ["n_records", *facts.get("taken_from_data", ())]
-        return Ledger().add_disjoint(stages, note).declare(**facts)
+        how = f"{first.steps} noisy counts, noise {first.count_noise:.4g}, midpoint rule"
+        return self._disjoint(trained, quantiles, how).declare(steps=first.steps)

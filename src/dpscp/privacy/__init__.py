@@ -18,10 +18,12 @@ from dpscp.privacy.accounting import (
 )
 from dpscp.privacy.events import (
     ApproximateDpEvent,
+    BoundedRangeDpEvent,
     DiscreteGaussianDpEvent,
     EventKind,
     ParallelDpEvent,
     approximate_dp_event,
+    bounded_range_event,
     compose,
     discrete_gaussian_event,
     dpsgd_event,
@@ -71,6 +73,7 @@ __all__ = [
     "OPACUS_ORDERS",
     "Accountant",
     "ApproximateDpEvent",
+    "BoundedRangeDpEvent",
     "Budget",
     "CanonicalNoise",
     "DiscreteGaussianDpEvent",
@@ -85,6 +88,7 @@ __all__ = [
     "approximate_dp_event",
     "as_accountant",
     "as_event",
+    "bounded_range_event",
     "canonical_noise",
     "compose",
     "count_noise",

@@ -26,6 +26,7 @@ from dpscp.exceptions import UnsupportedEventError
 
 __all__ = [
     "ApproximateDpEvent",
+    "BoundedRangeDpEvent",
     "DiscreteGaussianDpEvent",
     "DpEvent",
     "EventKind",
@@ -33,6 +34,7 @@ __all__ = [
     "TooManyHistoriesError",
     "approximate_dp_event",
     "basic_events",
+    "bounded_range_event",
     "compose",
     "composed_parts",
     "discrete_gaussian_event",
@@ -75,6 +77,18 @@ class ApproximateDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no
 
     epsilon: float
     delta: float = 0.0
+
+
+@attr.frozen
+class BoundedRangeDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
+    """An output whose log-probability changes with one record by amounts that differ by at most ``loss_range``.
+
+    An exponential mechanism that draws e with weight exp(-rate u(e)) is one of loss range rate * r, where one record
+    changes u by amounts within r of each other over all e: r is twice the sensitivity, and the sensitivity alone where
+    an added record never lowers u. Such a mechanism is (loss_range, 0)-DP and loss_range^2 / 8-zCDP.
+    """
+
+    loss_range: float
 
 
 @attr.frozen
@@ -128,6 +142,13 @@ def approximate_dp_event(epsilon: float, delta: float = 0.0) -> DpEvent:
     if delta >= 1:
         raise ValueError(f"delta must be below 1, got {delta:g}; use non_private_event for a step without privacy")
     return ApproximateDpEvent(epsilon, delta)
+
+
+def bounded_range_event(loss_range: float, count: int = 1) -> DpEvent:
+    """``count`` draws of exponential mechanisms of this ``loss_range`` (see ``BoundedRangeDpEvent``)."""
+    event = BoundedRangeDpEvent(check_positive("loss_range", loss_range))
+    count = _count("count", count)
+    return event if count == 1 else SelfComposedDpEvent(event, count)
 
 
 def non_private_event() -> DpEvent:
@@ -356,6 +377,7 @@ for _kind in (
         DiscreteGaussianDpEvent,
         lambda sigma, sensitivity: discrete_gaussian_event(sigma, sensitivity),
     ),
+    EventKind("bounded_range", BoundedRangeDpEvent, lambda loss_range: bounded_range_event(loss_range)),
     EventKind("approximate_dp", ApproximateDpEvent, lambda epsilon, delta: approximate_dp_event(epsilon, delta)),
     EventKind("no_op", NoOpDpEvent, NoOpDpEvent, histories=lambda _event: [Counter()]),
     EventKind("non_private", NonPrivateDpEvent, NonPrivateDpEvent),

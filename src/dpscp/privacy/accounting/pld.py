@@ -21,7 +21,13 @@ from scipy import special
 from dpscp.privacy.accounting.base import Accountant, Array, Direction, History, Profile
 from dpscp.privacy.accounting.gdp import GDP
 from dpscp.privacy.accounting.rdp import RDP
-from dpscp.privacy.events import ApproximateDpEvent, DiscreteGaussianDpEvent, compose, possible_histories
+from dpscp.privacy.events import (
+    ApproximateDpEvent,
+    BoundedRangeDpEvent,
+    DiscreteGaussianDpEvent,
+    compose,
+    possible_histories,
+)
 
 __all__ = ["PLD", "discrete_gaussian_cdf", "register_loss"]
 
@@ -85,7 +91,8 @@ def _loss(history: tuple[tuple[DpEvent, int], ...]) -> Loss:
     mu_squared = sum(n / e.noise_multiplier**2 for e, n in history if isinstance(e, GaussianDpEvent))
     lattice = sum(n * (e.sensitivity / e.sigma) ** 2 for e, n in history if isinstance(e, DiscreteGaussianDpEvent))
     # a release with hardly any noise has losses so wide that the usual buckets would not fit in memory
-    bucket = max(bucket, 18 * math.sqrt(mu_squared + lattice) / _MOST_BUCKETS)
+    widest = max((e.loss_range for e, _ in history if isinstance(e, BoundedRangeDpEvent)), default=0.0)
+    bucket = max(bucket, 18 * math.sqrt(mu_squared + lattice) / _MOST_BUCKETS, 2 * widest / _MOST_BUCKETS)
     parts = [_basic_loss(e, n, bucket) for e, n in history if not isinstance(e, GaussianDpEvent)]
     if mu_squared > 0:
         parts.append(_basic_loss(GaussianDpEvent(1 / math.sqrt(mu_squared)), 1, bucket))
@@ -139,6 +146,26 @@ def _discrete_gaussian_loss(event: DiscreteGaussianDpEvent, bucket: float) -> Lo
     masses[0] += 1 - below[0]
     pmf = pld_pmf.DensePLDPmf(bucket, low, masses, float(below[-1]), True)
     return Loss(pmf)
+
+
+def _bounded_range_loss(event: BoundedRangeDpEvent, bucket: float) -> Loss:
+    """The loss of the pair that dominates every mechanism of loss range r, rounded up to whole buckets.
+
+    The losses of such a mechanism lie in [t - r, t] for some t between 0 and r, and its worst case has these two losses
+    only, t with probability (1 - e^(t-r)) / (1 - e^-r) because probabilities sum to one. Its delta at e is that times
+    1 - e^(e-t), largest at t = (e + r) / 2: none exceeds (1 - e^((e-r)/2))^2 / (1 - e^-r) for -r <= e <= r. This is
+    the profile of a pair whose loss has density e^((e-r)/2) / (2 - 2 e^-r), and domination survives composition,
+    whichever t each of several mechanisms has (Dong, Durfee and Rogers 2020). A bucket's mass goes to its two ends as
+    for the discrete Gaussian.
+    """
+    size = math.ceil(event.loss_range / bucket)
+    reach = size * bucket
+    weight = np.exp((np.arange(-size, size) * bucket - reach) / 2) / -math.expm1(-reach)
+    upper = weight * 4 * math.sinh(bucket / 4) ** 2 / -math.expm1(-bucket)
+    masses = np.zeros(2 * size + 1)
+    masses[1:] += upper
+    masses[:-1] += weight * math.expm1(bucket / 2) - upper
+    return Loss(pld_pmf.DensePLDPmf(bucket, -size, masses, 0.0, True))
 
 
 def discrete_gaussian_cdf(x: ArrayLike, sigma: float) -> NDArray[np.float64]:
@@ -201,6 +228,7 @@ _LOSSES: dict[type[DpEvent], Callable[[Any, float], Loss]] = {
         common.DifferentialPrivacyParameters(event.epsilon, event.delta), value_discretization_interval=bucket
     ),
     DiscreteGaussianDpEvent: _discrete_gaussian_loss,
+    BoundedRangeDpEvent: _bounded_range_loss,
 }
 
 

@@ -11,7 +11,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpscp.privacy.accounting.base import Accountant, Array, Direction, History, Profile
 from dpscp.privacy.accounting.gdp import GaussianProfile
-from dpscp.privacy.events import DiscreteGaussianDpEvent
+from dpscp.privacy.events import BoundedRangeDpEvent, DiscreteGaussianDpEvent
 
 __all__ = ["OPACUS_ORDERS", "RDP"]
 
@@ -19,12 +19,14 @@ OPACUS_ORDERS = tuple([1 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)
 
 
 # The event whose Rényi divergences, as dp-accounting knows them, bound those of an event of this kind. The discrete
-# Gaussian is rho-zCDP with the rho of the continuous one: bounded by the same line.
+# Gaussian is rho-zCDP with the rho of the continuous one: bounded by the same line. An exponential mechanism of loss
+# range r is r^2 / 8-zCDP (Cesar and Rogers 2021), the line of a Gaussian of multiplier 2 / r.
 _STANDS_FOR: dict[type[DpEvent], Callable[[Any], DpEvent]] = {
     GaussianDpEvent: lambda event: event,
     PoissonSampledDpEvent: lambda event: event,
     LaplaceDpEvent: lambda event: event,
     DiscreteGaussianDpEvent: lambda event: GaussianDpEvent(event.sigma / event.sensitivity),
+    BoundedRangeDpEvent: lambda event: GaussianDpEvent(2 / event.loss_range),
 }
 
 

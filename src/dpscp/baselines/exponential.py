@@ -1,0 +1,167 @@
+"""Published rivals that calibrate by the exponential mechanism: private prediction sets, and DPCP."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpscp._checks import check_choice, check_probability
+from dpscp.baselines.threshold import Found, PrivateSplit, PrivateThreshold
+from dpscp.privacy import Accountant, Budget, Ledger, as_event, bounded_range_event, compose, smallest_noise
+from dpscp.privacy.events import DpEvent
+from dpscp.quantile.exponential import LEVELS, exponential_quantile
+from dpscp.training import Mechanism, Trained
+from dpscp.training.mechanism import paid_event
+
+__all__ = ["DPCP", "PrivatePredictionSets", "exponential_rate"]
+
+# Part of alpha that is charged for a calibration half that came out far too small.
+_TAIL_SHARE = 1e-3
+
+
+def exponential_rate(
+    budget: Budget, spent: DpEvent | Ledger | None, levels: int, accountant: str | Accountant = "pld"
+) -> float:
+    """The largest rate with which ``levels`` draws of the exponential mechanism fit what the budget leaves."""
+    before = as_event(spent)
+
+    def event_at(noise: float) -> DpEvent:
+        return compose(before, bounded_range_event(1 / noise, levels))
+
+    guess = levels / budget.epsilon
+    return 1 / smallest_noise(event_at, budget.epsilon, budget.delta, accountant=accountant, guess=guess)
+
+
+class PrivatePredictionSets(PrivateSplit):
+    """Private prediction sets of Angelopoulos, Bates, Zrnic and Jordan (2022), with a privately trained model.
+
+    Half the records train, the other half calibrates by the exponential mechanism on a grid, at a level raised so that
+    coverage is at least 1 - alpha for exchangeable records, ties included. Privacy: (epsilon, delta) for the whole
+    release, each half spending all of it. The accounting is tighter than the published one: an added record can only
+    raise the mechanism's cost of an end of the grid, so its loss range is half of what is charged there
+    (``dpscp.quantile.exponential``), and the level is raised by half as much.
+
+    Parameters are those of ``DPSplit``, with ``bins``, the cells of the grid, instead of ``steps``; None takes their
+    number from public numbers. Under ``split="independent"`` the size of the calibration half is random: the level is
+    raised for the smallest that occurs with probability 1 - alpha / 1000, which is charged to alpha.
+
+    >>> from dpscp.training import DPSGD
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(2000, 3)); y = (X[:, 0] > 0).astype(int)
+    >>> model = PrivatePredictionSets(DPSGD(classes=(0, 1), steps=30), epsilon=1.0, delta=1e-5).fit(X, y)
+    >>> model.ledger_.epsilon(1e-5) <= 1.0, model.predict_set(X[:4])[1].shape
+    (True, (4, 2, 1))
+
+    Paper: Angelopoulos, Bates, Zrnic and Jordan (2022), Private Prediction Sets
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        confidence_level: Any = 0.9,
+        score_range: tuple[float, float] | None = None,
+        bins: int | None = None,
+        split: str = "independent",
+        n_records: int | None = None,
+        accountant: str | Accountant = "pld",
+        random_state: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.epsilon = epsilon
+        self.delta = delta
+        self.confidence_level = confidence_level
+        self.score_range = score_range
+        self.bins = bins
+        self.split = split
+        self.n_records = n_records
+        self.accountant = accountant
+        self.random_state = random_state
+
+    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:  # noqa: ARG002
+        half = nominal - nominal // 2
+        rate = exponential_rate(budget, None, len(self._alphas), self.accountant)
+        draw = partial(exponential_quantile, rate=rate, bins=self.bins, n_records=half)
+
+        def search(scores: Any, *, alpha: float, **options: Any) -> Found:
+            least = half
+            if self.split == "independent":
+                # Hoeffding: fewer of the coins fall this way with probability tail at most
+                tail = _TAIL_SHARE * alpha
+                alpha, least = alpha - tail, max(1, math.floor(half - math.sqrt(nominal * math.log(1 / tail) / 2)))
+            return draw(scores, alpha=alpha, n_min=least, **options)
+
+        return search
+
+    def _spent(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
+        return self._disjoint(trained, quantiles, _told(quantiles[0])).declare(bins=quantiles[0].bins)
+
+
+class DPCP(PrivateThreshold):
+    """Differentially private conformal prediction of Wu et al. (2026): all records train, and all of them calibrate.
+
+    Training spends ``train_share`` of epsilon, the exponential mechanism on the scores of the training records the
+    rest; the two are composed by privacy loss distributions, where the paper adds their epsilons. Privacy:
+    (epsilon, delta) for the whole release. Coverage is near 1 - alpha but not promised: a model scores its own records
+    too well. What follows for it from the privacy of training alone is Result B's floor.
+
+    Only the abstract of the paper and what others tell of it were at hand. The quantile is therefore that of
+    ``PrivatePredictionSets``; ``level="plain"`` aims at the conformal rank itself, ``"corrected"`` at the level that
+    would keep the promise if the model had not seen the records.
+
+    Parameters are those of ``PrivatePredictionSets``, without the split.
+
+    Paper: Wu, Zhang, Cai, Kong, Jiang, Kong and Kong (2026), arXiv 2604.14621; Theory: Result B
+    """
+
+    def __init__(  # noqa: PLR0913 (public: one argument a choice)
+        self,
+        estimator: Any,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        confidence_level: Any = 0.9,
+        train_share: float = 0.5,
+        level: str = "plain",
+        score_range: tuple[float, float] | None = None,
+        bins: int | None = None,
+        n_records: int | None = None,
+        accountant: str | Accountant = "pld",
+        random_state: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.epsilon = epsilon
+        self.delta = delta
+        self.confidence_level = confidence_level
+        self.train_share = train_share
+        self.level = level
+        self.score_range = score_range
+        self.bins = bins
+        self.n_records = n_records
+        self.accountant = accountant
+        self.random_state = random_state
+
+    def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:  # noqa: ARG002 (nothing is drawn)
+        return slice(n), slice(n)
+
+    def _training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
+        share = check_probability("train_share", self.train_share)
+        check_choice("level", self.level, LEVELS)
+        return self.estimator.calibrated(share * budget.epsilon, budget.delta, accountant=self.accountant), nominal
+
+    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:
+        rate = exponential_rate(budget, paid_event(mechanism), len(self._alphas), self.accountant)
+        return partial(exponential_quantile, rate=rate, bins=self.bins, level=self.level, n_records=nominal)
+
+    def _spent(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
+        ledger = Ledger().add("training", trained.event, str(trained.public_facts.get("mechanism", "")))
+        how = f"{len(quantiles)} x {_told(quantiles[0])}"
+        return ledger.add("calibration", compose(*(q.event for q in quantiles)), how).declare(bins=quantiles[0].bins)
+
+
+def _told(quantile: Any) -> str:
+    return f"one draw from {quantile.bins} ends of a grid, rate {quantile.rate:.4g}"
