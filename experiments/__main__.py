@@ -27,6 +27,7 @@ STUDIES = (
     "adult",
     "bank",
     "persons",
+    "rivals",
     "unprinted_settings",
 )
 # needs torch and Opacus, so it must be asked for by name

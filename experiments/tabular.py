@@ -15,7 +15,7 @@ from experiments.faithful import Fold, PaperSettings, spending_table
 from experiments.library import classification_task
 from experiments.runner import EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
 
-__all__ = ["make_study", "run_table"]
+__all__ = ["SETTINGS", "fold_of", "make_study", "run_table"]
 
 SETTINGS = PaperSettings(
     batch=128, epochs=15, hidden=(32, 16), loss="cross_entropy", n_classes=2, score_range=(0.0, 1.0)
@@ -62,11 +62,14 @@ def make_study(name: str, title: str, n: int, n_test: int, run: Callable[[Task, 
 
 def run_table(task: Task, table: Table) -> list[Row]:
     """One task on a loaded table."""
-    seed = seed_of(task.seed, task.study, task.trial)
-    order = np.random.default_rng(seed).permutation(len(table.X))
-    n = task.config["n"]
-    pool, test = order[:n], order[n : n + task.config["n_test"]]
-    fold = Fold(
-        table.X[pool], table.y[pool], table.X[test], table.y[test], standardise_rows=True, standardise_targets=False
-    )
+    fold, seed = fold_of(task.study, task.seed, task.trial, table, task.config["n"], task.config["n_test"])
     return classification_task(task, fold, seed, SETTINGS, SHARES, feature_bounds=table.bounds)
+
+
+def fold_of(study: str, seed: int, trial: int, table: Table, n: int, n_test: int) -> tuple[Fold, int]:
+    """The records of one trial of a study, and its seed."""
+    own = seed_of(seed, study, trial)
+    order = np.random.default_rng(own).permutation(len(table.X))
+    pool, test = order[:n], order[n : n + n_test]
+    parts = (table.X[pool], table.y[pool], table.X[test], table.y[test])
+    return Fold(*parts, standardise_rows=True, standardise_targets=False), own

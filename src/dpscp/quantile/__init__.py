@@ -2,6 +2,7 @@
 
 from dpscp.quantile.correction import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
 from dpscp.quantile.counts import CountSource
+from dpscp.quantile.exponential import ExponentialQuantile, exponential_quantile
 from dpscp.quantile.minimax import minimax_offset, worst_final_gap
 from dpscp.quantile.release_level import (
     DrawnSize,
@@ -24,12 +25,14 @@ from dpscp.quantile.search import (
 __all__ = [
     "CountSource",
     "DrawnSize",
+    "ExponentialQuantile",
     "KnownSize",
     "NoisySize",
     "PrivateQuantile",
     "ReleasedSize",
     "default_steps",
     "expected_maximum",
+    "exponential_quantile",
     "marginal_offset",
     "marginal_rank_target",
     "minimax_offset",
