@@ -1287,7 +1287,7 @@ mutant(
 BASELINES = "tests/test_baselines.py"
 mutant(
     "baselines/threshold.py",
-    "[1.0] * len(self._alphas), accountant",
+    "[1.0] * levels, accountant",
     "[1.0], accountant",
     "several levels of DP-Split, noise for one",
     f"{BASELINES}::test_dp_split_spends_the_budget_once_for_each_half",
@@ -1302,7 +1302,7 @@ mutant(
 )
 mutant(
     "baselines/threshold.py",
-    "self._scores(self._predictor, rows[~trains], y[~trains])",
+    "self._scores(self._predictor, rows[calibrates], y[calibrates])",
     "self._scores(self._predictor, rows, y)",
     "DP-Split scores the training half as well",
     f"{BASELINES}::test_dp_split_scores_only_the_half_that_training_did_not_see",
@@ -1316,7 +1316,7 @@ mutant(
 )
 mutant(
     "baselines/threshold.py",
-    "random_state=seeds[1], n_records=max(nominal // 2, 1))",
+    "random_state=seeds[1], n_records=n_training)",
     "random_state=seeds[1], n_records=int(trains.sum()))",
     "DP-Split divides by the true size of its half",
     f"{BASELINES}::test_dp_split_trains_and_calibrates_on_disjoint_halves",
