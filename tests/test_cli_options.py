@@ -110,7 +110,7 @@ def test_a_regression_takes_its_range_from_the_schema(run, folder):
     (folder / "scores.toml").write_text(text)
     run("fit people.csv --schema scores.toml --epsilon 4 --confidence 0.5 --guarantee universal -o scores.dpscp")
     model = dp.load(folder / "scores.dpscp")
-    assert tuple(model.y_bounds) == (-40, 41)
+    assert model.y_bounds_ == (-40, 41)
     assert model.ledger_.public_facts["y_bounds"] == (-40, 41)
     assert model.ledger_.public_facts["score_range"] == (0.0, 81.0)
 

@@ -62,18 +62,19 @@ def checked_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) ->
             )
         return rows
     except (ValueError, TypeError, OverflowError) as error:
-        failure = _without_records(error)
+        failure = _without_records(error, X)
     raise failure
 
 
-def _without_records(error: Exception) -> Exception:
-    """The same error with a text that carries nothing from the records."""
+def _without_records(error: Exception, X: Any) -> Exception:
+    """The same error with a text that carries nothing from the records; the names of columns are public."""
     text = str(error)
     if text.startswith(_HARMLESS):
         return type(error)(text)
     if text.startswith("Input X contains"):  # scikit-learn advises imputers here: their means would leak
         return ValueError(
-            "Input X contains NaN or infinity, and nothing is filled in silently. Do not fill gaps with means or "
+            f"Input X contains NaN or infinity{_in_columns(X)}, and nothing is filled in silently. Do not fill gaps "
+            "with means or "
             "medians of the records: they would leave without noise. Fill in a public number and add a 0/1 feature "
             'that says so, or let a schema do it: dp.Schema with missing = "indicator" or a public number'
         )
@@ -85,10 +86,27 @@ def _without_records(error: Exception) -> Exception:
         return ValueError("X holds 0 sample(s): at least one record is needed")
     if "0 feature(s)" in text:
         return ValueError("Found array with 0 feature(s) while a minimum of 1 is required.")
-    needed = "X must be a two-dimensional array or frame of finite real numbers; encode other columns first"
+    needed = (
+        f"X must be a two-dimensional array or frame of finite real numbers{_in_columns(X)}; encode other columns "
+        "first, or let a schema do it: fit(frame, target, schema=dp.Schema...)"
+    )
     if isinstance(error, TypeError):
         return TypeError(f"{needed} (float() argument must be a string or a real number)")
     return ValueError(needed)
+
+
+def _in_columns(X: Any) -> str:
+    """Which columns of a frame are not finite numbers throughout; nothing for an array."""
+    columns = getattr(X, "columns", None)
+    names = [] if columns is None else [name for name in columns if not _is_finite(X[name])]
+    return f" (column {', '.join(map(repr, names))})" if names else ""
+
+
+def _is_finite(values: Any) -> bool:
+    try:
+        return bool(np.isfinite(np.asarray(values, dtype=np.float64)).all())
+    except (ValueError, TypeError, OverflowError):
+        return False
 
 
 def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> tuple[Any, Any] | None:

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from dpscp._checks import check_choice, check_count, check_range, real_number
 from dpscp.persons import unit_of
 
-__all__ = ["ABSENT", "Column", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
+__all__ = ["ABSENT", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 TYPES = ("numeric", "categorical", "ignore")
 _COLUMN_KEYS = ("type", "bounds", "missing", "categories", "unknown")
@@ -47,12 +47,22 @@ _SCHEMA_KEYS = (
 )  # fmt: skip
 _FORMAT, _VERSION = "dpscp-schema", 1
 _LARGEST_FILE = 16 * 2**20
+# What pandas calls columns that are neither numbers nor categories.
+_NO_FEATURE = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period", "bytes")
 # What tables write for a missing number. In a categorical column only an empty cell is missing: "NA" may be a category.
 ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
 
 
 class SchemaError(ValueError):
     """A schema is incomplete or wrong, or a table does not fit it; the text carries nothing from the records."""
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """A table of named columns, as pandas, polars and Arrow have it: it hands them out as an Arrow stream."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The columns."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,7 @@ class Column:
 
     def encode(self, values: Any) -> NDArray[np.float64]:
         """The features of the values (a pandas Series), one column each."""
+        _refuse_dates(values, self.name)
         if self.type == "categorical":
             places = _places(values, self.categories or ())
             if self.unknown == "refuse" and (places < 0).any():
@@ -226,26 +237,44 @@ class Schema:
         low, high = np.array([b for column in self._used for b in column.feature_bounds], dtype=float).T
         return low, high
 
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What a complete schema declares, by the estimators' names for it; None for what it leaves open."""
+        return {
+            "classes": None if self.classes is None else list(self.classes),
+            "y_bounds": self.bounds,
+            "feature_bounds": self.feature_bounds,
+            "n_records": self.n_records,
+            "rows_per_person": self.rows_per_person,
+            "n_persons": self.n_persons,
+        }
+
     def matrix(self, frame: Any) -> NDArray[np.float64]:
-        """The features of a pandas frame, (n, len(feature_names)); columns that are not declared are left alone."""
-        missing = [c.name for c in self._used if c.name not in frame.columns]
+        """The features of a frame (pandas, polars, Arrow), (n, len(feature_names)).
+
+        Columns that are not declared are left alone.
+        """
+        found = _columns(frame, [c.name for c in self._used])
+        missing = [c.name for c in self._used if c.name not in found]
         if missing:
             raise SchemaError(
                 f"the table lacks column {', '.join(map(repr, missing))}, which the schema declares; add it, or "
                 'declare it as "ignore" and fit again'
             )
-        return np.hstack([column.encode(frame[column.name]) for column in self._used])
+        return np.hstack([column.encode(found[column.name]) for column in self._used])
 
     def targets(self, frame: Any) -> NDArray[Any]:
         """The target column: texts among the declared classes, or numbers."""
-        if self.target not in frame.columns:
+        values = _columns(frame, [self.target]).get(self.target)
+        if values is None:
             raise SchemaError(f"the table lacks the target column {self.target!r}")
+        _refuse_dates(values, self.target)
         if self.task == "regression":
-            numbers = _numbers(frame[self.target], self.target)
+            numbers = _numbers(values, self.target)
             if np.isnan(numbers).any():
                 raise SchemaError(f"the target column {self.target!r} has missing values; drop those records")
             return numbers
-        places = _places(frame[self.target], self.classes or ())
+        places = _places(values, self.classes or ())
         if (places < 0).any():
             raise SchemaError(
                 f"the target column {self.target!r} holds a label that is not among the declared classes (or is "
@@ -257,9 +286,28 @@ class Schema:
         """The ids of the persons, one a row; None where every row is its own."""
         if self.person is None:
             return None
-        if self.person not in frame.columns:
+        ids = _columns(frame, [self.person]).get(self.person)
+        if ids is None:
             raise SchemaError(f"the table lacks the column of persons, {self.person!r}")
-        return frame[self.person]
+        return ids
+
+    def groups(self, table: Any, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Each row's place among the categories of a column, -1 for another value; and these categories.
+
+        ``table`` is a frame, or the matrix of one.
+        """
+        column = next((c for c in self._used if c.name == name and c.type == "categorical"), None)
+        if column is None or column.categories is None:
+            raise SchemaError(f"groups={name!r} must be a categorical column of the schema")
+        if isinstance(table, Frame):
+            values = _columns(table, [name]).get(name)
+            if values is None:
+                raise SchemaError(f"the table lacks the column of groups, {name!r}")
+            return _places(values, column.categories), column.categories
+        first = self.feature_names.index(column.features[0])
+        shown = np.asarray(table)[:, first : first + len(column.features)] > 0
+        hidden = len(column.categories) - len(column.features)
+        return np.where(shown.any(axis=1), shown.argmax(axis=1) + hidden, hidden - 1), column.categories
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, as ``from_dict`` reads them."""
@@ -444,6 +492,41 @@ def _labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
     return labels
 
 
+def _columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Those of the named columns that the frame has, as pandas Series; other frames come through Arrow's protocol."""
+    try:
+        import pandas as pd
+        import pyarrow as pa
+    except ImportError:  # pragma: no cover (the test environment has both)
+        raise SchemaError("frames need pandas and pyarrow: pip install 'dpscp[report]'") from None
+    if not isinstance(frame, Frame):
+        raise SchemaError(f"a schema reads a frame (pandas, polars, Arrow), got {type(frame).__name__}")
+    if not isinstance(frame, pd.DataFrame):
+        table = None
+        try:
+            table = pa.table(frame)
+            table = table.select([name for name in dict.fromkeys(names) if name in table.column_names])
+            frame = table.to_pandas(integer_object_nulls=True)
+        except (pa.ArrowException, TypeError, ValueError, NotImplementedError):
+            table = None
+        if table is None:  # outside the handler: Arrow's message may hold cells
+            raise SchemaError("the frame cannot be read as an Arrow table of columns with names of their own")
+    if not frame.columns.is_unique:
+        raise SchemaError("the table has two columns of the same name; rename one")
+    return {name: frame[name] for name in names if name in frame.columns}
+
+
+def _refuse_dates(values: Any, name: str) -> None:
+    """Refuse a column of dates or times: as a number each has a unit and a beginning that nobody declared."""
+    import pandas as pd
+
+    if pd.api.types.infer_dtype(values, skipna=True) in _NO_FEATURE:
+        raise SchemaError(
+            f"column {name!r} holds dates, times or bytes; make numbers of them that have public bounds, such as days "
+            'since a public day, or a category such as the month, or declare the column as "ignore"'
+        )
+
+
 def _text(value: Any) -> str:
     """One label as text: whole floats as integers, so that 1, 1.0 and "1" are the same category."""
     if isinstance(value, float) and value.is_integer() and math.isfinite(value):
@@ -473,8 +556,8 @@ def _numbers(values: Any, name: str) -> NDArray[np.float64]:
         absent |= values.astype(str).str.strip().str.lower().isin(ABSENT)
     if (numbers.isna() & ~absent).any():
         raise SchemaError(
-            f"column {name!r} is declared numeric and holds something that is not a number; fix the table, or declare "
-            'the column as "categorical" or "ignore"'
+            f"column {name!r} is declared numeric and holds something that is not a number; fix the table (a date "
+            'can become days since a public day), or declare the column as "categorical" or "ignore"'
         )
     return np.array(numbers, dtype=np.float64)
 

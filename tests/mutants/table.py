@@ -1620,33 +1620,41 @@ mutant(
 
 CLI, OPTIONS = "tests/test_cli.py", "tests/test_cli_options.py"
 FITTED = f"{OPTIONS}::test_every_option_of_fit_reaches_the_estimator"
+FRAMES = "tests/test_frames.py"
 mutant(
-    "cli/fits.py",
-    '"feature_bounds": schema.feature_bounds,',
-    '"feature_bounds": (X.min(axis=0), X.max(axis=0) + 1e-9),',
-    "the command line takes feature bounds from the table",
+    "schema.py",
+    '"feature_bounds": self.feature_bounds,',
+    '"feature_bounds": None,',
+    "a schema's feature bounds are not used",
     FITTED,
 )
 mutant(
-    "cli/fits.py",
-    '"n_records": schema.n_records,',
-    '"n_records": len(records.X),',
-    "the command line counts the records",
+    "schema.py",
+    '"n_records": self.n_records,\n            "rows',
+    '"n_records": None,\n            "rows',
+    "the declared number of records is not used, so the records are counted",
     FITTED,
 )
 mutant(
-    "cli/fits.py",
-    "PrivateConformalRegressor(y_bounds=schema.bounds, **shared)",
-    "PrivateConformalRegressor(y_bounds=(float(min(y)), float(max(y))), **shared)",
-    "the command line takes the target's range from the table",
-    f"{OPTIONS}::test_a_regression_takes_its_range_from_the_schema",
+    "schema.py",
+    '"classes": None if self.classes is None else list(self.classes),',
+    '"classes": None if self.classes is None else sorted(self.classes),',
+    "the labels are not in the order of the schema",
+    FITTED,
 )
 mutant(
-    "cli/fits.py",
-    "classes=list(schema.classes or ()), **shared)",
-    "classes=sorted(set(y)), **shared)",
-    "the command line takes the labels from the table",
-    f"{OPTIONS}::test_every_option_of_fit_reaches_the_estimator",
+    "schema.py",
+    "shown.argmax(axis=1) + hidden, hidden - 1)",
+    "shown.argmax(axis=1) + hidden, 0)",
+    "an unknown group gets the threshold of the first one",
+    f"{FRAMES}::test_a_column_gives_the_groups",
+)
+mutant(
+    "conformal/base.py",
+    "(schema.matrix(X), schema.targets(X), schema.persons(X)) if by_name",
+    "(schema.matrix(X), schema.targets(X), persons) if by_name",
+    "the column of persons is not used",
+    f"{FRAMES}::test_persons_come_from_the_schema",
 )
 mutant(
     "cli/commands.py",

@@ -57,23 +57,9 @@ class Records:
 
 
 def fitted(schema: Schema, records: Records, *, budget: Any = None, **options: Any) -> Estimator:
-    """The estimator of a complete schema, fitted on the records; the schema is among its public facts."""
-    schema.require_complete()
-    shared = {
-        **options,
-        "feature_bounds": schema.feature_bounds,
-        "n_records": schema.n_records,
-        "rows_per_person": schema.rows_per_person,
-        "n_persons": schema.n_persons,
-    }
-    estimator: Estimator
-    if schema.task == "classification":
-        estimator = PrivateConformalClassifier(classes=list(schema.classes or ()), **shared)
-    else:
-        estimator = PrivateConformalRegressor(y_bounds=schema.bounds, **shared)
-    estimator.fit(records.X, records.y, persons=records.persons, budget=budget)
-    estimator.ledger_ = estimator.ledger_.declare(schema=schema.to_dict())
-    return estimator
+    """The estimator of a schema's task, fitted on the records."""
+    kind = PrivateConformalClassifier if schema.task == "classification" else PrivateConformalRegressor
+    return kind(**options).fit(records.X, records.y, persons=records.persons, schema=schema, budget=budget)
 
 
 def size_mismatch(schema: Schema, records: Records) -> str | None:
@@ -125,11 +111,12 @@ def load_model(path: Path) -> Estimator:
 
 
 def schema_of(estimator: Estimator) -> Schema:
-    """The schema that 'dpscp fit' put among the public facts."""
-    declared = estimator.ledger_.public_facts.get("schema")
-    if declared is None:
-        raise CommandError("this model carries no schema: it was fitted in Python; use dpscp.load and predict there")
-    return Schema.from_dict(declared)
+    """The schema of the fit."""
+    if estimator.schema_ is None:
+        raise CommandError(
+            "this model carries no schema: it was fitted in Python without one; use dpscp.load and predict there"
+        )
+    return estimator.schema_
 
 
 def added_columns(estimator: Estimator, frame: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.seeds import seed_of
 from dpscp.records import check_levels, checked_rows, column_bounds, group_index
 from dpscp.release import Records, release
+from dpscp.schema import Frame, Schema
 from dpscp.scores import OWN_SCORE
 from dpscp.strategy import Request
 from dpscp.tasks import Task
@@ -68,6 +69,7 @@ class PrivateConformal(BaseEstimator, ABC):
     ledger_: Ledger
     certificates_: tuple[Certificate, ...]
     certificate_: Certificate
+    schema_: Schema | None
     n_features_in_: int
     feature_names_in_: NDArray[Any]
 
@@ -99,6 +101,8 @@ class PrivateConformal(BaseEstimator, ABC):
         self.threshold_ = found.thresholds[0] if request.group_values is None else found.thresholds
         self.group_values_ = request.group_values
         self.ledger_ = found.ledger
+        if self.schema_ is not None:
+            self.ledger_ = self.ledger_.declare(schema=self.schema_.to_dict())
         self.certificates_ = found.certificates
         self.certificate_ = found.certificates[0]
         self._tell(request.task)
@@ -118,9 +122,46 @@ class PrivateConformal(BaseEstimator, ABC):
         for name in [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]:
             delattr(self, name)
 
+    def _described(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> tuple[Any, Any, Any]:
+        """Rows, targets and ids of what the caller brought: as it is, or as a schema reads them from a frame."""
+        self.schema_ = None
+        if schema is None:
+            if isinstance(y, str):
+                raise TypeError(
+                    f"y={y!r} names a column, and what columns hold is read by a schema: give schema=dp.Schema..., or "
+                    "the targets themselves"
+                )
+            return X, y, persons
+        if not isinstance(schema, Schema):
+            raise TypeError(f"schema must be a dp.Schema (Schema.read, Schema.from_dict), got {type(schema).__name__}")
+        by_name = isinstance(X, Frame) or isinstance(y, str)
+        if by_name and (not isinstance(y, str) or schema.target not in ("", y)):
+            raise ValueError(f"with a schema and a frame, y must be the name of the target column, {schema.target!r}")
+        if by_name and persons is not None:
+            raise ValueError("with a schema, its key person names the column of ids: leave persons out")
+        # again from plain values: a schema that was built in code is checked like one from a file
+        schema = Schema.from_dict((schema.with_target(y) if by_name else schema).to_dict()).require_complete()
+        if schema.task != self._name:
+            raise ValueError(f"the schema declares a {schema.task}, and {type(self).__name__} is for {self._name}")
+        twice = [n for n, value in schema.declared.items() if value is not None and vars(self).get(n) is not None]
+        if twice:
+            raise ValueError(f"{twice[0]} is declared by the schema and given to the estimator: give it once")
+        self.schema_ = schema
+        return (schema.matrix(X), schema.targets(X), schema.persons(X)) if by_name else (X, y, persons)
+
+    def _public(self, name: str) -> Any:
+        """A public declaration: the parameter, or what the schema says."""
+        given = getattr(self, name)
+        return self.schema_.declared[name] if given is None and self.schema_ is not None else given
+
     def _unit(self, persons: Any) -> Unit:
         """Who is protected and covered; arguments that contradict each other are refused before a record is used."""
-        return unit_of(persons, self.rows_per_person, n_records=self.n_records, n_persons=self.n_persons)
+        return unit_of(
+            persons,
+            self._public("rows_per_person"),
+            n_records=self._public("n_records"),
+            n_persons=self._public("n_persons"),
+        )
 
     def _people(self, unit: Unit, persons: Any, X: Any, n_rows: int) -> "_People":
         """Whose row is whose, and which rows are kept."""
@@ -142,8 +183,8 @@ class PrivateConformal(BaseEstimator, ABC):
     ) -> Request:
         """The public numbers of this fit, checked."""
         alphas, _ = check_levels(self.confidence_level)
-        unit = people.unit
-        given = self.n_persons if unit.by_person else self.n_records
+        unit, names = people.unit, vars(self).get("feature_names_in_")
+        given = self._public(unit.count_name)
         n_records = people.found if given is None else check_count(unit.count_name, given)
         return Request(
             task=task,
@@ -154,7 +195,7 @@ class PrivateConformal(BaseEstimator, ABC):
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=column_bounds(self.feature_bounds, rows.shape[1], vars(self).get("feature_names_in_")),
+            feature_bounds=column_bounds(self._public("feature_bounds"), rows.shape[1], names),
             n_records=n_records,
             n_found=given is None,
             n_features=rows.shape[1],
@@ -187,32 +228,45 @@ class PrivateConformal(BaseEstimator, ABC):
                 stacklevel=4,
             )
 
+    _name: ClassVar[str]
     _label_groups_hint: ClassVar[str] = ""
 
     def _groups_of(self, X: Any, n: int) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
         """Each record's group and the public group values; None without groups."""
         if self.groups is None:
             return None, None
+        if self.schema_ is not None and isinstance(self.groups, str):
+            if self.group_values is not None:
+                raise ValueError("group_values are the categories that the schema declares: leave them out")
+            return self.schema_.groups(X, self.groups)
         if callable(self.groups):
             if self.group_values is None:
                 raise ValueError("group_values must list the public values that groups can return")
             return group_index(self.groups, X, self.group_values, n, thorough=True), tuple(self.group_values)
-        raise ValueError(f"groups must be None or a function of X{self._label_groups_hint}, got {self.groups!r}")
+        raise ValueError(
+            f"groups must be None or a function of X{self._label_groups_hint}, or, with a schema, a column with "
+            f"categories, got {self.groups!r}"
+        )
 
     def _row_thresholds(self, X: Any, n: int) -> NDArray[np.float64]:
         """Thresholds that fit every row: (n_levels,), or (n, n_levels) with groups; an unknown group gets full sets."""
         if self.group_values_ is None:
             return np.asarray(self.threshold_)
-        if not callable(self.groups):
+        if self.schema_ is not None and isinstance(self.groups, str):
+            index, _ = self.schema_.groups(X, self.groups)
+        elif callable(self.groups):
+            index = group_index(self.groups, X, self.group_values_, n, thorough=False)
+        else:
             raise ValueError(
                 "groups must be the function of X that the thresholds were found with; set it after loading"
             )
-        index = group_index(self.groups, X, self.group_values_, n, thorough=False)
         everything = np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])
         return np.asarray(everything[index])
 
     def _rows(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
+        if self.schema_ is not None and isinstance(X, Frame):
+            X = self.schema_.matrix(X)
         # the library's own models look for NaN and infinity themselves, in parts, while these are in cache
         own = isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
         return checked_rows(self, X, reset=False, finite=not own)
@@ -253,7 +307,8 @@ class PrivateConformal(BaseEstimator, ABC):
     def report(self, path: str | PathLike[str], X: Any = None, y: Any = None, *, title: str | None = None) -> None:
         """Write the page about this fit to exactly ``path``; needs the extra ``dpscp[report]``.
 
-        With ``X`` and ``y``, labelled records that the fit did not see, the page shows how the sets fare on them (after
+        With ``X`` and ``y`` (after a fit with a schema, a frame and its target column), labelled records that the fit
+        did not see, the page shows how the sets fare on them (after
         a fit with ``persons``, give one random record of each). Those numbers are computed in the clear and NOT
         private; the page says so.
         """
@@ -263,6 +318,8 @@ class PrivateConformal(BaseEstimator, ABC):
         check_is_fitted(self)
         if (X is None) != (y is None):
             raise ValueError("give X and y of labelled records for an evaluation, or neither")
+        if self.schema_ is not None and isinstance(y, str):
+            y = self.schema_.with_target(y).targets(X)
         write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title)
 
     def _repr_html_(self) -> str:
@@ -283,6 +340,8 @@ class PrivateConformal(BaseEstimator, ABC):
         self.threshold_ = arrays["threshold"]
         written = header["ledger"]  # version 1 of the format held it as a text
         self.ledger_ = Ledger.from_json(written) if isinstance(written, str) else Ledger.from_dict(written)
+        declared = self.ledger_.public_facts.get("schema")
+        self.schema_ = None if declared is None else Schema.from_dict(declared)
         self.certificates_ = tuple(Certificate.from_dict(c) for c in header["certificates"])
         self.certificate_ = self.certificates_[0]
         self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])

@@ -15,6 +15,7 @@ from dpscp.guarantees import Guarantee
 from dpscp.persistence import plain
 from dpscp.privacy import Accountant
 from dpscp.records import checked_labels, checked_rows, class_list
+from dpscp.schema import Schema
 from dpscp.scores import LabelScore, label_score
 from dpscp.sets import label_set
 from dpscp.tasks import Classification
@@ -57,8 +58,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     classes : the public list of all labels that can occur. None declares the labels found in y public, with a warning,
         and nothing is certified: a label that no record has is in no set.
     groups : ``"label"`` for a threshold and a promise for each class; or a function of X that returns one of the public
-        ``group_values`` for each row, from that row alone (tried on parts of the rows). An unknown group gets full
-        sets.
+        ``group_values`` for each row, from that row alone (tried on parts of the rows); or, with a schema, the name of
+        a column with declared categories. An unknown group gets full sets.
     n_records : the public nominal number of records; None declares len(X) public.
     rows_per_person : the public cap k on the rows of one person, where a person may have several. With ids
         (``fit(X, y, persons=ids)``) at most k rows of each, a uniform private choice, are used with weights that add up
@@ -72,7 +73,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     Attributes
     ----------
     classes_, model_, threshold_ ((n_levels,) or (n_groups, n_levels)), ledger_, certificate_ (of the first level),
-    certificates_ (one for each level), n_features_in_, feature_names_in_
+    certificates_ (one for each level), schema_ (None without one), n_features_in_, feature_names_in_
 
     Examples
     --------
@@ -87,6 +88,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     """
 
     classes_: NDArray[Any]
+    _name = "classification"
     _label_groups_hint = " or 'label'"
 
     def __init__(  # noqa: PLR0913 (public: one argument a choice)
@@ -132,10 +134,24 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         self.accountant = accountant
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, persons: Any = None, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        persons: Any = None,
+        schema: Schema | None = None,
+        budget: BudgetStore | None = None,
+        **fit_params: Any,
+    ) -> Self:
         """Train privately and calibrate; see the class for what is promised.
 
         ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
+
+        With ``schema``, X is a frame (pandas, polars, Arrow) and y the name of its target column:
+        ``fit(frame, "income", schema=dp.Schema.read(path))``. The schema declares types, bounds, categories, classes
+        and persons; it is kept in ``schema_`` and in saved files, and predictions then take frames too. (``X`` and
+        ``y`` that ``schema.matrix`` and ``schema.targets`` made are taken as well.)
 
         With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
         the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
@@ -144,6 +160,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         """
         score = label_score(self.conformity_score)
         self._start(budget, fit_params)
+        table = X
+        X, y, persons = self._described(X, y, persons, schema)
         unit = self._unit(persons)
         rows = checked_rows(self, X, reset=True)
         public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
@@ -152,7 +170,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         elsewhere = labels if isinstance(self.estimator, PrivateModel) else None
         task = Classification(labels, score, model_labels=elsewhere, classes_found=found)
         by_label = isinstance(self.groups, str) and self.groups == "label"
-        groups, group_values = (index, labels) if by_label else self._groups_of(X, len(rows))
+        groups, group_values = (index, labels) if by_label else self._groups_of(table, len(rows))
         people = self._people(unit, persons, X, len(rows))
         request = self._request(task, rows, group_values, people)
         if found:
@@ -172,13 +190,14 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     def _declared_classes(self) -> Sequence[Any] | None:
         """The public labels: as given, or those of a model that was trained elsewhere."""
-        if self.classes is None and isinstance(self.estimator, PrivateModel):
+        declared: Sequence[Any] | None = self._public("classes")
+        if declared is None and isinstance(self.estimator, PrivateModel):
             return self.estimator.classes
-        return self.classes
+        return declared
 
     def _model_found_classes(self) -> bool:
         """Whether the list is that of a model whose training took it from its records."""
-        if self.classes is not None or not isinstance(self.estimator, PrivateModel):
+        if self._public("classes") is not None or not isinstance(self.estimator, PrivateModel):
             return False
         return "classes" in self.estimator.ledger.public_facts.get("taken_from_data", ())
 

@@ -1,6 +1,6 @@
 """The private regressor with prediction intervals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from dpscp.conformal.base import PrivateConformal
 from dpscp.guarantees import Guarantee
 from dpscp.privacy import Accountant
 from dpscp.records import checked_rows, checked_targets
+from dpscp.schema import Schema
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.tasks import Regression
 
@@ -42,6 +43,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
 
+    y_bounds_: tuple[float, float]
+    _name = "regression"
+
     def __init__(  # noqa: PLR0913 (public: one argument a choice)
         self,
         estimator: Any = None,
@@ -57,7 +61,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         y_bounds: tuple[float, float] | None = None,
         feature_bound: float | None = None,
         feature_bounds: Any = None,
-        groups: Callable[[Any], Any] | None = None,
+        groups: str | Callable[[Any], Any] | None = None,
         group_values: Sequence[Any] | None = None,
         n_records: int | None = None,
         rows_per_person: int | None = None,
@@ -85,10 +89,24 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         self.accountant = accountant
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, persons: Any = None, budget: BudgetStore | None = None, **fit_params: Any) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        persons: Any = None,
+        schema: Schema | None = None,
+        budget: BudgetStore | None = None,
+        **fit_params: Any,
+    ) -> Self:
         """Train privately and calibrate; see the class for what is promised.
 
         ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
+
+        With ``schema``, X is a frame (pandas, polars, Arrow) and y the name of its target column:
+        ``fit(frame, "income", schema=dp.Schema.read(path))``. The schema declares types, bounds, categories, classes
+        and persons; it is kept in ``schema_`` and in saved files, and predictions then take frames too. (``X`` and
+        ``y`` that ``schema.matrix`` and ``schema.targets`` made are taken as well.)
 
         With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
         the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
@@ -97,21 +115,28 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         """
         score = interval_score(self.conformity_score)
         self._start(budget, fit_params)
+        table = X
+        X, y, persons = self._described(X, y, persons, schema)
         unit = self._unit(persons)
         rows = checked_rows(self, X, reset=True)
         targets = checked_targets(y, len(rows))
-        if self.y_bounds is None:
+        if self._public("y_bounds") is None:
             raise ValueError(
                 "y_bounds=(low, high) is required: the public range of the target, never taken from the data"
             )
-        task = Regression(check_range("y_bounds", self.y_bounds), score)
-        groups, group_values = self._groups_of(X, len(rows))
+        self.y_bounds_ = check_range("y_bounds", self._public("y_bounds"))
+        task = Regression(self.y_bounds_, score)
+        groups, group_values = self._groups_of(table, len(rows))
         people = self._people(unit, persons, X, len(rows))
         self._release(self._request(task, rows, group_values, people), rows, targets, groups, people, budget)
         return self
 
     def _task(self) -> Regression:
-        return Regression(check_range("y_bounds", self.y_bounds), interval_score(self.conformity_score))
+        return Regression(self.y_bounds_, interval_score(self.conformity_score))
+
+    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        super()._restore(header, arrays)
+        self.y_bounds_ = check_range("y_bounds", self._public("y_bounds"))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The prediction for each row, within ``y_bounds``."""
