@@ -134,8 +134,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     def _task(self) -> Regression:
         return Regression(self.y_bounds_, interval_score(self.conformity_score))
 
-    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        super()._restore(header, arrays)
+    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
+        super()._restore(header, arrays, module)
         self.y_bounds_ = check_range("y_bounds", self._public("y_bounds"))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
