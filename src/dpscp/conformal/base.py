@@ -128,7 +128,7 @@ class PrivateConformal(BaseEstimator, ABC):
         if schema is None:
             if isinstance(y, str):
                 raise TypeError(
-                    f"y={y!r} names a column, and what columns hold is read by a schema: give schema=dp.Schema..., or "
+                    "y names a column, and what columns hold is read by a schema: give schema=dp.Schema..., or "
                     "the targets themselves"
                 )
             return X, y, persons
