@@ -1164,7 +1164,7 @@ mutant(
 )
 mutant(
     "conformal/base.py",
-    'feature_bounds=column_bounds(self.feature_bounds, rows.shape[1], vars(self).get("feature_names_in_")),',
+    'feature_bounds=column_bounds(self._public("feature_bounds"), rows.shape[1], names),',
     "feature_bounds=(rows.min(axis=0) - 1e-9, rows.max(axis=0) + 1e-9),",
     "the estimator takes its feature bounds from the records",
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
@@ -2204,8 +2204,8 @@ mutant(
 )
 mutant(
     "cli/fits.py",
-    "persons=records.persons, budget",
-    "budget",
+    "persons=records.persons, schema",
+    "schema",
     "the command line drops the column of persons",
     f"{FITS}::test_the_command_line_fits_on_persons_and_predict_ignores_the_column",
 )
