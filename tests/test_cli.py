@@ -22,8 +22,9 @@ import dpscp as dp
 from dpscp.cli import main, questions
 from dpscp.cli.evaluation import Labelled, fingerprints, is_held_out
 from dpscp.cli.fits import _as_texts, evaluation_of, other_records
-from dpscp.cli.tables import Table, as_frame, open_table
+from dpscp.cli.tables import Table, open_table
 from dpscp.schema import Schema, SchemaError, parse_schema, template
+from dpscp.sources.tables import as_frame
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary-9182"
@@ -512,8 +513,8 @@ def test_each_set_is_written_as_its_own_labels(n_classes):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of few records, so that a small file has many."""
-    monkeypatch.setattr("dpscp.cli.tables._BLOCK_BYTES", 512)
-    monkeypatch.setattr("dpscp.cli.tables._BLOCK_ROWS", 17)
+    monkeypatch.setattr("dpscp.sources.tables.BLOCK_BYTES", 512)
+    monkeypatch.setattr("dpscp.sources.tables.BLOCK_ROWS", 17)
 
 
 @pytest.mark.parametrize("name", ["whole.csv", "whole.csv.gz", "whole.tsv", "whole.parquet"])

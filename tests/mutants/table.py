@@ -1736,8 +1736,8 @@ mutant(
 )
 mutant(
     "cli/tables.py",
-    "delimiter=self.separator",
-    "delimiter=_separator(self.path, None)",
+    "separator=self.separator",
+    "separator=separator_of(self.path)",
     "--separator is used for the header only",
     f"{OPTIONS}::test_the_separator_is_used_for_header_and_records",
 )

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.cli.evaluation import Labelled, is_held_out, note_of, refuse_training_table
-from dpscp.cli.tables import CommandError, Table, as_frame, open_table
+from dpscp.cli.tables import CommandError, Table, open_table
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.guarantees import Certificate
 from dpscp.report.numbers import Evaluation, evaluate_blocks
 from dpscp.schema import Schema
+from dpscp.sources.tables import as_frame
 
 __all__ = [
     "Records",

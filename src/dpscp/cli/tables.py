@@ -15,14 +15,12 @@ from typing import Any
 
 from dpscp.persistence import written_whole
 from dpscp.schema import ABSENT, Schema
+from dpscp.sources.tables import as_frame, is_parquet, not_utf8, opened_text, parquet_names, separator_of, table_blocks
 from dpscp.training._progress import progress
 
-__all__ = ["CommandError", "Table", "as_frame", "check_output", "keep_existing", "open_table", "written_table"]
+__all__ = ["CommandError", "Table", "check_output", "keep_existing", "open_table", "written_table"]
 
-_CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
 _LONGEST_HEADER = 2**20
-# What is read, scored and written at once. A record must fit into a block.
-_BLOCK_BYTES, _BLOCK_ROWS = 8 * 2**20, 2**16
 # What else separates the cells of a table, where the expected mark is nowhere in the first line.
 _OTHER_SEPARATORS = (";", "\t", "|", ",")
 # As many records are compared with the first line before it is believed to be a header.
@@ -33,19 +31,6 @@ _NO_VALUE = {*ABSENT, "-", "unknown", "missing", "nil", "not known", "not availa
 
 class CommandError(Exception):
     """What a command refuses, in one line with the remedy; nothing in it comes from the records."""
-
-
-def _kind(path: Path) -> str:
-    name = path.name.lower()
-    if name.endswith(_PARQUET):
-        return "parquet"
-    if name.endswith(_CSV):
-        return "csv"
-    raise CommandError(f"{str(path)!r} is neither CSV nor Parquet by its name; use .csv, .csv.gz, .tsv or .parquet")
-
-
-def _separator(path: Path, given: str | None) -> str:
-    return given or ("\t" if path.name.lower().endswith(".tsv") else ",")
 
 
 def _require_file(path: Path) -> None:
@@ -83,7 +68,7 @@ class Table:
         """
         names = self.column_names
         told = confirmed or 2 * sum(name in names for name in known) > len(known)
-        if told or _kind(self.path) == "parquet" or _stands_out(names, self.first_records):
+        if told or is_parquet(self.path) or _stands_out(names, self.first_records):
             return names
         raise CommandError(
             f"the first line of {str(self.path)!r} may be a record, which must not get into a schema or a message. If "
@@ -94,62 +79,14 @@ class Table:
     def blocks(self, label: str, columns: Collection[str] | None = None) -> Iterator[Any]:
         """Its records in order, as Arrow batches of a few megabytes, under a progress line with this label.
 
-        CSV cells stay texts (an empty one is missing): types come from the schema. ``columns``: these only, as far as
-        the table has them. Whatever is wrong with the file is told in our own words: those of the reader may hold cells
-        or line numbers.
+        ``columns``: these only, as far as the table has them.
         """
         names = [name for name in self.column_names if columns is None or name in columns]
-        batches = (self._parquet if _kind(self.path) == "parquet" else self._csv)(names, label)
-        found = False
-        while (batch := self._next(batches)) is not None:
-            if len(batch):
-                found = True
-                yield batch
-        if not found:
-            raise CommandError(f"{str(self.path)!r} holds no records")
 
-    def _next(self, batches: Iterator[Any]) -> Any:
-        trouble = ""
-        try:
-            return next(batches, None)
-        except (MemoryError, KeyboardInterrupt):
-            raise
-        except Exception as error:  # raised again outside the handler, without its text
-            trouble = str(error)
-        if "UTF8" in trouble:
-            raise CommandError(_not_utf8(self.path))
-        if "straddling" in trouble:
-            raise CommandError(f"{str(self.path)!r} holds a record of more than {_BLOCK_BYTES // 2**20} megabytes")
-        raise CommandError(
-            f"{str(self.path)!r} cannot be read: rows of different length, another separator (--separator)?"
-        )
+        def shown(blocks: Iterable[Any], total: int, position: Callable[[], int] | None) -> Iterator[Any]:
+            return progress(blocks, total, label, position)
 
-    def _parquet(self, names: list[str], label: str) -> Iterator[Any]:
-        import pyarrow.parquet as pq
-
-        with pq.ParquetFile(self.path, buffer_size=_BLOCK_BYTES) as file:
-            total = file.metadata.num_rows // _BLOCK_ROWS + file.metadata.num_row_groups
-            batches = file.iter_batches(_BLOCK_ROWS, columns=names, use_threads=False)
-            yield from progress(batches, total, label)
-
-    def _csv(self, names: list[str], label: str) -> Iterator[Any]:
-        import pyarrow as pa
-        from pyarrow import csv as arrow_csv
-
-        with open(self.path, "rb") as file:
-            is_packed = self.path.name.lower().endswith(".gz")
-            reader = arrow_csv.open_csv(
-                pa.CompressedInputStream(file, "gzip") if is_packed else file,
-                arrow_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False),
-                arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=True),
-                arrow_csv.ConvertOptions(
-                    column_types={name: pa.string() for name in names},
-                    include_columns=names,
-                    strings_can_be_null=True,
-                    null_values=[""],
-                ),
-            )
-            yield from progress(reader, self.path.stat().st_size, label, file.tell)
+        return table_blocks(self.path, names, separator=self.separator, watch=shown)
 
     def frames(self, label: str, schema: Schema) -> Iterator[Any]:
         """The columns that the schema uses, a pandas frame for each block."""
@@ -157,60 +94,15 @@ class Table:
             yield as_frame(block, schema)
 
 
-def as_frame(block: Any, schema: Schema) -> Any:
-    """What the schema uses of an Arrow batch, as a pandas frame; texts of numeric columns become numbers.
-
-    A column with a cell that is neither a number nor a mark for a missing one stays as it is: the schema refuses it.
-    """
-    import pyarrow as pa
-
-    numeric = {column.name for column in schema.columns if column.type == "numeric"}
-    numeric |= {schema.target} if schema.task == "regression" else set()
-    used = [name for name in block.schema.names if name in schema.column_names]
-    columns = [_numbers(block[name]) if name in numeric else block[name] for name in used]
-    return pa.table(columns, names=used).to_pandas()
-
-
-def _numbers(texts: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
-        return texts
-    try:
-        return texts.cast(pa.float64())
-    except pa.ArrowInvalid:
-        pass
-    trimmed = pc.utf8_trim_whitespace(texts)
-    absent = pc.is_in(pc.utf8_lower(trimmed), pa.array(ABSENT))
-    try:
-        return pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return texts
-
-
 def open_table(path: Path, separator: str | None = None) -> Table:
     """The table in a file, its head read once; refused where the first line cannot be one of names."""
     _require_file(path)
     _require_readers()
-    between = _separator(path, separator)
-    names, records = _parquet_head(path) if _kind(path) == "parquet" else _csv_head(path, between)
+    between = separator_of(path, separator)
+    names, records = (parquet_names(path), []) if is_parquet(path) else _csv_head(path, between)
     if len(set(names)) != len(names):
         raise CommandError(f"{str(path)!r} has two columns of the same name; rename one")
     return Table(path, between, tuple(names), tuple(map(tuple, records)))
-
-
-def _parquet_head(path: Path) -> tuple[list[str], list[list[str]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        names = [str(name) for name in pq.read_schema(path).names]
-    except (pa.ArrowException, OSError, ValueError):
-        names = None
-    if names is None:
-        raise CommandError(f"{str(path)!r} cannot be read as Parquet")
-    return names, []
 
 
 def _csv_head(path: Path, separator: str) -> tuple[list[str], list[list[str]]]:
@@ -219,7 +111,7 @@ def _csv_head(path: Path, separator: str) -> tuple[list[str], list[list[str]]]:
     records: list[list[str]] = []
     first, is_utf8 = "", True
     try:
-        with _opened(path) as file:
+        with opened_text(path) as file:
             first = file.readline(_LONGEST_HEADER)
             names = next(csv.reader(io.StringIO(first), delimiter=separator), [])
             records = list(islice(csv.reader(file, delimiter=separator), _COMPARED_RECORDS))
@@ -228,7 +120,7 @@ def _csv_head(path: Path, separator: str) -> tuple[list[str], list[list[str]]]:
     except (OSError, csv.Error, EOFError):
         records = []
     if not is_utf8:
-        raise CommandError(_not_utf8(path))
+        raise CommandError(not_utf8(path))
     if path.stat().st_size == 0:
         raise CommandError(f"{str(path)!r} is empty: it holds neither column names nor records")
     others = [mark for mark in _OTHER_SEPARATORS if mark in first and separator not in first]
@@ -258,18 +150,6 @@ def _looks_like_a_value(name: str) -> bool:
     """A number with a unit, a date, a mark for "missing": what a record holds rather than a header."""
     text = name.strip().lower()
     return text in _NO_VALUE or text[:1].isdigit() or not any(letter.isalpha() for letter in text)
-
-
-def _opened(path: Path) -> Any:
-    opened: Any = gzip.open if path.name.endswith(".gz") else open
-    return opened(path, "rt", encoding="utf-8-sig", newline="")
-
-
-def _not_utf8(path: Path) -> str:
-    return (
-        f"{str(path)!r} is not UTF-8 (perhaps Latin-1 or Windows-1252); write it again as UTF-8, for example with: "
-        "iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv"
-    )
 
 
 def _is_number(text: str) -> bool:
@@ -311,12 +191,12 @@ def written_table(path: Path) -> Iterator[Callable[[Any], None]]:
     The file appears once it is complete; a failure leaves none.
     """
     with written_whole(path) as file, ExitStack() as open_ones:
-        if _kind(path) == "parquet":
+        if is_parquet(path):
             yield _parquet_writer(file, open_ones)
         elif path.name.lower().endswith(".gz"):
-            yield _csv_writer(open_ones.enter_context(gzip.GzipFile("", "wb", 6, file)), _separator(path, None))
+            yield _csv_writer(open_ones.enter_context(gzip.GzipFile("", "wb", 6, file)), separator_of(path, None))
         else:
-            yield _csv_writer(file, _separator(path, None))
+            yield _csv_writer(file, separator_of(path, None))
 
 
 def _parquet_writer(file: Any, open_ones: ExitStack) -> Callable[[Any], None]:

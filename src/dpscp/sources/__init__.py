@@ -6,5 +6,7 @@ a file larger than memory and on a cluster: only totals come to the driver, whic
 
 from dpscp.sources.array import ArraySource
 from dpscp.sources.base import Block, RecordSource, added
+from dpscp.sources.dask import DaskSource
+from dpscp.sources.files import CSVSource, ParquetSource
 
-__all__ = ["ArraySource", "Block", "RecordSource", "added"]
+__all__ = ["ArraySource", "Block", "CSVSource", "DaskSource", "ParquetSource", "RecordSource", "added"]

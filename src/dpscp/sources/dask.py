@@ -1,0 +1,145 @@
+"""Records on a cluster: blocks of Dask arrays or frames, worked on where they lie.
+
+Functions go to the blocks and totals come back: the parameters of a model, sums of gradients, counts. Rows and scores
+stay with the workers. Whatever scheduler Dask uses is used: threads of this process, or a cluster with a client.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from dpscp.quantile.counts import DaskArray
+from dpscp.schema import Schema
+from dpscp.sources.base import Block, added
+
+__all__ = ["DaskSource"]
+
+Total = TypeVar("Total")
+Functions = tuple[Callable[[Block], Block], ...]
+
+
+class DaskSource:
+    """Rows and one target each in Dask collections: an array (n, features) and an array, or a frame and a series.
+
+    A block is a chunk of rows of ``X`` with the targets of the same rows; columns are brought into one chunk. What
+    training reads at every step is kept by the workers (``persist``): together they need memory for one number of four
+    or eight bytes for each feature of each record. A worker that is lost loses nothing else: its blocks are made again,
+    draw the same batches, and spend nothing.
+
+    Collections must give the same rows each time they are computed. A dask frame with a shuffle, a sample without a
+    seed or a data base that changes does not: persist it, or write it to Parquet first.
+
+    Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does; they belong inside
+    the trusted side. Give the cluster encrypted connections (``distributed.Security``) where its network is shared.
+    """
+
+    def __init__(self, X: Any, y: Any) -> None:
+        rows, targets = _chunks(X, 2), _chunks(y, 1)
+        if len(rows) != len(targets) and _is_array(X) and _is_array(y) and len(X) == len(y):
+            targets = _chunks(y.rechunk((X.chunks[0],)), 1)
+        if len(rows) != len(targets):
+            raise ValueError("X and y must have the same chunks of rows; rechunk or repartition one of them")
+        self._set([(partial(_block, i), *part) for i, part in enumerate(zip(rows, targets, strict=True))], X.shape[1])
+
+    @classmethod
+    def of_frame(cls, frame: Any, schema: Schema) -> "DaskSource":
+        """The records of a dask frame, features and targets as the schema declares them."""
+        names = [name for name in schema.require_complete().column_names if name in frame.columns]
+        parts = [(partial(_declared, schema, i), part) for i, part in enumerate(frame[names].to_delayed())]
+        return cls.__new__(cls)._set(parts, len(schema.feature_names))
+
+    def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
+        """Blocks as functions of Dask's pieces, and what is done with them."""
+        self._parts, self._width, self._functions = parts, width, functions
+        return self
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+        return self._width
+
+    @property
+    def whole(self) -> None:
+        """None: the records are not one array in memory."""
+        return
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DaskSource":
+        """The source of ``function(block)``; what is to be kept stays in the memory of the workers."""
+        import dask
+
+        new = DaskSource.__new__(DaskSource)
+        if not keep:
+            return new._set(self._parts, self._width, (*self._functions, function))
+        return new._set([(_same, part) for part in dask.persist(*self._tasks(function))], self._width)
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        """The total over the blocks, see ``RecordSource``: one round."""
+        import dask
+
+        totals: Sequence[Any] = dask.compute(*self._tasks(function))
+        failed = next((total for total in totals if isinstance(total, _Failure)), None)
+        if failed is not None:
+            raise failed.error
+        result: Total = added(totals)
+        return result
+
+    def _tasks(self, function: Callable[[Block], Any]) -> list[Any]:
+        """The work on each block, to be computed where its rows are."""
+        import dask
+
+        return [
+            dask.delayed(partial(_told, (make, *self._functions, function)), pure=False, traverse=False)(*part)
+            for make, *part in self._parts
+        ]
+
+
+class _Failure:
+    """An error on its way to the driver, as a result: a scheduler that sees an error logs what the task was about."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _told(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
+    failed = next((part for part in parts if isinstance(part, _Failure)), None)
+    if failed is not None:
+        return failed
+    try:
+        result = functions[0](*parts)
+        for function in functions[1:]:
+            result = function(result)
+    except Exception as error:
+        return _Failure(error.with_traceback(None))
+    return result
+
+
+def _same(block: Block) -> Block:
+    return block
+
+
+def _block(number: int, rows: Any, targets: Any) -> Block:
+    found, one_each = np.asarray(rows), np.asarray(targets)
+    if found.dtype.kind not in "fiub":
+        raise ValueError("X must hold real numbers; encode other columns first, or use DaskSource.of_frame")
+    if len(found) != len(one_each):
+        raise ValueError("X and y must hold the same number of records in each chunk")
+    return Block(number, found, one_each)
+
+
+def _declared(schema: Schema, number: int, frame: Any) -> Block:
+    return Block(number, schema.matrix(frame), schema.targets(frame))
+
+
+def _is_array(collection: Any) -> bool:
+    return isinstance(collection, DaskArray)
+
+
+def _chunks(collection: Any, dimensions: int) -> list[Any]:
+    """The pieces of a Dask array or frame, cut between rows only."""
+    if collection.ndim != dimensions:
+        raise ValueError(f"{'X' if dimensions == 2 else 'y'} must have {dimensions} dimensions, got {collection.ndim}")
+    if _is_array(collection) and collection.ndim == 2 and len(collection.chunks[1]) > 1:
+        collection = collection.rechunk({1: -1})
+    return list(np.ravel(collection.to_delayed()))

@@ -1,0 +1,136 @@
+"""Records in files larger than memory: Parquet and CSV, read block by block through a schema."""
+
+from collections.abc import Callable, Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dpscp.schema import Schema
+from dpscp.sources.base import Block, added
+from dpscp.sources.scratch import Scratch
+from dpscp.sources.tables import TableError, as_frame, csv_names, parquet_names, separator_of, table_blocks
+
+__all__ = ["CSVSource", "ParquetSource"]
+
+Total = TypeVar("Total")
+# Rows of a block: enough that the work on it outweighs the reading, few enough that a block is small.
+_BLOCK_ROWS = 2**17
+
+
+class ReadSource:
+    """Blocks that are read anew, in the same order, whenever a sum is asked for; one at a time is in memory."""
+
+    def __init__(self, read: Callable[[], Iterable[Block]], width: int, folder: str | PathLike[str] | None) -> None:
+        self._read, self._width, self._folder = read, width, folder
+        self._functions: tuple[Callable[[Block], Block], ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+        return self._width
+
+    @property
+    def whole(self) -> None:
+        """None: the records are not one array in memory."""
+        return
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ReadSource":
+        """The source of ``function(block)``; what is to be kept goes to a scratch file."""
+        mapped = ReadSource(self._read, self._width, self._folder)
+        mapped._functions = (*self._functions, function)
+        if not keep:
+            return mapped
+        return ReadSource(Scratch(mapped._blocks(), self._folder).__iter__, self._width, self._folder)
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        """The total over the blocks, see ``RecordSource``."""
+        return added(function(block) for block in self._blocks())
+
+    def _blocks(self) -> Iterator[Block]:
+        for block in self._read():
+            for function in self._functions:
+                block = function(block)
+            yield block
+
+
+class _TableSource(ReadSource):
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        schema: Schema,
+        names: Callable[[Path], Iterable[str]],
+        folder: str | PathLike[str] | None,
+        **options: Any,
+    ) -> None:
+        given = Path(path)
+        if not given.exists():
+            raise FileNotFoundError(f"no such file: {str(given)!r}")
+        self._files = sorted(p for p in given.iterdir() if _is_data(p)) if given.is_dir() else [given]
+        if not self._files:
+            raise TableError(f"the folder {str(given)!r} holds no Parquet file")
+        self._schema, self._options = schema.require_complete(), options
+        if schema.person is not None:
+            raise ValueError(
+                "a schema with a column of persons needs all records of a person side by side, which a file in blocks "
+                "does not promise: read the table and fit with persons=ids"
+            )
+        self._columns = {file: [n for n in names(file) if n in schema.column_names] for file in self._files}
+        self._written = {file: _state(file) for file in self._files}
+        super().__init__(self._table, len(schema.feature_names), folder)
+
+    def _table(self) -> Iterator[Block]:
+        number = 0
+        for file in self._files:
+            for batch in table_blocks(file, self._columns[file], **self._options):
+                if _state(file) != self._written[file]:
+                    raise TableError(f"{str(file)!r} was written to while it was read; fit again on a file that stays")
+                frame = as_frame(batch, self._schema)
+                yield Block(number, self._schema.matrix(frame), self._schema.targets(frame))
+                number += 1
+
+
+def _is_data(path: Path) -> bool:
+    return path.is_file() and path.name.lower().endswith((".parquet", ".pq"))
+
+
+def _state(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+class ParquetSource(_TableSource):
+    """The records of a Parquet file, or of all Parquet files of a folder in the order of their names.
+
+    ``schema`` declares columns, bounds, categories, target and classes; types and ranges are never taken from the data.
+    A file is read several times (checks, preprocessing, training, scores), and what training reads at every step lies
+    in a scratch file in ``scratch`` (None: the system's folder for temporary files; it holds records in the clear until
+    the fit is done, without a name and readable by nobody else). In memory is one block of ``block_rows`` records.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        schema: Schema,
+        *,
+        scratch: str | PathLike[str] | None = None,
+        block_rows: int = _BLOCK_ROWS,
+    ) -> None:
+        super().__init__(path, schema, parquet_names, scratch, rows=block_rows)
+
+
+class CSVSource(_TableSource):
+    """The records of a CSV file (``.csv``, ``.csv.gz``, ``.tsv``) whose first line holds the column names.
+
+    As ``ParquetSource``; blocks hold eight megabytes of the file. Parquet is read several times faster.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        schema: Schema,
+        *,
+        separator: str | None = None,
+        scratch: str | PathLike[str] | None = None,
+    ) -> None:
+        between = separator_of(Path(path), separator)
+        super().__init__(path, schema, lambda file: csv_names(file, between), scratch, separator=between)

@@ -1,0 +1,54 @@
+"""Blocks that are to be read again and again, in a file without a name that is gone when nobody holds it."""
+
+import mmap
+import pickle
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from typing import IO
+
+from dpscp.sources.base import Block
+
+__all__ = ["Scratch"]
+
+# Arrays begin here, so that the engine takes them as they lie.
+_ALIGNED = 64
+_PAGE = mmap.ALLOCATIONGRANULARITY
+
+
+class Scratch:
+    """Blocks on disk, each mapped into memory while it is read: what the machine has spare keeps them in its cache.
+
+    The file has no name, is readable by nobody else, and disappears with the process. It holds records in the clear,
+    like the files they came from: ``folder`` (None: the system's folder for temporary files) should be a place as safe
+    as theirs, with room for one number of four or eight bytes for each feature of each record.
+    """
+
+    def __init__(self, blocks: Iterable[Block], folder: str | PathLike[str] | None = None) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix=".dpscp-", dir=folder)  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+        self._heads: list[tuple[bytes, list[tuple[int, int]]]] = []
+        for block in blocks:
+            buffers: list[pickle.PickleBuffer] = []
+            head = pickle.dumps(block, protocol=5, buffer_callback=buffers.append)
+            self._heads.append((head, [self._written(buffer) for buffer in buffers]))
+        self._file.flush()
+
+    def __iter__(self) -> Iterator[Block]:
+        for head, places in self._heads:
+            yield pickle.loads(head, buffers=[self._mapped(*place) for place in places])
+
+    def _written(self, buffer: pickle.PickleBuffer) -> tuple[int, int]:
+        """Where the bytes of an array lie and how many they are."""
+        start = -(-self._file.tell() // _ALIGNED) * _ALIGNED
+        self._file.seek(start)
+        with buffer.raw() as raw:
+            return start, self._file.write(raw)
+
+    def _mapped(self, start: int, size: int) -> memoryview:
+        if size == 0:
+            return memoryview(b"")
+        page = start // _PAGE * _PAGE
+        whole = mmap.mmap(self._file.fileno(), start + size - page, access=mmap.ACCESS_READ, offset=page)
+        return memoryview(whole)[start - page :]

@@ -1,0 +1,181 @@
+"""Files and clusters keep the promises of a source: the same blocks each time, sums in order, errors as they are."""
+
+import logging
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpscp.schema import SchemaError, parse_schema
+from dpscp.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource, RecordSource
+from dpscp.sources.tables import TableError
+
+dd = pytest.importorskip("dask.dataframe")
+CANARY = "canary-9182"
+SCHEMA = parse_schema(
+    """
+task = "classification"
+target = "label"
+classes = ["no", "yes"]
+
+[columns.a]
+type = "numeric"
+bounds = [-9, 9]
+
+[columns.b]
+type = "categorical"
+categories = ["u", "v", "w"]
+"""
+)
+
+
+def made(n: int) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "other": rng.normal(size=n),
+            "a": rng.normal(size=n).round(6),
+            "b": rng.choice(["u", "v", "w"], n),
+            "label": rng.choice(["no", "yes"], n),
+        }
+    )
+
+
+def source_of(kind: str, frame: pd.DataFrame, folder: Path) -> RecordSource:
+    """The frame behind each kind of source, in several blocks."""
+    if kind == "parquet":
+        frame.to_parquet(folder / "t.parquet", index=False)
+        return ParquetSource(folder / "t.parquet", SCHEMA, scratch=folder, block_rows=10)
+    if kind == "folder":
+        (folder / "parts").mkdir(exist_ok=True)
+        for number, start in enumerate(range(0, len(frame), 9)):
+            frame[start : start + 9].to_parquet(folder / "parts" / f"{number:03}.parquet", index=False)
+        return ParquetSource(folder / "parts", SCHEMA)
+    if kind == "csv":
+        frame.to_csv(folder / "t.csv", index=False)
+        return CSVSource(folder / "t.csv", SCHEMA)
+    if kind == "dask frame":
+        return DaskSource.of_frame(dd.from_pandas(frame, npartitions=4), SCHEMA)
+    X, y = SCHEMA.matrix(frame), SCHEMA.targets(frame)
+    return DaskSource(da.from_array(X, chunks=(11, 2)), da.from_array(y, chunks=5))
+
+
+KINDS = ["parquet", "folder", "csv", "dask frame", "dask"]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr("dpscp.sources.tables.BLOCK_BYTES", 512)
+
+
+def doubled(rows):
+    return 2.0 * rows
+
+
+def doubled_rows(block):
+    return block.through(doubled)
+
+
+def everything(block: Block):
+    """Rows and targets of the block at its place among all, so that the sum shows all of them."""
+    rows = np.zeros((60, 200))
+    rows[block.id, : len(block) * block.width] = block.read().ravel()
+    return rows, np.eye(60, dtype=int)[block.id] * len(block), int((block.targets == "yes").sum())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_are_the_rows_in_order_each_time(kind, tmp_path, small_blocks):
+    frame = made(43)
+    source = source_of(kind, frame, tmp_path)
+    assert isinstance(source, RecordSource)
+    assert source.width == 4
+    assert source.whole is None
+    kept = source.map(doubled_rows, keep=True).map(doubled_rows)
+    for read, factor in ((source, 1.0), (source.map(doubled_rows), 2.0), (kept, 4.0)):
+        rows, sizes, yes = read.sum(everything)
+        np.testing.assert_array_equal(rows, read.sum(everything)[0])
+        found = np.concatenate([rows[i, : 4 * size] for i, size in enumerate(sizes)]).reshape(-1, 4)
+        np.testing.assert_array_equal(found, factor * SCHEMA.matrix(frame))
+        assert (sizes > 0).sum() >= 3
+        assert yes == (frame["label"] == "yes").sum()
+    assert not list(tmp_path.glob(".dpscp-*"))  # the scratch file has no name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_blocks_give_the_same_bits_everywhere(kind, tmp_path, small_blocks):
+    frame = made(97)
+    source = source_of(kind, frame, tmp_path)
+    sizes = source.sum(everything)[1]
+    X, y = SCHEMA.matrix(frame), SCHEMA.targets(frame)
+    ends = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
+    local = ArraySource.of_blocks([Block(i, X[a:b], y[a:b]) for i, (a, b) in enumerate(pairwise(ends))])
+
+    def total(block):
+        return block.read().T @ block.read() * 0.1
+
+    np.testing.assert_array_equal(source.sum(total), local.sum(total))
+    np.testing.assert_array_equal(source.map(doubled_rows, keep=True).sum(total), local.map(doubled_rows).sum(total))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "dask frame"])
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [("a", CANARY, "'a' is declared numeric"), ("b", CANARY, "declared categories"), ("label", None, "'label' holds")],
+)
+def test_trouble_in_a_late_block_has_the_words_of_a_table_in_memory(
+    kind, column, value, said, tmp_path, small_blocks, caplog
+):
+    frame = made(400).astype(str)
+    frame.loc[390, column] = value
+    with pytest.raises(SchemaError, match=said) as in_memory:
+        _ = SCHEMA.matrix(frame), SCHEMA.targets(frame)
+    source = source_of(kind, frame, tmp_path)
+    with caplog.at_level(logging.DEBUG), pytest.raises(SchemaError) as found:
+        source.map(doubled_rows, keep=True).sum(len)
+    assert str(found.value) == str(in_memory.value)
+    assert CANARY not in str(found.value)
+    assert CANARY not in caplog.text
+
+
+def test_a_file_that_changes_is_refused(tmp_path):
+    source = source_of("parquet", made(40), tmp_path)
+    made(41).to_parquet(tmp_path / "t.parquet", index=False)
+    os.utime(tmp_path / "t.parquet", ns=(1, 1))
+    with pytest.raises(TableError, match="was written to while"):
+        source.sum(len)
+
+
+def test_what_is_no_source_is_refused(tmp_path):
+    X, y = da.ones((10, 2), chunks=5), da.ones(10, chunks=(3, 3, 4))
+    assert DaskSource(X, y).sum(len) == 10
+    with pytest.raises(ValueError, match="same chunks"):
+        DaskSource(X, da.ones(9, chunks=3))
+    with pytest.raises(ValueError, match="2 dimensions"):
+        DaskSource(y, y)
+    with pytest.raises(ValueError, match="real numbers"):
+        DaskSource(X.astype(str), y).sum(len)
+    with pytest.raises(FileNotFoundError):
+        ParquetSource(tmp_path / "no.parquet", SCHEMA)
+    with pytest.raises(TableError, match="no Parquet file"):
+        ParquetSource(tmp_path, SCHEMA)
+    (tmp_path / "t.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(TableError, match="cannot be read"):
+        CSVSource(tmp_path / "t.csv", SCHEMA)
+    (tmp_path / "t.parquet").write_text(CANARY)
+    with pytest.raises(TableError, match="cannot be read as Parquet"):
+        ParquetSource(tmp_path / "t.parquet", SCHEMA)
+
+
+def test_dask_computes_on_whatever_scheduler_there_is():
+    X, y = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50)
+    source = DaskSource(da.from_array(X, chunks=(20, 3)), da.from_array(y, chunks=20))
+    with dask.config.set(scheduler="synchronous"):
+        one = source.map(doubled_rows, keep=True).sum(lambda block: block.read().sum(axis=0))
+    with dask.config.set(scheduler="threads"):
+        two = source.map(doubled_rows).sum(lambda block: block.read().sum(axis=0))
+    np.testing.assert_array_equal(one, two)
