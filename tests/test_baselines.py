@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
@@ -19,7 +20,16 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
 import dpscp
-from dpscp.baselines import CVPlus, DPSplit, FullConformal, JackknifePlus, NaiveFull, SplitConformal
+from dpscp.baselines import (
+    DPCP,
+    CVPlus,
+    DPSplit,
+    FullConformal,
+    JackknifePlus,
+    NaiveFull,
+    PrivatePredictionSets,
+    SplitConformal,
+)
 from dpscp.baselines.base import miscoverage_levels, slices
 from dpscp.baselines.full import acceptance_ends
 from dpscp.baselines.smoother import LinearSmoother
@@ -524,6 +534,57 @@ def test_dp_split_keeps_nothing_of_the_size_of_the_data(task):
     assert facts["taken_from_data"][0] == "n_records"
 
 
+@pytest.mark.parametrize("split", ["independent", "exact"])
+def test_private_prediction_sets_spend_the_budget_once_for_each_half(split):
+    X, y = classification(n=2000)
+    model = PrivatePredictionSets(head(), epsilon=2.0, delta=1e-6, confidence_level=[0.8, 0.9], split=split).fit(X, y)
+    training, calibration = model.ledger_.entries[0].event.events
+    for part in (training, calibration):
+        assert 1.95 < epsilon_of(part, 1e-6) <= 2.0
+    (history,) = possible_histories(calibration)
+    ((event, count),) = history.items()
+    assert count == 2
+    assert event.loss_range > 1.0  # two halves of the budget each: a mechanism of that range alone is 1.0-DP
+    assert Ledger.from_json(model.ledger_.to_json()) == model.ledger_
+    assert np.isfinite(model.threshold_).all()
+    assert not model.ledger_.seeded
+
+
+def test_a_random_half_is_not_taken_to_be_as_large_as_planned(monkeypatch):
+    seen = []
+    original = dpscp.baselines.exponential.exponential_quantile
+    monkeypatch.setattr(
+        dpscp.baselines.exponential,
+        "exponential_quantile",
+        lambda scores, **options: seen.append(options) or original(scores, **options),
+    )
+    X, y = classification(n=2000)
+    for split in ("independent", "exact"):
+        PrivatePredictionSets(head(), epsilon=4.0, split=split).fit(X, y)
+    independent, exact = seen
+    assert (exact["alpha"], exact["n_min"]) == (pytest.approx(0.1), 1000)
+    assert independent["n_min"] < 1000
+    # too small a half has at most the probability that was taken off alpha
+    tail = 0.1 - independent["alpha"]
+    assert 0 < stats.binom.cdf(independent["n_min"] - 1, 2000, 0.5) <= tail
+
+
+def test_dpcp_trains_and_calibrates_on_all_records_within_one_budget():
+    X, y = classification(n=2000)
+    model = DPCP(head(), epsilon=2.0, delta=1e-6, confidence_level=[0.8, 0.9]).fit(X, y)
+    training, calibration = (entry.event for entry in model.ledger_.entries)
+    assert epsilon_of(training, 1e-6) == pytest.approx(1.0, rel=0.01)
+    assert 1.9 < model.ledger_.epsilon(1e-6) <= 2.0
+    # composed as distributions they cost less than the sum of their epsilons
+    assert epsilon_of(training, 1e-6) + epsilon_of(calibration, 1e-6) > 2.05
+    assert model.ledger_.public_facts["n_records_training"] == 2000
+    assert Ledger.from_json(model.ledger_.to_json()) == model.ledger_
+    raised = DPCP(head(), epsilon=2.0, level="corrected", random_state=0).fit(X, y)
+    plain = DPCP(head(), epsilon=2.0, random_state=0).fit(X, y)
+    assert raised.threshold_ >= plain.threshold_
+    assert raised.ledger_.seeded
+
+
 def test_dp_split_regression_with_every_kind_of_mechanism():
     X, y = regression(2000)
     X = X / 10
@@ -598,6 +659,10 @@ def test_bad_parameters_of_every_baseline(method, options, message):
         (DPSplit(head(), epsilon=0.0), "epsilon must be greater than 0"),
         (DPSplit(head(), delta=1.0), "delta"),
         (DPSplit(head(), score_range=(1, 0)), "score_range"),
+        (PrivatePredictionSets(head(), split="odd"), "split must be one of"),
+        (PrivatePredictionSets(Ridge()), "SplitConformal takes scikit-learn estimators"),
+        (DPCP(head(), train_share=1.0), "train_share"),
+        (DPCP(head(), level="high"), "level must be one of"),
     ],
 )
 def test_bad_parameters(model, message):

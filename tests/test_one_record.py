@@ -12,7 +12,7 @@ import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel
-from dpscp.baselines import DPSplit
+from dpscp.baselines import DPCP, DPSplit, PrivatePredictionSets
 from dpscp.conformal.base import GROUP_FUNCTION
 from dpscp.privacy import dpsgd_event
 from dpscp.quantile import search
@@ -194,8 +194,9 @@ class TestOneFiniteRecord:
         model = classifier(STABLE, guarantee="split", groups=far, group_values=[False])
         assert_no_record_shows(model, *labelled(), records=strange_rows(1))
 
+    @pytest.mark.parametrize("method", [DPSplit, PrivatePredictionSets, DPCP])
     @pytest.mark.parametrize("task", ["classification", "regression"])
-    def test_the_private_baseline(self, task):
+    def test_the_private_baselines(self, task, method):
         if task == "classification":
             estimator, records, target = DPSGD(steps=5, classes=(0, 1, 2)), labelled(), 1
         else:
@@ -204,7 +205,7 @@ class TestOneFiniteRecord:
             key: COMMON[key] for key in ("epsilon", "confidence_level", "accountant", "random_state", "n_records")
         }
         score_range = None if task == "classification" else (0, 6)
-        model = DPSplit(estimator, score_range=score_range, **settings)
+        model = method(estimator, score_range=score_range, **settings)
         assert_no_record_shows(model, *records, records=strange_rows(target, LARGEST_SINGLE))
 
     def test_the_comparison_can_fail(self):

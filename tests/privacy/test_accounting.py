@@ -24,6 +24,7 @@ from dpscp.privacy import (
     UnsupportedEventError,
     approximate_dp_event,
     as_accountant,
+    bounded_range_event,
     compose,
     count_noise,
     delta_of,
@@ -286,6 +287,22 @@ def test_other_basic_events():
     assert 0.99 < epsilon_of(compose(known, known), 3e-6) <= 1.0 + 1e-3
     for nothing in (compose(), parallel(), SelfComposedDpEvent(gaussian_event(1.0), 0)):
         assert epsilon_of(nothing, DELTA) == 0 == delta_of(nothing, 0.0)
+
+
+def test_exponential_mechanisms_cost_no_more_than_the_best_two_point_case():
+    for r in (0.01, 0.5, 3.0):
+        t = np.linspace(0, r, 4001)[:, None]
+        share = np.expm1(t - r) / np.expm1(-r)  # of the larger of the two losses t and t - r
+        epsilons = np.linspace(0, r, 7)
+        worst = (share * np.maximum(-np.expm1(epsilons - t), 0)).max(axis=0)
+        # loss ranges are rounded up to a bucket of 1e-4
+        assert np.all(delta_of(bounded_range_event(r), epsilons) >= worst - 1e-12)
+        assert np.all(delta_of(bounded_range_event(r), epsilons + 2e-4) <= worst + 1e-9)
+        assert epsilon_of(bounded_range_event(r), 1e-12) <= r + 2e-4
+    # many of them: the line of r^2 / 8-zCDP holds as well, and both lie above the loss that two fair points have
+    many = bounded_range_event(0.1, 50)
+    least = epsilon_of(gaussian_event(2 / 0.1, 50), DELTA)
+    assert least * 0.99 < min(epsilon_of(many, DELTA), epsilon_of(many, DELTA, "rdp")) < 1.3 * least
 
 
 def test_renyi_and_gaussian_modes_refuse_what_they_cannot_bound():
