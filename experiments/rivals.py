@@ -58,66 +58,52 @@ class World:
     """One data set: its folds, the settings of the paper's training, and what the recipe is told about the features."""
 
     title: str
-    n: int
     settings: PaperSettings
     fold: Callable[[int, int, Path | None], tuple[Fold, int]]
     bounds: Callable[[Path | None], Any] = lambda data: None  # noqa: ARG005
     standardise: bool = False
     what: str = "size"
-    trials: int = 10
 
 
 def _table_fold(study: str, load: Callable[[Path | None], loaders.Table]) -> Callable[..., tuple[Fold, int]]:
     return lambda seed, trial, data: tabular.fold_of(study, seed, trial, load(data), 20_000, 10_000)
 
 
-def _synthetic(n: int) -> World:
-    return World(
-        f"Synthetic II, n = {n:,}",
-        n,
-        synthetic_scaling.SETTINGS,
-        lambda seed, trial, data: synthetic_scaling.fold_of(seed, trial, n),  # noqa: ARG005
-        lambda data: (np.full(10, -5.0), np.full(10, 5.0)),  # noqa: ARG005
-        standardise=True,
-        trials=10 if n == min(synthetic_scaling.SIZES) else 4,
-    )
-
-
 WORLDS = {
-    "housing": World(
-        "California Housing", housing.N, housing.SETTINGS, housing.fold_of, standardise=True, what="width"
-    ),
+    "housing": World("California Housing", housing.SETTINGS, housing.fold_of, standardise=True, what="width"),
     "bloodmnist": World(
         "BloodMNIST, high-resolution features",
-        bloodmnist.N,
         bloodmnist.SETTINGS,
         lambda seed, trial, data: bloodmnist.fold_of(seed, trial, "effnet_hr", data),
     ),
     "adult": World(
         "Adult",
-        20_000,
         tabular.SETTINGS,
         _table_fold(adult.NAME, loaders.adult),
         lambda data: loaders.adult(data).bounds,
     ),
     "bank": World(
         "Bank Marketing",
-        20_000,
         tabular.SETTINGS,
         _table_fold(bank.NAME, loaders.bank),
         lambda data: loaders.bank(data).bounds,
     ),
-    "synthetic_10000": _synthetic(10_000),
-    "synthetic_30000": _synthetic(30_000),
+    "synthetic_scaling": World(
+        "Synthetic II, n = 10,000",
+        synthetic_scaling.SETTINGS,
+        lambda seed, trial, data: synthetic_scaling.fold_of(seed, trial, 10_000),  # noqa: ARG005
+        lambda data: (np.full(10, -5.0), np.full(10, 5.0)),  # noqa: ARG005
+        standardise=True,
+    ),
 }
 
 
 def tasks(options: Options) -> list[Task]:
-    """For each data set, trial and training one task, which runs all budgets."""
+    """For each trial, data set and training one task, which runs all budgets."""
     return [
         Task(NAME, training, trial, options.seed, {"world": name})
-        for name, world in WORLDS.items()
-        for trial in range(options.trials_of(quick=1, most=world.trials))
+        for trial in range(options.trials_of(quick=1, most=10))
+        for name in WORLDS
         for training in TRAININGS
     ]
 
