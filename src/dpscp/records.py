@@ -46,7 +46,9 @@ def untold_overflow() -> Iterator[None]:
         yield
 
 
-def checked_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
+def checked_rows(
+    estimator: Any, X: Any, *, reset: bool, finite: bool = True, dtype: Any = np.float64
+) -> NDArray[np.float64]:
     """Finite numbers, (n, d); sets or checks ``n_features_in_`` and ``feature_names_in_`` on the estimator.
 
     ``finite=False`` leaves NaN and infinity to whoever reads the rows next.
@@ -57,9 +59,7 @@ def checked_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) ->
     failure = None
     try:
         with np.errstate(all="ignore"):  # a cast that overflows becomes an infinity and is refused as one
-            rows: NDArray[np.float64] = validate_data(
-                estimator, X, reset=reset, dtype=np.float64, ensure_all_finite=finite
-            )
+            rows: NDArray[np.float64] = validate_data(estimator, X, reset=reset, dtype=dtype, ensure_all_finite=finite)
         return rows
     except (ValueError, TypeError, OverflowError) as error:
         failure = _without_records(error, X)

@@ -20,13 +20,15 @@ from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.persons import RECORDS, Persons, Unit, require_person_ledger
 from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
+from dpscp.records import untold_overflow
 from dpscp.tasks import Task
-from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds, Trained
+from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.descent import StepObserver
-from dpscp.training.mechanism import Needs, configured, paid_event, rehearsal, require_persons, train_persons
+from dpscp.training.mechanism import Needs, Shaped, configured, paid_event, rehearsal, require_persons, train_persons
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
 from dpscp.training.scaling import ScaledTarget
+from dpscp.training.torch_modules import comes_from_torch
 
 __all__ = ["Request", "Strategy", "choose_strategy", "chosen_guarantee"]
 
@@ -52,6 +54,8 @@ class Request:
     release_confidence: float | None = None
     unit: Unit = RECORDS
     """Who is protected and covered; ``n_records`` counts these."""
+    input_shape: tuple[int, ...] | None = None
+    """The shape of one record that is not a row of a table; its numbers come as a row."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarantee, Guarantee):
@@ -67,6 +71,8 @@ class Request:
             check_positive("feature_bound", self.feature_bound)
             if self.feature_bounds is not None:
                 raise ValueError("give feature_bound (of the row norm) or feature_bounds (of each feature), not both")
+        if self.input_shape is not None and any(np.ndim(end) for end in self.feature_bounds or ()):
+            raise ValueError(f"feature_bounds must be two numbers (low, high), for records of {self.input_shape}")
 
     def public_facts(self) -> dict[str, Any]:
         """What this fit declares public, as plain JSON values."""
@@ -185,8 +191,11 @@ def _for_private_model(request: Request) -> Strategy:
     model = request.estimator
     if request.unit.by_person:
         require_person_ledger(model.ledger)
+    _check_shape(request, model.model.input_shape if isinstance(model.model, Shaped) else None)
     if model.model.n_features != request.n_features:
         raise ValueError(f"X must have the model's {model.model.n_features} features, got {request.n_features}")
+    request.task.check_model(model.model)
+    _try_model(request, model.model)
     return Strategy(guarantee, request.n_records, model=model, facts={"guarantee": guarantee.name})
 
 
@@ -204,7 +213,8 @@ def _mechanism(
     else:
         mechanism = _own_mechanism(request)
     # labels travel as their index, so that a class without a record keeps its place
-    mechanism = configured(mechanism, Needs(_indices(request.task), trajectory=guarantee.needs_trajectory))
+    needs = Needs(_indices(request.task), guarantee.needs_trajectory, request.input_shape)
+    mechanism = configured(mechanism, needs)
     if request.unit.by_person:
         require_persons(mechanism)
     _rehearse(request, mechanism)
@@ -218,21 +228,48 @@ def _mechanism(
 
 def _rehearse(request: Request, mechanism: Mechanism) -> None:
     """Try code of the caller's own on made-up records: what fails there fails before any budget is reserved."""
-    seen = rehearsal(mechanism, (request.n_features,))
+    shape = request.input_shape or (request.n_features,)
+    seen = rehearsal(mechanism, shape)
+    _check_shape(request, None if seen is None else shape)
     if seen is None:
         return
-    task = request.task
-    if seen.task != task.name:
-        raise ValueError(f"estimator must train a {task.name} model, this one trains a {seen.task} model")
-    if task.classes is None and seen.n_outputs != (2 if task.quantile_pair else 1):
+    if seen.task != request.task.name:
+        raise ValueError(f"estimator must train a {request.task.name} model, this one trains a {seen.task} model")
+    _check_outputs(request.task, seen.n_outputs)
+
+
+def _try_model(request: Request, model: Model) -> None:
+    """Ask a model that was trained elsewhere about a made-up row: a wrong number of outputs shows before it costs."""
+    try:
+        with untold_overflow():
+            outputs = np.asarray(model.outputs(np.zeros((1, model.n_features))))
+    except Exception as error:
+        raise ValueError("the model fails on a made-up row of zeros, before any record was used") from error
+    _check_outputs(request.task, outputs.shape[1])
+
+
+def _check_outputs(task: Task, n_outputs: int) -> None:
+    if task.classes is None and n_outputs != (2 if task.quantile_pair else 1):
         needs = "a pair of quantiles" if task.quantile_pair else "one output"
-        raise ValueError(f"this conformity_score needs a model with {needs}, this one has {seen.n_outputs}")
+        raise ValueError(f"this conformity_score needs a model with {needs}, this one has {n_outputs}")
+
+
+def _check_shape(request: Request, taken: tuple[int, ...] | None) -> None:
+    """Refuse images and sequences where the model takes rows of a table, or records of another shape."""
+    if request.input_shape is None or request.input_shape == taken:
+        return
+    if taken is None:
+        raise ValueError(
+            "Expected 2D array for X, got another shape. Reshape your data to (n, n_features), or give a torch module "
+            "as estimator, which takes records of any shape"
+        )
+    raise ValueError(f"X must hold records of the model's shape {taken}, got {request.input_shape}")
 
 
 def _own_mechanism(request: Request) -> Mechanism:
     """The caller's mechanism or torch module, behind the public feature bounds if any were given."""
     mechanism: Any = request.estimator
-    if any(base.__module__.startswith("torch.") for base in type(mechanism).__mro__):
+    if comes_from_torch(mechanism):
         from dpscp.training.opacus import OpacusTraining
 
         loss = "squared" if request.task.classes is None else "cross_entropy"

@@ -1,5 +1,6 @@
 """What the two estimators share: the public side of a fit, groups, telling, saving."""
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from dpscp.training.mechanism import Model, load_model, require_loadable
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.scaling import ScaledTargetModel
+from dpscp.training.torch_records import inputs_of
 
 __all__ = ["PrivateConformal"]
 
@@ -71,6 +73,7 @@ class PrivateConformal(BaseEstimator, ABC):
     certificate_: Certificate
     schema_: Schema | None
     n_features_in_: int
+    input_shape_: tuple[int, ...] | None
     feature_names_in_: NDArray[Any]
 
     @abstractmethod
@@ -178,6 +181,19 @@ class PrivateConformal(BaseEstimator, ABC):
             )
         return _People(unit, owners.count, kept, owners)
 
+    def _table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
+        """Checked rows; of records with a shape of their own (images) the numbers one after the other, in float32."""
+        shape = X.shape[1:] if isinstance(X, np.ndarray) and X.ndim > 2 else None
+        if reset:
+            self.input_shape_ = shape
+        if self.input_shape_ is None:
+            return checked_rows(self, X, reset=reset, finite=finite)
+        if shape != self.input_shape_:
+            found = "rows of a table" if shape is None else f"records of shape {shape}"
+            raise ValueError(f"X must hold records of shape {self.input_shape_}, as in fit, got {found}")
+        flat = X.reshape(len(X), math.prod(self.input_shape_))
+        return checked_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
+
     def _request(
         self, task: Task, rows: NDArray[Any], group_values: tuple[Any, ...] | None, people: "_People"
     ) -> Request:
@@ -203,6 +219,7 @@ class PrivateConformal(BaseEstimator, ABC):
             group_values=group_values,
             release_confidence=self.release_confidence,
             unit=unit,
+            input_shape=self.input_shape_,
         )
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -269,7 +286,7 @@ class PrivateConformal(BaseEstimator, ABC):
             X = self.schema_.matrix(X)
         # the library's own models look for NaN and infinity themselves, in parts, while these are in cache
         own = isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
-        return checked_rows(self, X, reset=False, finite=not own)
+        return self._table(inputs_of(X), reset=False, finite=not own)
 
     def _require_score_of_the_fit(self) -> None:
         """A score of one's own is not written to files: without it, thresholds would be compared with another one."""
@@ -297,6 +314,7 @@ class PrivateConformal(BaseEstimator, ABC):
             "certificates": [c.to_dict() for c in self.certificates_],
             "group_values": None if self.group_values_ is None else [plain(v) for v in self.group_values_],
             "n_features_in": int(self.n_features_in_),
+            "input_shape": self.input_shape_,
             "feature_names_in": _listed(vars(self).get("feature_names_in_")),
         }
         arrays = {f"model/{name}": value for name, value in self.model_.arrays().items()}
@@ -346,10 +364,13 @@ class PrivateConformal(BaseEstimator, ABC):
         self.certificate_ = self.certificates_[0]
         self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])
         self.n_features_in_ = int(header["n_features_in"])
+        written = header.get("input_shape")  # of a file from before there was one: rows of a table
+        self.input_shape_ = None if written is None else tuple(check_count("input_shape", size) for size in written)
         shape: tuple[int, ...] = (len(self.certificates_),)
         if self.group_values_ is not None:
             shape = (len(self.group_values_), *shape)
         fits = self.threshold_.dtype == np.float64 and self.threshold_.shape == shape
+        fits = fits and math.prod(self.input_shape_ or (self.n_features_in_,)) == self.n_features_in_
         if not fits or np.isnan(self.threshold_).any() or self.model_.n_features != self.n_features_in_:
             raise ValueError("its thresholds, levels, groups and model do not fit together")
         if header["feature_names_in"] is not None:

@@ -14,12 +14,13 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Guarantee
 from dpscp.persistence import plain
 from dpscp.privacy import Accountant
-from dpscp.records import checked_labels, checked_rows, class_list
+from dpscp.records import checked_labels, class_list
 from dpscp.schema import Schema
 from dpscp.scores import LabelScore, label_score
 from dpscp.sets import label_set
 from dpscp.tasks import Classification
 from dpscp.training.private_model import PrivateModel
+from dpscp.training.torch_records import inputs_of, labelled_arrays
 
 __all__ = ["PrivateConformalClassifier"]
 
@@ -137,7 +138,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         persons: Any = None,
         schema: Schema | None = None,
@@ -145,6 +146,10 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         **fit_params: Any,
     ) -> Self:
         """Train privately and calibrate; see the class for what is promised.
+
+        X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
+        arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
+        once, in the order of the data set; a loader that would drop or repeat records is refused.
 
         ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
 
@@ -160,10 +165,11 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         """
         score = label_score(self.conformity_score)
         self._start(budget, fit_params)
+        X, y = labelled_arrays(X, y)
         table = X
         X, y, persons = self._described(X, y, persons, schema)
         unit = self._unit(persons)
-        rows = checked_rows(self, X, reset=True)
+        rows = self._table(X, reset=True)
         public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
         found = found or self._model_found_classes()
         labels = tuple(plain(c) for c in public)
@@ -213,6 +219,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     def predict_set(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Labels (n,) and prediction sets, bool (n, n_classes, n_levels)."""
+        X = inputs_of(X)
         probabilities = self.predict_proba(X)
         labels = self.classes_[probabilities.argmax(axis=1)]
         self._require_score_of_the_fit()

@@ -12,10 +12,11 @@ from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
 from dpscp.guarantees import Guarantee
 from dpscp.privacy import Accountant
-from dpscp.records import checked_rows, checked_targets
+from dpscp.records import checked_targets
 from dpscp.schema import Schema
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.tasks import Regression
+from dpscp.training.torch_records import inputs_of, labelled_arrays
 
 __all__ = ["PrivateConformalRegressor"]
 
@@ -92,7 +93,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         persons: Any = None,
         schema: Schema | None = None,
@@ -100,6 +101,10 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         **fit_params: Any,
     ) -> Self:
         """Train privately and calibrate; see the class for what is promised.
+
+        X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
+        arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
+        once, in the order of the data set; a loader that would drop or repeat records is refused.
 
         ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
 
@@ -115,10 +120,11 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         """
         score = interval_score(self.conformity_score)
         self._start(budget, fit_params)
+        X, y = labelled_arrays(X, y)
         table = X
         X, y, persons = self._described(X, y, persons, schema)
         unit = self._unit(persons)
-        rows = checked_rows(self, X, reset=True)
+        rows = self._table(X, reset=True)
         targets = checked_targets(y, len(rows))
         if self._public("y_bounds") is None:
             raise ValueError(
@@ -145,6 +151,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predictions (n,) and intervals (n, 2, n_levels); an infinite interval where no finite threshold was found."""
+        X = inputs_of(X)
         rows = self._rows(X)
         self._require_score_of_the_fit()
         task = self._task()

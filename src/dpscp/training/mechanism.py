@@ -34,6 +34,7 @@ __all__ = [
     "PersonWise",
     "Rehearsal",
     "Rehearsed",
+    "Shaped",
     "Trained",
     "Trajectory",
     "Tunable",
@@ -82,6 +83,15 @@ class Model(Protocol):
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild the model that `config` and `arrays` came from."""
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """A model whose records have a shape of their own; it takes them as rows of so many numbers too."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one record."""
 
 
 @dataclass(frozen=True)
@@ -154,11 +164,13 @@ class Needs:
     """What a release needs of the mechanism that trains its model.
 
     `classes`: the labels as training sees them (indices), None for regression. `trajectory`: whether the
-    self-influence correction will ask for the iterates.
+    self-influence correction will ask for the iterates. `input_shape`: the shape of a record that is not a row
+    of a table (an image); rows hold its numbers one after the other.
     """
 
     classes: tuple[Any, ...] | None = None
     trajectory: bool = False
+    input_shape: tuple[int, ...] | None = None
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ What is left (torch may compute another record's last bits differently in anothe
 torch and Opacus are imported when a mechanism is made, not when this module is: ``pip install dpscp[torch]``.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -74,6 +75,7 @@ class OpacusTraining:
     classes : public labels in the order of the module's outputs; None declares the labels found in y public.
     device : where the module runs, "cpu" or "cuda"; batches and noise are always drawn by this package.
     physical_batch : records whose gradients are held at once; memory only, the result is the same.
+    input_shape : the shape of one record, where X holds records as flat rows; None: as X has it.
 
     Refused, before any record is used: layers that mix records or keep statistics of them, unless they are
     frozen and in evaluation mode, where they stay; and, on made-up rows, a module or loss whose gradient of a
@@ -99,6 +101,7 @@ class OpacusTraining:
     device: str = "cpu"
     physical_batch: int = 256
     budget: tuple[float, float] | None = None
+    input_shape: tuple[int, ...] | None = None
 
     trains_persons: ClassVar[bool] = True
 
@@ -117,6 +120,8 @@ class OpacusTraining:
         if not 0 <= check_nonnegative("momentum", self.momentum) < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum:g}")
         check_choice("optimizer", self.optimizer, ("sgd", "adam"))
+        if self.input_shape is not None:
+            object.__setattr__(self, "input_shape", tuple(check_count("input_shape", s) for s in self.input_shape))
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, "cross_entropy"))
             if self.loss in ("squared", "huber"):
@@ -144,8 +149,8 @@ class OpacusTraining:
         return replace(self, noise_multiplier=noise_multiplier)
 
     def configured(self, needs: Needs) -> Self:
-        """A copy for these classes."""
-        return replace(self, classes=needs.classes)
+        """A copy for these classes and this shape of a record."""
+        return replace(self, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A copy with the smallest noise multiplier that keeps one run within (epsilon, delta)."""
@@ -158,7 +163,18 @@ class OpacusTraining:
         ValueError for a module that fails, mixes records, changes its own state, or has another number of outputs than
         ``classes``. ``train`` does this first; an estimator does it before it reserves any budget.
         """
-        return Rehearsal(self.task, self._rehearse(input_shape, self.classes))
+        return Rehearsal(self.task, self._rehearse(self._shape(input_shape), self.classes))
+
+    def _shape(self, found: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one record as the module sees it."""
+        if self.input_shape is None:
+            return found
+        if math.prod(found) != math.prod(self.input_shape):
+            raise ValueError(
+                f"X must have {math.prod(self.input_shape)} numbers a record, for input_shape={self.input_shape}, got "
+                f"{math.prod(found)}"
+            )
+        return self.input_shape
 
     def train(
         self,
@@ -172,6 +188,7 @@ class OpacusTraining:
         """Train a copy of the module privately; the cost is ``event``, whatever the records are."""
         event, torch = paid_event(self), load_torch()
         rows = torch_rows(X)
+        rows = rows.reshape(len(rows), *self._shape(rows.shape[1:]))
         units = Persons.of_rows(persons, len(rows))
         n = check_count(units.count_name, units.count if n_records is None else n_records)
         warn_large_delta(self.budget, n)

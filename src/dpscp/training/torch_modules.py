@@ -20,6 +20,7 @@ import numpy as np
 __all__ = [
     "advice",
     "check_unchanged",
+    "comes_from_torch",
     "gradient_rows",
     "load_opacus",
     "load_torch",
@@ -58,6 +59,11 @@ def load_opacus() -> tuple[Any, Any]:
     except ImportError as error:
         raise ImportError(_EXTRA) from error
     return GradSampleModule, ModuleValidator
+
+
+def comes_from_torch(value: Any) -> bool:
+    """Whether an object's class is torch's or made from one of torch's; torch is not imported for that."""
+    return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
 
 
 # ---- kinds of layers
