@@ -123,22 +123,26 @@ class UpdateRule:
     averaged: int
     """How many of the last iterates the released parameters average; 1 is the last iterate."""
 
-    def influence_weights(self) -> Array | None:
-        """Minus the derivative of the released parameters in each step's gradient, later gradients held
-        fixed; None for Adam.
+    def influence_weights(self, curvature: Array | None = None) -> Array | None:
+        """Minus the derivative of the released parameters in each step's gradient; None for Adam.
+
+        Later gradients are held fixed, or they answer: along a direction in which the mean loss has second derivative
+        ``curvature[t]`` at step t, a gradient's push changes each later gradient by the curvature times what is left
+        of the push. For plain SGD that is learning_rates[t] * prod_{s > t} (1 - learning_rates[s] * curvature[s]).
 
         Theory: Result D
         """
         if self.optimizer != "sgd":
             return None
         steps = len(self.learning_rates)
-        # share of the average still to come when step t acts
-        ahead = np.minimum(1.0, (steps - np.arange(steps)) / self.averaged)
+        answer = np.zeros(steps) if curvature is None else curvature
         weights = np.empty(steps)
-        carried = 0.0
+        kept = carried = 0.0  # share of the iterate that step t leaves behind, in the release; weight of the step after
         for t in range(steps - 1, -1, -1):
-            carried = self.learning_rates[t] * ahead[t] + self.momentum * carried
-            weights[t] = carried
+            if t >= steps - self.averaged:
+                kept += 1 / self.averaged
+            weights[t] = carried = self.learning_rates[t] * kept + self.momentum * carried
+            kept -= answer[t] * carried
         return weights
 
 

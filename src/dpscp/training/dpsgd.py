@@ -429,6 +429,6 @@ class Setup:
 
     def trajectory(self, iterates: Array) -> Trajectory:
         """The iterates with the weight of each step in the released parameters."""
-        mechanism = self.mechanism
-        weights = mechanism.rule.influence_weights()
-        return Trajectory(iterates, weights, mechanism.clip_norm, self.normaliser, mechanism.sampling_rate)
+        mechanism, rule = self.mechanism, self.mechanism.rule
+        public = (mechanism.clip_norm, self.normaliser, mechanism.sampling_rate)
+        return Trajectory(iterates, rule.influence_weights(), *public, rule)

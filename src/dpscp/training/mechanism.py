@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dpscp.guarantees.stability import Stability
     from dpscp.persons import Persons
     from dpscp.privacy import Accountant
+    from dpscp.training.descent import UpdateRule
 
 __all__ = [
     "Bounded",
@@ -101,8 +102,8 @@ class Trajectory:
     `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients; `weights[t]` is
     minus the derivative of the released parameters with respect to that step's normalised clipped gradient
     when later gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging,
-    larger under momentum, None under Adam. All of it is a function of the noisy iterates, which DP-SGD's
-    accounting already pays for.
+    larger under momentum, None under Adam. `rule` gives the weights when later gradients answer. All of it is a
+    function of the noisy iterates, which DP-SGD's accounting already pays for, and of public constants.
 
     Theory: Result D
     """
@@ -112,6 +113,7 @@ class Trajectory:
     clip_norm: float
     normaliser: float
     sampling_rate: float
+    rule: "UpdateRule | None" = None
 
 
 @dataclass(frozen=True)
