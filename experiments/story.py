@@ -314,7 +314,7 @@ def _scaling(rows: list[Line]) -> str:
         "size beside the range of the pools, and why the printed coverages lie above ours in every cell (the luck of "
         f"one fixed test part). The library's sets on the same data are {100 * min(gains):.0f} to "
         f"{100 * max(gains):.0f} % smaller than DP-SCP-F's (`default`). `corrected` is not proven, and for a "
-        f"network it knows no self-influence form, so it is Result A alone: its coverage there is {min(reuse):.3f} "
+        f"network it knows no self-influence form, so it is Result F alone: its coverage there is {min(reuse):.3f} "
         f"to {max(reuse):.3f}."
     )
 

@@ -139,7 +139,7 @@ def _calibrated(
     if guarantee is not None:
         found = _quiet_calibrate(scores, training=trained.event, epsilon=whole, guarantee=guarantee, random_state=seed)
         return found.threshold
-    # Results A and D: each record at the parameters that training without it would have reached, to first order
+    # Results D and F: each record at the parameters that training without it would have reached, to first order
     model = trained.model
     outputs = corrected_outputs(model.inner, trained.trajectory, model.transform(X), y)
     shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))

@@ -19,8 +19,11 @@ __all__ = ["Classification", "Regression", "Task"]
 Array = NDArray[Any]
 
 ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
-_NO_CORRECTION = "no self-influence form is known for this model: this is Result A alone"
-_CORRECTED = "the influence of a record on its own score is put back to first order; what remains is of second order"
+_NO_CORRECTION = "no self-influence form is known for this model: this is Result F alone"
+_CORRECTED = (
+    "the influence of a record on its own score is put back to first order, less the response of the other records as "
+    "made-up ones show it (at half strength); what remains is of second order and not bounded"
+)
 
 
 class Task(Protocol):
@@ -208,7 +211,8 @@ class Regression:
         scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
         if not corrected:
             return scores, ()
-        outputs = _outputs_without_own_influence(trained, rows, self.training_targets(targets), persons)
+        seen = self.training_targets(targets)
+        outputs = _outputs_without_own_influence(trained, rows, seen, persons, self.y_bounds)
         if outputs is None:
             return scores, (_NO_CORRECTION,)
         return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)
@@ -220,7 +224,11 @@ class Regression:
 
 
 def _outputs_without_own_influence(
-    trained: Trained, rows: Array, targets: Array, persons: Persons | None
+    trained: Trained,
+    rows: Array,
+    targets: Array,
+    persons: Persons | None,
+    y_bounds: tuple[float, float] | None = None,
 ) -> Array | None:
     """Outputs with the influence of each record's person taken out; None where no form is known.
 
@@ -228,6 +236,6 @@ def _outputs_without_own_influence(
     """
     labels = targets if trained.model.classes is None else np.asarray(trained.model.classes)[targets]
     try:
-        return corrected_outputs(trained.model, trained.trajectory, rows, labels, persons=persons)
+        return corrected_outputs(trained.model, trained.trajectory, rows, labels, persons=persons, y_bounds=y_bounds)
     except NoInfluenceFormError:
         return None

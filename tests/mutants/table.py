@@ -796,17 +796,31 @@ mutant(
 INFLUENCE = "tests/training/test_influence.py"
 mutant(
     "training/influence.py",
-    "+ _own_pull(rows, squared, summed, units)",
-    "- _own_pull(rows, squared, summed, units)",
+    "z + _own_pull(",
+    "z - _own_pull(",
     "the correction points the wrong way",
     f"{INFLUENCE}::test_correction_points_where_exact_retraining_goes",
 )
 mutant(
     "training/influence.py",
-    "weights * trajectory.sampling_rate / trajectory.normaliser",
-    "weights / trajectory.normaliser",
+    "weights.T * (trajectory.sampling_rate / trajectory.normaliser)",
+    "weights.T / trajectory.normaliser",
     "the correction forgets the sampling",
     f"{INFLUENCE}::test_sampling_is_averaged",
+)
+mutant(
+    "training/descent.py",
+    "kept -= answer[t] * carried",
+    "kept -= answer[t]",
+    "the response forgets how hard a step pushed",
+    "tests/training/test_dpsgd.py::test_influence_weights_are_the_derivative",
+)
+mutant(
+    "training/influence.py",
+    "(1.0, length**2 / head.n_features)",
+    "(0.0, 0.0)",
+    "the other records do not respond",
+    f"{INFLUENCE}::test_the_response_of_the_others_takes_off_what_is_too_much",
 )
 mutant(
     "training/preprocess.py",

@@ -346,12 +346,12 @@ def test_normaliser_is_public():
     assert setup.normaliser == 40
 
 
-def reference_updates(mechanism, gradients):
-    """The textbook update rules, one gradient at a time."""
+def reference_updates(mechanism, gradients, curvature=0.0):
+    """The textbook update rules, one gradient at a time; with a curvature each gradient answers to the parameters."""
     theta = np.zeros(gradients.shape[1])
     velocity, second, path = np.zeros_like(theta), np.zeros_like(theta), []
-    for t, g in enumerate(gradients):
-        rate = mechanism.learning_rates[t]
+    for t, given in enumerate(gradients):
+        g, rate = given + np.broadcast_to(curvature, len(gradients))[t] * theta, mechanism.learning_rates[t]
         if mechanism.optimizer == "adam":
             b1, b2, eps = mechanism.adam
             velocity = b1 * velocity + (1 - b1) * g
@@ -398,10 +398,12 @@ def test_update_rules(settings):
 def test_influence_weights_are_the_derivative(settings):
     mechanism = DPSGD(loss="squared", steps=9, learning_rate=0.2, noise_multiplier=0.0, **settings)
     gradients = np.zeros((9, 1))
-    for t, weight in enumerate(mechanism.rule.influence_weights()):
-        one = gradients.copy()
-        one[t] = 1.0
-        assert -reference_updates(mechanism, one)[0] == pytest.approx(weight, rel=1e-10)
+    for curvature in (np.zeros(9), np.linspace(0.1, 2.0, 9)):
+        for t, weight in enumerate(mechanism.rule.influence_weights(curvature)):
+            one = gradients.copy()
+            one[t] = 1.0
+            assert -reference_updates(mechanism, one, curvature)[0] == pytest.approx(weight, rel=1e-10)
+    np.testing.assert_array_equal(mechanism.rule.influence_weights(), mechanism.rule.influence_weights(np.zeros(9)))
     assert replace(mechanism, momentum=0.0, optimizer="adam").rule.influence_weights() is None
 
 

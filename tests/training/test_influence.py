@@ -8,7 +8,7 @@ import pytest
 
 from dpscp.training import DPSGD
 from dpscp.training.influence import corrected_outputs, self_shift_bounds
-from dpscp.training.preprocess import Preprocessed, UnitNorm
+from dpscp.training.preprocess import NormClip, Preprocessed, UnitNorm
 
 
 @functools.cache
@@ -51,35 +51,44 @@ def retrained(mechanism, X, y, i):
     return mechanism.train(X[keep], y[keep], random_state=0, n_records=len(X)).model.outputs(X[[i]])[0]
 
 
+def slope_and_likeness(mechanism, X, y, **options):
+    """The corrected shift of every sixth record against that of exact retraining, for each trajectory asked for."""
+    trained = mechanism.train(X, y, random_state=0)
+    index = list(range(0, len(X), 6))
+    plain = trained.model.outputs(X)
+    exact = np.array([retrained(mechanism, X, y, i) for i in index]) - plain[index]
+    for trajectory in (trained.trajectory, replace(trained.trajectory, row_length=None)):
+        shift = (corrected_outputs(trained.model, trajectory, X, y, **options) - plain)[index]
+        yield (shift * exact).sum() / (exact**2).sum(), np.corrcoef(shift.ravel(), exact.ravel())[0, 1]
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_correction_points_where_exact_retraining_goes(name):
     """Short steps: the first-order shift is nearly all of the true one; a factor 2 or a missing clip would show."""
     mechanism, X, y = setting(name)
     mechanism = replace(mechanism, steps=6, learning_rate=mechanism.learning_rate / 50)
-    trained = mechanism.train(X, y, random_state=0)
-    plain = trained.model.outputs(X)
-    shift = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
-    index = range(0, len(X), 6)
-    exact = np.array([retrained(mechanism, X, y, i) for i in index]) - plain[list(index)]
-    got = shift[list(index)]
-    slope = (got * exact).sum() / (exact**2).sum()
+    slope, likeness = next(slope_and_likeness(mechanism, X, y))
     assert 0.95 < slope < 1.2
-    assert np.corrcoef(got.ravel(), exact.ravel())[0, 1] > 0.98
+    assert likeness > 0.98
 
 
 @pytest.mark.parametrize("name", ["plain", "averaged", "logistic", "squared", "huber"])
 def test_correction_errs_on_the_safe_side_on_long_runs(name):
     """Without the others' response the shift is too long, not too short: corrected scores are conservative."""
     mechanism, X, y = setting(name)
-    mechanism = replace(mechanism, feature_bound=1.0)
-    trained = mechanism.train(X, y, random_state=0)
-    plain = trained.model.outputs(X)
-    shift = corrected_outputs(trained.model, trained.trajectory, X, y) - plain
-    index = list(range(0, len(X), 6))
-    exact = np.array([retrained(mechanism, X, y, i) for i in index]) - plain[index]
-    slope = (shift[index] * exact).sum() / (exact**2).sum()
+    slope, likeness = next(slope_and_likeness(replace(mechanism, feature_bound=1.0), X, y))
     assert slope > 1.0
-    assert np.corrcoef(shift[index].ravel(), exact.ravel())[0, 1] > 0.8
+    assert likeness > 0.8
+
+
+@pytest.mark.parametrize("name", ["clipped", "momentum", "no intercept", "logistic", "huber"])
+def test_the_response_of_the_others_takes_off_what_is_too_much(name):
+    """Rows of one length: much of the excess is gone, and the shift is still not shorter than that of retraining."""
+    mechanism, X, y = setting(name)
+    options = {"y_bounds": (-2.0, 3.0)} if mechanism.task == "regression" else {}
+    (slope, likeness), (without, _) = slope_and_likeness(Preprocessed((UnitNorm(),), mechanism), X, y, **options)
+    assert 1.0 <= slope < 1 + 0.75 * (without - 1)
+    assert likeness > 0.9
 
 
 @pytest.mark.parametrize("name", ["plain", "averaged", "logistic", "huber"])
@@ -157,9 +166,16 @@ def test_preprocessed_models_are_corrected_on_the_transformed_rows():
     inner = mechanism.train(unit, y, random_state=0)
     np.testing.assert_allclose(
         corrected_outputs(outer.model, outer.trajectory, X, y),
-        corrected_outputs(inner.model, inner.trajectory, unit, y),
+        corrected_outputs(inner.model, replace(inner.trajectory, row_length=1.0), unit, y),
         rtol=1e-6,
     )
+
+
+@pytest.mark.parametrize(("steps", "length"), [((UnitNorm(),), 1.0), ((UnitNorm(), NormClip(0.5)), None), ((), None)])
+def test_only_preprocessing_that_gives_rows_a_length_says_so(steps, length):
+    mechanism, X, y = setting("plain")
+    nested = Preprocessed((UnitNorm(),), Preprocessed(steps, replace(mechanism, steps=2)))
+    assert nested.train(X, y, random_state=0).trajectory.row_length == length
 
 
 def test_refusals():

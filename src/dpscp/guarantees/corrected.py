@@ -9,7 +9,7 @@ __all__ = ["CORRECTED"]
 
 CORRECTED = Guarantee(
     name="corrected",
-    proof="Results A and D: asymptotic, each record's own influence is put back to first order",
+    proof="Results D and F: asymptotic, each record's own influence is put back to first order",
     certified=False,
     needs_trajectory=True,
 )

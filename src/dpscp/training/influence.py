@@ -26,11 +26,10 @@ from dpscp.training.networks import (
     squared_norms,
     with_zero_column,
 )
-from dpscp.training.preprocess import PreprocessedModel
+from dpscp.training.preprocess import unwrapped
 from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.targets import unit_targets
-from dpscp.training.transforms import RowTransform, scaled_rows
-from dpscp.training.whitening import WhiteningTransform
+from dpscp.training.transforms import scaled_rows
 
 __all__ = ["NoInfluenceFormError", "corrected_outputs", "self_shift_bounds"]
 
@@ -86,12 +85,13 @@ def corrected_outputs(
     if isinstance(model, ScaledTargetModel):
         options: dict[str, Any] = {"max_points": max_points, "persons": persons, "y_bounds": (-1.0, 1.0)}
         return model.rescaled(corrected_outputs(model.inner, trajectory, X, unit_targets(y, model.y_bounds), **options))
-    head, X, length = _head(model, X)
+    head, X = _head(model, X)
     path, points, starts = _read(trajectory, max_points)
-    curvature = np.zeros(len(points)) if length is None else _curvature(head, path, points, length, y_bounds)
+    length = min(path.row_length or 0.0, math.inf if head.feature_bound is None else head.feature_bound)
+    curvature = _curvature(head, path, points, length, y_bounds) if length else np.zeros(len(points))
     each_step = np.repeat(curvature, np.diff(starts, append=len(path.iterates)))
     # the second moment of the bias coordinate, and of a feature if rows of this length point everywhere alike
-    weights = [_answered(path, moment * each_step) for moment in (1.0, (length or 0.0) ** 2 / head.n_features)]
+    weights = [_answered(path, moment * each_step) for moment in (1.0, length**2 / head.n_features)]
     rows, summed, _ = _summed_errors(head, path, X, y, points, np.add.reduceat(weights, starts, axis=1))
     units = Persons.of_rows(persons, len(rows))
     z = RowOutputs(head.network, head.parameters)(rows[:, : head.n_features])
@@ -111,7 +111,7 @@ def self_shift_bounds(
 
     Theory: Result D
     """
-    head, X, _ = _head(model, X)
+    head, X = _head(model, X)
     path, points, starts = _read(trajectory, max_points)
     weights = np.add.reduceat(_answered(path, None), starts)[None]
     rows, _, lengths = _summed_errors(head, path, X, y, points, weights)
@@ -137,29 +137,16 @@ def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) ->
     return pull
 
 
-def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike, float | None]:
-    """The linear head inside a model, the rows as it sees them, and the length of all of them where they have one."""
-    length = None
-    while isinstance(model, PreprocessedModel):
-        X, length = model.transform(X), _length_after(model)
-        model = model.inner
+def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
+    """The linear head inside a model, and the rows as it sees them."""
+    model, X = unwrapped(model, X)
     if not isinstance(model, DenseModel):
         raise NoInfluenceFormError(
             f"the self-influence correction is known for linear heads, not for {type(model).__name__}"
         )
     if len(model.network.widths) > 2:
         raise NoInfluenceFormError("the self-influence correction is known for linear heads; this has hidden layers")
-    if length is not None and model.feature_bound is not None:
-        length = min(length, model.feature_bound)
-    return model, X, length
-
-
-def _length_after(model: PreprocessedModel) -> float | None:
-    """The length that the last transform gives to every row but one of zeros."""
-    last = model.transforms[-1] if model.transforms else None
-    if isinstance(last, WhiteningTransform):
-        return 1.0
-    return last.bound if isinstance(last, RowTransform) and last.unit and last.shift is None else None
+    return model, X
 
 
 def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArray[np.int64], NDArray[np.int64]]:
@@ -203,7 +190,7 @@ def _curvature(
             if head.network.intercept:
                 z += layer[:, -1]
             found[i] = _mean_bend(head.loss, z, reach, y_bounds)
-    return _TRUSTED * np.nan_to_num(found)
+    return np.asarray(_TRUSTED * np.nan_to_num(found))
 
 
 def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float] | None) -> float:
@@ -215,10 +202,8 @@ def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float]
     if loss.name in ("squared", "huber"):
         if y_bounds is None:
             return 0.0
-        gap = np.abs(z - np.linspace(*y_bounds, 65))
-        return (
-            2.0 * np.mean(2 * gap <= reach) if loss.name == "squared" else np.mean(gap <= min(loss.huber_delta, reach))
-        )
+        steep, bent = (2.0, math.inf) if loss.name == "squared" else (1.0, loss.huber_delta)
+        return steep * float(np.mean(np.abs(z - np.linspace(*y_bounds, 65)) <= min(reach / steep, bent)))
     if loss.name == "pinball":
         return 0.0
     p = softmax(with_zero_column(z) if loss.name == "logistic" else z)
@@ -229,7 +214,7 @@ def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float]
     squared = two - 2 * p + 1  # |e|^2 for every label
     along = (three - 2 * p**2 + p - (two - p) ** 2) / squared
     bend = np.where(squared <= reach**2, spread, reach / np.sqrt(squared) * (spread - along))
-    return float(np.mean((p * bend).sum(axis=1))) / (p.shape[1] - 1)
+    return float(np.mean((p * bend).sum(axis=1)) / (p.shape[1] - 1))
 
 
 def _summed_errors(

@@ -102,8 +102,9 @@ class Trajectory:
     `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients; `weights[t]` is
     minus the derivative of the released parameters with respect to that step's normalised clipped gradient
     when later gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging,
-    larger under momentum, None under Adam. `rule` gives the weights when later gradients answer. All of it is a
-    function of the noisy iterates, which DP-SGD's accounting already pays for, and of public constants.
+    larger under momentum, None under Adam. `rule` gives the weights when later gradients answer, and
+    `row_length` is the length of every row where preprocessing gives them one. All of it is a function of the
+    noisy iterates, which DP-SGD's accounting already pays for, and of public constants.
 
     Theory: Result D
     """
@@ -114,6 +115,7 @@ class Trajectory:
     normaliser: float
     sampling_rate: float
     rule: "UpdateRule | None" = None
+    row_length: float | None = None
 
 
 @dataclass(frozen=True)

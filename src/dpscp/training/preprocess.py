@@ -415,6 +415,14 @@ def unwrapped(model: Model, X: ArrayLike) -> tuple[Model, ArrayLike]:
     return model, X
 
 
+def _length_after(transforms: list[Transform]) -> float | None:
+    """The length that the last transform gives to every row (but one of zeros); None where it gives none."""
+    last = transforms[-1] if transforms else None
+    if isinstance(last, WhiteningTransform):
+        return 1.0
+    return last.bound if isinstance(last, RowTransform) and last.unit and last.shift is None else None
+
+
 @dataclass(frozen=True)
 class Preprocessed:
     """Steps in front of a mechanism, as one mechanism with one event.
@@ -523,10 +531,13 @@ class Preprocessed:
             rows = transforms[-1].apply(rows)
         inner = train_persons(self.mechanism, rows, y, persons=persons, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)
+        trajectory = inner.trajectory
+        if trajectory is not None and not isinstance(inner.model, PreprocessedModel):
+            trajectory = replace(trajectory, row_length=_length_after(transforms))
         return Trained(
             PreprocessedModel(tuple(transforms), inner.model, raw.shape[1]),
             compose(*map(paid_event, self._private_steps), inner.event),
             inner.stability if independent else None,
             inner.public_facts,
-            inner.trajectory,
+            trajectory,
         )
