@@ -20,6 +20,7 @@ from dpscp.training.networks import (
     ClippedGradient,
     DenseModel,
     Loss,
+    Network,
     RowOutputs,
     inner_products,
     softmax,
@@ -179,8 +180,8 @@ def _curvature(
 
     Theory: Result D
     """
-    public = np.random.default_rng(0).standard_normal((_MADE_UP, head.n_features))
-    rows = scaled_rows(public, length, unit=True)
+    directions = Network((head.n_features, _MADE_UP), intercept=False).initial(0, 1.0)
+    rows = scaled_rows(directions.reshape(_MADE_UP, -1), length, unit=True)
     reach = trajectory.clip_norm / math.hypot(length, float(head.network.intercept))
     found = np.empty(len(points))
     with np.errstate(all="ignore"):
