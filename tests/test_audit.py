@@ -195,14 +195,19 @@ def test_a_release_tells_of_training_and_search():
 # ---- honest code: the quick audit
 
 
+# simulated with exact Gaussians: 0.803 on average with standard deviation 0.035, and 0.893 with 0.023
+@pytest.mark.no_cover
+@pytest.mark.parametrize(
+    ("runs", "share"), [pytest.param(30_000, 0.66, id="quick"), pytest.param(120_000, 0.8, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("game", ["search", "training"])
-def test_quick_audit_reaches_four_fifths_of_the_claim_and_never_exceeds_it(game):
-    result = told(dp.audit(game, runs=120_000, confidence=0.95))
+def test_audit_reaches_its_share_of_the_claim_and_never_exceeds_it(game, runs, share):
+    result = told(dp.audit(game, runs=runs, confidence=0.95))
     assert result.passed
-    # simulated with exact Gaussians: 0.893 on average, standard deviation 0.023
-    assert result.share(0.01) >= 0.8
+    assert result.share(0.01) >= share
 
 
+@pytest.mark.no_cover
 def test_quick_audit_of_sampled_training():
     result = told(dp.audit("sampled training", runs=16_000))
     assert result.passed
@@ -241,6 +246,7 @@ def test_catches_count_noise_halved(monkeypatch):
     assert caught(SearchGame(), 6000)
 
 
+@pytest.mark.no_cover
 def test_catches_gradient_noise_times_0_8(monkeypatch):
     honest = GridNoise.next
     monkeypatch.setattr(GridNoise, "next", lambda self: 0.8 * honest(self))
@@ -258,6 +264,7 @@ def test_catches_count_sensitivity_2(monkeypatch):
     assert caught(SearchGame(), 6000)
 
 
+@pytest.mark.no_cover
 def test_catches_shuffling_instead_of_poisson_sampling(monkeypatch):
     def shuffled(rng, n, sampling_rate):
         size = max(1, round(n * sampling_rate))

@@ -48,6 +48,7 @@ def test_counting_every_row_of_a_person_is_caught(monkeypatch):
     assert not dp.audit(PersonSearchGame(steps=1), runs=200).passed
 
 
+@pytest.mark.no_cover
 def test_a_person_with_rows_in_8_groups_keeps_the_claim_of_one_group():
     assert dp.audit(PersonSearchGame(steps=1, rows=8, groups=8), runs=100).passed
 
@@ -57,6 +58,7 @@ def test_a_person_with_rows_in_8_groups_keeps_the_claim_of_one_group_in_many_run
     assert dp.audit(PersonSearchGame(steps=1, rows=8, groups=8), runs=8000).passed
 
 
+@pytest.mark.no_cover
 def test_the_row_level_composition_over_8_groups_is_caught(monkeypatch):
     """Each row counted in its group: a budget of 1 would really be 3.19."""
     monkeypatch.setattr(Persons, "one_row_each", everything)

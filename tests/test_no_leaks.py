@@ -261,19 +261,21 @@ class TestRareRecord:
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     @pytest.mark.parametrize("score", ["absolute", "cqr", "normalized"])
-    @pytest.mark.parametrize("value", [1e300, -1e308, 9.0])
-    def test_target(self, guarantee, score, value):
+    def test_target(self, guarantee, score):
         X, y = measured()
         model = regressor(None, guarantee=guarantee, conformity_score=score)
-        assert told(model, X, y) == told(model, np.vstack([X, X[:1]]), np.append(y, value))
+        without = told(model, X, y)
+        for value in (1e300, -1e308, 9.0):
+            assert without == told(model, np.vstack([X, X[:1]]), np.append(y, value)), value
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     @pytest.mark.parametrize("bounds", [{"feature_bounds": (-4, 4)}, {"feature_bound": 3.0}, {}])
-    @pytest.mark.parametrize("value", [1e308, -1e200, 1e-320])
-    def test_features(self, guarantee, bounds, value):
+    def test_features(self, guarantee, bounds):
         X, y = labelled()
         model = classifier(None, guarantee=guarantee, feature_bounds=None).set_params(**bounds)
-        assert told(model, X, y) == told(model, np.vstack([X, np.full((1, 4), value)]), np.append(y, 0))
+        without = told(model, X, y)
+        for value in (1e308, -1e200, 1e-320):
+            assert without == told(model, np.vstack([X, np.full((1, 4), value)]), np.append(y, 0)), value
 
     def test_a_record_less_than_declared(self):
         X, y = labelled()

@@ -14,6 +14,7 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import common, pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld import privacy_loss_mechanism as mechanism
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as Loss
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
@@ -119,6 +120,30 @@ def _basic_loss(event: DpEvent, count: int, bucket: float) -> Loss:
     return one.self_compose(count, _TAIL) if count > 1 else one
 
 
+def _sampled_gaussian_loss(event: PoissonSampledDpEvent, bucket: float) -> Loss:
+    """The loss of one Poisson-sampled Gaussian release, by connecting the dots of its privacy profile.
+
+    dp-accounting inverts the loss at each of a hundred thousand dots by a Python call; the inverse is a formula.
+    """
+    sigma, q = event.event.noise_multiplier, event.sampling_probability
+    sides = []
+    for adjacency, sign in ((mechanism.AdjacencyType.REMOVE, 1), (mechanism.AdjacencyType.ADD, -1)):
+        law = mechanism.GaussianPrivacyLoss(sigma, sampling_prob=q, adjacency_type=adjacency)
+        bounds = law.connect_dots_bounds()
+        low, high = math.floor(bounds.epsilon_lower / bucket), math.ceil(bounds.epsilon_upper / bucket)
+        epsilons = np.arange(low, high + 1) * bucket
+        # the output where the loss is epsilon; at infinity for losses that sampling rules out
+        signed = sign * epsilons
+        with np.errstate(divide="ignore"):
+            unsampled = np.log1p(np.maximum(np.expm1(np.minimum(signed, 50.0)) / q, -1.0))
+        unsampled = np.where(signed > 50.0, signed - math.log(q), unsampled)
+        outputs = -sign * (0.5 + sigma**2 * unsampled)
+        deltas = law.mu_upper_cdf(outputs) - np.exp(epsilons + law.mu_lower_log_cdf(outputs))
+        deltas = np.clip(deltas, 0.0, 1.0)
+        sides.append(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(bucket, low, high, deltas))
+    return Loss(*sides)
+
+
 def _discrete_gaussian_loss(event: DiscreteGaussianDpEvent, bucket: float) -> Loss:
     """The loss of one release X = statistic + discrete Gaussian, in buckets rounded against us.
 
@@ -218,9 +243,7 @@ _LOSSES: dict[type[DpEvent], Callable[[Any, float], Loss]] = {
     GaussianDpEvent: lambda event, bucket: pld.from_gaussian_mechanism(
         event.noise_multiplier, value_discretization_interval=bucket
     ),
-    PoissonSampledDpEvent: lambda event, bucket: pld.from_gaussian_mechanism(
-        event.event.noise_multiplier, sampling_prob=event.sampling_probability, value_discretization_interval=bucket
-    ),
+    PoissonSampledDpEvent: _sampled_gaussian_loss,
     LaplaceDpEvent: lambda event, bucket: pld.from_laplace_mechanism(
         event.noise_multiplier, value_discretization_interval=bucket
     ),
