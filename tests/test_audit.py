@@ -17,6 +17,7 @@ from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.privacy import gaussian_event, gdp_epsilon
 from dpscp.privacy.noise import LatticeNoise
 from dpscp.quantile.counts import ArrayCounts
+from dpscp.sources import ArraySource
 from dpscp.strategy import Strategy
 from dpscp.training import dpsgd
 from dpscp.training.descent import GridNoise
@@ -188,8 +189,9 @@ def test_a_release_tells_of_training_and_search():
     assert released.ledger == unwatched.ledger
     assert (len(steps), len(searches)) == (game.steps, 1)
     assert len(searches[0].counts) == released.ledger.public_facts["search_steps"]
+    statistics = dp.training.SufficientStatistics(1.0, (-1, 1))
     with pytest.raises(TypeError, match="not SufficientStatistics"):
-        Strategy(UNIVERSAL, 9, dp.training.SufficientStatistics(1.0, (-1, 1))).train(None, None, None, observer=print)
+        Strategy(UNIVERSAL, 9, statistics).train(ArraySource(np.ones((1, 1)), [0]), None, observer=print)
 
 
 # ---- honest code: the quick audit

@@ -22,7 +22,7 @@ LAYERS = [
     {"scores", "guarantees", "sources"},
     {"training"},
     {"calibration", "tasks", "paper"},
-    {"strategy"},
+    {"scoring", "strategy"},
     {"release"},
     {"conformal", "baselines"},
     {"planning", "audit", "report"},

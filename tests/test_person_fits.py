@@ -145,17 +145,18 @@ def test_split_parts_and_groups_draw_persons(everywhere):
     import dpscp.release as release
     import dpscp.strategy as strategy
 
-    def train(mechanism, rows, targets, **more):
-        seen["trained"], seen["persons"] = rows[:, 2], more["persons"]
-        return original(mechanism, rows, targets, **more)
+    def train(mechanism, source, **more):
+        seen["trained"], seen["persons"] = source.whole.read()[:, 2], source.whole.persons
+        return original(mechanism, source, **more)
 
-    def by_group(scores, groups, request):
-        seen["scored"] = len(scores)
-        return grouped(scores, groups, request)
+    def by_group(*scoring):
+        scores, told = grouped(*scoring)
+        seen["scored"] = sum(map(len, scores))
+        return scores, told
 
-    original, grouped = strategy.train_persons, release._by_group
-    everywhere("train_persons", train)
-    everywhere("_by_group", by_group)
+    original, grouped = strategy.train_on, release._scores_by_group
+    everywhere("train_on", train)
+    everywhere("_scores_by_group", by_group)
     fitted(
         classifier(guarantee="split", rows_per_person=K, groups=by_sign, group_values=[False, True]), X, y, persons=ids
     )

@@ -229,6 +229,11 @@ class Persons:
         offsets = np.concatenate([[0], np.cumsum(self.sizes[drawn])])
         return np.repeat(drawn, self.sizes), Persons(offsets, self.rows_per_person)
 
+    def between(self, start: int, stop: int) -> "Persons":
+        """The persons whose rows are those from ``start`` to ``stop``, where persons begin and end."""
+        first, last = np.searchsorted(self.offsets, (start, stop))
+        return Persons(self.offsets[first : last + 1] - start, self.rows_per_person)
+
     def one_row_each(self, random_state: int | None) -> Index:
         """One row of each person, chosen uniformly; in a stream of its own, so that no other draw moves."""
         if self._one_each:

@@ -18,44 +18,20 @@ from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
 from dpscp.persistence import NOT_PLAIN, plain
-from dpscp.persons import Persons
 from dpscp.privacy import Budget, Ledger, secure_generator
-from dpscp.privacy.seeds import child_seeds
+from dpscp.privacy.seeds import HELD_OUT, BlockStreams, child_seeds
 from dpscp.quantile.observer import SearchView
 from dpscp.records import untold_overflow
+from dpscp.scoring import Scoring, SpreadCounts
+from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.strategy import Request, Strategy, choose_strategy
+from dpscp.tasks import Task
 from dpscp.training.descent import StepView
 from dpscp.training.mechanism import Model, Trained
-from dpscp.training.preprocess import unwrapped
 
-__all__ = ["Observer", "Records", "Release", "planned_searches", "release"]
+__all__ = ["Observer", "Release", "planned_searches", "release"]
 
 Observer = Callable[[StepView | SearchView], None]
-
-
-@dataclass(frozen=True)
-class Records:
-    """The private side of one fit, checked: rows, targets (labels as indices) and each record's group, if any.
-
-    It lives only while a release is made and is never stored.
-    """
-
-    rows: NDArray[np.float64]
-    targets: NDArray[Any]
-    groups: NDArray[np.int64] | None = None
-    persons: Persons | None = None
-    """Whose rows these are; None: each row is its own person."""
-
-    @property
-    def owners(self) -> Persons:
-        """Whose rows these are."""
-        return Persons.of_rows(self.persons, len(self.rows))
-
-    def part(self, drawn: NDArray[np.bool_]) -> "Records":
-        """The records of the persons that were drawn."""
-        chosen, persons = self.owners.part(drawn)
-        groups = None if self.groups is None else self.groups[chosen]
-        return Records(self.rows[chosen], self.targets[chosen], groups, None if self.persons is None else persons)
 
 
 @dataclass(frozen=True)
@@ -70,7 +46,7 @@ class Release:
 
 def release(
     request: Request,
-    records: Records,
+    records: RecordSource,
     *,
     assumed: tuple[str, ...] = (),
     random_state: int | None = None,
@@ -80,6 +56,9 @@ def release(
 ) -> Release:
     """Train, score, find the thresholds, and write down what was spent and what is proven.
 
+    ``records`` are the private side of a fit, checked: numbers are finite, targets known (labels as indices), each
+    record has its public group, if any. They live only while a release is made and are never stored.
+
     ``assumed`` is what privacy and coverage take on trust of functions of the caller. With ``store`` the cost is
     reserved before a record is used and committed at the end. ``observer``, for tests and audits of training by
     ``DPSGD``, is called with every noisy step and every search; what it hears is not private.
@@ -88,6 +67,7 @@ def release(
     """
     request = _for_rows(request, store)
     strategy = choose_strategy(request)
+    strategy.check_source(records)
     planned = planned_searches(request, strategy)  # what does not fit the budget is refused before a record is used
     reservation = None if store is None else store.reserve(planned.ledger(strategy.spent), note=note)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)
@@ -95,23 +75,12 @@ def release(
     with untold_overflow(), warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededWarning)
         for_training, for_threshold = _parts(records, strategy, split_seed)
-        targets = request.task.training_targets(for_training.targets)
-        trained = strategy.train(for_training.rows, targets, training_seed, for_training.persons, observer)
+        trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
         spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
         spent = strategy.enter(spent, trained).assume(*assumed)
-        corrected = strategy.guarantee.needs_trajectory
-        model, rows = unwrapped(trained.model, for_threshold.rows)  # preprocessed once for all that is asked of them
-        scores, told = request.task.scores(
-            replace(trained, model=model),
-            np.asarray(rows),
-            for_threshold.targets,
-            corrected=corrected,
-            persons=for_threshold.persons,
-        )
-        # one record of each person, at random: plain counts, and no person in two groups (Result H)
-        scored = for_threshold.owners.one_row_each(search_seed)
-        groups = None if for_threshold.groups is None else for_threshold.groups[scored]
+        scoring = Scoring(request.task, trained, corrected=strategy.guarantee.needs_trajectory)
+        scores_by_group, told = _scores_by_group(scoring, for_threshold, request, search_seed)
         stability = trained.stability if request.task.natural_score else None
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = planned
@@ -120,7 +89,7 @@ def release(
         if strategy.guarantee.needs_stability and trained.stability is not None:
             told = (*told, *trained.stability.assumptions)
         found = find_thresholds(
-            _by_group(scores[scored], groups, request),
+            scores_by_group,
             searches,
             spent=spent,
             score_range=request.task.score_range,
@@ -183,19 +152,61 @@ def _rule(
     return replace(rule, unit=request.unit)
 
 
-def _parts(records: Records, strategy: Strategy, seed: int | None) -> tuple[Records, Records]:
+@dataclass(frozen=True)
+class _TrainingTargets:
+    """A block with its targets as training sees them."""
+
+    task: Task
+
+    def __call__(self, block: Block) -> Block:
+        return block.with_targets(self.task.training_targets(block.targets))
+
+
+def _parts(records: RecordSource, strategy: Strategy, seed: int | None) -> tuple[RecordSource, RecordSource]:
     """The records for training and those for the threshold: all of them twice, or each person in one of two parts."""
-    if strategy.calibration_fraction is None:
+    fraction, block = strategy.calibration_fraction, records.whole
+    if fraction is None:
         return records, records
-    drawn = secure_generator(seed).random(records.owners.count) < strategy.calibration_fraction
-    return records.part(~drawn), records.part(drawn)
+    if block is None:
+        streams = BlockStreams.of(seed, HELD_OUT)
+        return records.map(_Part(streams, fraction, False)), records.map(_Part(streams, fraction, True))
+    drawn = secure_generator(seed).random(block.owners.count) < fraction
+    return ArraySource.of_blocks([block.part(~drawn)]), ArraySource.of_blocks([block.part(drawn)])
 
 
-def _by_group(scores: NDArray[Any], groups: NDArray[np.int64] | None, request: Request) -> list[NDArray[Any]]:
-    """The scores of each public group; a record outside all of them counts in none."""
-    if request.group_values is None or groups is None:
-        return [scores]
-    return [scores[groups == place] for place in range(len(request.group_values))]
+@dataclass(frozen=True)
+class _Part:
+    """The persons of a block that are held out, or the others; each by a coin of its own, the same at each reading."""
+
+    streams: BlockStreams
+    fraction: float
+    held_out: bool
+
+    def __call__(self, block: Block) -> Block:
+        drawn = self.streams.generator(block.id).random(block.owners.count) < self.fraction
+        return block.part(drawn if self.held_out else ~drawn)
+
+
+def _scores_by_group(
+    scoring: Scoring, records: RecordSource, request: Request, seed: int | None
+) -> tuple[list[Any], tuple[str, ...]]:
+    """The scores of each public group, or counts of them, and what is to be said about them.
+
+    A record outside all groups counts in none. Of each person one record, at random: plain counts, and no person in two
+    groups.
+
+    Theory: Result H
+    """
+    groups, block = range(len(request.group_values or ())), records.whole
+    if block is None:
+        scored = records.map(scoring, keep=True)
+        return [SpreadCounts(scored, group) for group in groups] or [SpreadCounts(scored)], scoring.told
+    chosen = block.owners.one_row_each(seed)
+    scores, told = scoring.scores(block)
+    scores = scores[chosen]
+    if block.groups is None:
+        return [scores], told
+    return [scores[block.groups[chosen] == group] for group in groups], told
 
 
 def _declared_facts(trained: Trained, request: Request, strategy: Strategy) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_positive, check_probability
 from dpscp.guarantees.base import Guarantee
@@ -18,13 +17,23 @@ from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.persons import RECORDS, Persons, Unit, require_person_ledger
+from dpscp.persons import RECORDS, Unit, require_person_ledger
 from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
 from dpscp.records import untold_overflow
+from dpscp.sources import RecordSource
 from dpscp.tasks import Task
 from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.descent import StepObserver
-from dpscp.training.mechanism import Needs, Shaped, configured, paid_event, rehearsal, require_persons, train_persons
+from dpscp.training.mechanism import (
+    Needs,
+    Shaped,
+    configured,
+    paid_event,
+    rehearsal,
+    require_persons,
+    require_sources,
+    train_on,
+)
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
 from dpscp.training.scaling import ScaledTarget
@@ -116,23 +125,32 @@ class Strategy:
 
     def train(
         self,
-        rows: NDArray[Any],
-        targets: NDArray[Any],
+        source: RecordSource,
         random_state: int | None,
-        persons: Persons | None = None,
         observer: StepObserver | None = None,
     ) -> Trained:
         """Run the mechanism; a model that was trained elsewhere is taken as it is."""
         if self.model is not None:
             return Trained(self.model.model, self.model.ledger.event, None)
         assert self.mechanism is not None
-        told: dict[str, Any] = {"random_state": random_state, "n_records": self.n_training, "persons": persons}
-        if observer is not None:
-            dpsgd = self.mechanism
-            if not isinstance(dpsgd, DPSGD):
-                raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(dpsgd).__name__}")
-            return dpsgd.train(rows, targets, observer=observer, **told)
-        return train_persons(self.mechanism, rows, targets, **told)
+        if observer is None:
+            return train_on(self.mechanism, source, random_state=random_state, n_records=self.n_training)
+        dpsgd, block = self.mechanism, source.whole
+        if not isinstance(dpsgd, DPSGD) or block is None:
+            raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(dpsgd).__name__}")
+        return dpsgd.train(
+            block.read(),
+            block.targets,
+            random_state=random_state,
+            n_records=self.n_training,
+            persons=block.persons,
+            observer=observer,
+        )
+
+    def check_source(self, source: RecordSource) -> None:
+        """Refuse, before anything is spent, a mechanism that cannot train on records in several blocks."""
+        if source.whole is None and self.mechanism is not None:
+            require_sources(self.mechanism)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
         """The ledger with what training spent."""

@@ -428,8 +428,8 @@ mutant(
 )
 mutant(
     "training/dpsgd.py",
-    "noise_multiplier=self.noise,\n",
-    "noise_multiplier=0.98 * self.noise,\n",
+    '"noise_multiplier": self.noise,',
+    '"noise_multiplier": 0.98 * self.noise,',
     "the engine is handed less noise than the event says",
     f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
 )
@@ -553,7 +553,7 @@ mutant(
     f"{SUMS}::test_a_term_goes_through_few_additions",
 )
 mutant(
-    "training/preprocess.py",
+    "training/steps.py",
     "* self.bound * (1 + SUM_SLACK)",
     "* self.bound",
     "the rounding of the sum of centred rows is not paid for",
@@ -585,21 +585,21 @@ mutant(
     f"{RELEASES}::test_every_private_part_is_in_the_event",
 )
 mutant(
-    "training/preprocess.py",
-    "mean = gaussian_release(self.moments(X, weights), noise, rng) / check_count",
-    "mean = self.moments(X, weights) / check_count",
+    "training/steps.py",
+    "mean = gaussian_release(total, noise, rng) / check_count",
+    "mean = total / check_count",
     "centring with the exact mean",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
-    "training/preprocess.py",
-    "mean, square = gaussian_release(exact, noise, rng) / n\n",
-    "mean, square = gaussian_release(exact, noise, rng) / n\n        square = exact[1] / n\n",
+    "training/steps.py",
+    "mean, square = gaussian_release(total, noise, rng) / n\n",
+    "mean, square = gaussian_release(total, noise, rng) / n\n        square = total[1] / n\n",
     "standardising with the exact scale",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
-    "training/preprocess.py",
+    "training/steps.py",
     "return math.sqrt(1.25 * n_features)",
     "return math.sqrt(n_features)",
     "squares are left out of the sensitivity",
@@ -607,8 +607,8 @@ mutant(
 )
 mutant(
     "training/preprocess.py",
-    "transforms.append(step.fit(rows, n_records=n, rng=rng))",
-    "transforms.append(step.fit(rows, n_records=len(raw), rng=rng))",
+    "transforms.append(_fitted(step, source, n, rng))",
+    "transforms.append(_fitted(step, source, nominal_count(source, None)[0], rng))",
     "the true number of records divides the released sums",
     f"{RELEASES}::test_the_public_number_of_records_reaches_every_step",
 )
@@ -628,8 +628,8 @@ mutant(
 )
 mutant(
     "training/preprocess.py",
-    "rows = transforms[-1].apply(rows)\n        inner",
-    "transforms[-1].apply(rows)\n        inner",
+    "source = source.map(methodcaller(",
+    "source.map(methodcaller(",
     "training does not see the preprocessed rows",
     f"{RELEASES}::test_training_sees_what_prediction_sees",
 )
@@ -649,8 +649,8 @@ mutant(
 )
 mutant(
     "training/whitening.py",
-    "scaled_rows(check_rows(X), self.bound, unit=False) / self.bound\n",
-    "check_rows(X) / self.bound\n",
+    "scaled = scaled_rows(rows, self.bound, unit=False)\n",
+    "scaled = np.array(rows, dtype=np.float64)\n",
     "long rows are not shortened before whitening",
     "tests/training/test_recipe.py::test_one_record_moves_the_second_moment_by_at_most_one",
 )
@@ -670,15 +670,15 @@ mutant(
 )
 mutant(
     "training/private_target.py",
-    "secure_generator(seed)) / n\n",
-    "secure_generator(seed)) / n\n        square = self.moments(y)[1] / n\n",
+    "noise, rng) / n\n",
+    "noise, rng) / n\n        square = source.sum(self._block_moments)[1] / n\n",
     "the target's scale is exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
     "training/private_target.py",
-    "secure_generator(seed)) / n\n",
-    "secure_generator(seed)) / n\n        mean = self.moments(y)[0] / n\n",
+    "noise, rng) / n\n",
+    "noise, rng) / n\n        mean = source.sum(self._block_moments)[0] / n\n",
     "the target's mean is exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
@@ -823,9 +823,9 @@ mutant(
     f"{INFLUENCE}::test_the_response_of_the_others_takes_off_what_is_too_much",
 )
 mutant(
-    "training/preprocess.py",
-    "        X = model.transform(X)\n",
-    "",
+    "training/influence.py",
+    "            X = step(X)\n",
+    "            step(X)\n",
     "corrected on the rows before preprocessing",
     f"{INFLUENCE}::test_preprocessed_models_are_corrected_on_the_transformed_rows",
 )
@@ -1093,15 +1093,15 @@ mutant(
 )
 mutant(
     "release.py",
-    "return records.part(~drawn), records.part(drawn)",
-    "return records.part(~drawn | (np.arange(len(drawn)) % 50 == 0)), records.part(drawn)",
+    "of_blocks([block.part(~drawn)])",
+    "of_blocks([block.part(~drawn | (np.arange(len(drawn)) % 50 == 0))])",
     "two percent of the held-out rows are trained on",
     f"{SPIES}::test_the_two_parts_share_no_record",
 )
 mutant(
     "release.py",
-    "return records.part(~drawn), records.part(drawn)",
-    "return records.part(~drawn), records",
+    "ArraySource.of_blocks([block.part(drawn)])",
+    "records",
     "all records are scored although a part was held out",
     f"{SPIES}::test_the_two_parts_share_no_record",
 )
@@ -1114,8 +1114,8 @@ mutant(
 )
 mutant(
     "release.py",
-    "[scores[groups == place] for place",
-    "[scores for place",
+    "[scores[block.groups[chosen] == group] for group",
+    "[scores for group",
     "every group counts all records",
     f"{SPIES}::test_each_group_counts_its_own_records_only",
 )
@@ -1241,8 +1241,8 @@ mutant(
 )
 mutant(
     "strategy.py",
-    '"n_records": self.n_training, "persons"',
-    '"n_records": None, "persons"',
+    "random_state=random_state, n_records=self.n_training)",
+    "random_state=random_state, n_records=None)",
     "training divides by the true number of records",
     f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
 )
@@ -1422,8 +1422,8 @@ mutant(
 )
 mutant(
     "release.py",
-    "for_training.persons, observer)",
-    "for_training.persons)",
+    "training_seed, observer)",
+    "training_seed)",
     "an audit of a release hears nothing of training",
     f"{AUDIT}::test_a_release_tells_of_training_and_search",
 )
@@ -1967,50 +1967,50 @@ mutant(
 )
 mutant(
     "training/descent.py",
-    "self._target[:size], self.records.persons.weights.take(index)",
+    "self._target[:size], records.owners.weights.take(index)",
     "self._target[:size], np.ones(m)",
     "sampled batches forget the weight",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
     "training/descent.py",
-    "records.persons.rows_of(persons)",
+    "records.owners.rows_of(persons)",
     "persons",
     "a batch of persons is read as a batch of rows",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
     "training/dpsgd.py",
-    "n, rate = self.records.persons.count,",
+    "n, rate = self.records.owners.count,",
     "n, rate = len(self.records.rows),",
     "batches draw rows, not persons",
     f"{TRAINED_PERSONS}::test_batches_draw_whole_persons",
 )
 mutant(
-    "training/dpsgd.py",
-    "Records.build(features, target, persons)",
-    "Records.build(features, target)",
+    "training/feeding.py",
+    "Records.build(features, target, block.persons,",
+    "Records.build(features, target, None,",
     "the engine is not told of the persons",
     EVERY_PART,
 )
 mutant(
-    "training/preprocess.py",
-    "rng=rng, weights=persons.weights))",
-    "rng=rng))",
+    "training/release.py",
+    "None if weights is None else weights[start:stop]",
+    "None",
     "steps are fitted on rows",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
     "training/whitening.py",
-    "self.moments(X, weights), noise",
-    "self.moments(X), noise",
+    "        if weights is not None:\n            scaled *=",
+    "        if weights is None:\n            scaled *=",
     "whitening drops the weights",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
     "training/private_target.py",
-    "self.moments(y, units.weights), noise",
-    "self.moments(y), noise",
+    "return self.moments(block.targets, block.weights)",
+    "return self.moments(block.targets)",
     "the target's scale drops the weights",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
@@ -2144,31 +2144,31 @@ SPLIT_PERSONS = f"{FITS}::test_split_parts_and_groups_draw_persons"
 NO_IDS = f"{FITS}::test_without_ids_every_row_pays_for_the_group"
 mutant(
     "release.py",
-    "scored = for_threshold.owners.one_row_each(search_seed)",
-    "scored = np.arange(len(scores))",
+    "chosen = block.owners.one_row_each(seed)",
+    "chosen = np.arange(len(block))",
     "every record of a person is counted in the search",
     SPLIT_PERSONS,
 )
 mutant(
     "release.py",
-    "secure_generator(seed).random(records.owners.count) <",
-    "np.arange(records.owners.count) % 2 + secure_generator(seed).random(1) <",
+    "drawn = secure_generator(seed).random(block.owners.count) <",
+    "drawn = np.arange(block.owners.count) % 2 + secure_generator(seed).random(1) <",
     "the part of a person follows from the place in the table",
     SPLIT_PERSONS,
     f"{FITS}::test_one_row_a_person_equals_the_row_level_fit_number_for_number",
     "tests/test_wiring.py",
 )
 mutant(
-    "strategy.py",
-    '"persons": persons}',
-    '"persons": None}',
+    "conformal/base.py",
+    "targets[kept], self.owners, groups, kept)",
+    "targets[kept], None, groups, kept)",
     "training is not told of the persons",
     SPLIT_PERSONS,
 )
 mutant(
-    "release.py",
-    "            persons=for_threshold.persons,\n",
-    "",
+    "scoring.py",
+    "corrected=self.corrected, persons=persons",
+    "corrected=self.corrected, persons=None",
     "the correction of a person fit removes one row",
     f"{FITS}::test_corrected_scores_remove_the_whole_person",
 )
@@ -2231,9 +2231,9 @@ mutant(
     "tests/test_data_path.py::test_training_that_cost_more_than_planned_is_planned_again",
 )
 mutant(
-    "release.py",
-    "unwrapped(trained.model, for_threshold.rows)",
-    "(unwrapped(trained.model, for_threshold.rows)[0], for_threshold.rows)",
+    "scoring.py",
+    "replace(self.trained, model=model), block.through(*steps)",
+    "replace(self.trained, model=model), block",
     "records are scored before preprocessing",
     "tests/test_data_path.py::test_records_are_preprocessed_once_to_train_and_once_to_score",
 )

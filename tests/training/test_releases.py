@@ -147,9 +147,9 @@ def test_the_public_number_of_records_reaches_every_step():
     counted = []
 
     class Counting(PrivateCentring):
-        def fit(self, X, *, n_records, rng):
+        def release(self, total, *, n_records, rng):
             counted.append(n_records)
-            return super().fit(X, n_records=n_records, rng=rng)
+            return super().release(total, n_records=n_records, rng=rng)
 
     (X, y), _ = data_sets()
     step, inner = Counting(noise_multiplier=3.0), Inner()

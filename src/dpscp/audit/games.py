@@ -24,7 +24,8 @@ from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_
 from dpscp.quantile import PrivateQuantile, ReleasedSize, private_quantile, rank_sensitivity
 from dpscp.quantile.counts import as_counter
 from dpscp.quantile.observer import SearchObserver, SearchView
-from dpscp.release import Observer, Records, Release, release
+from dpscp.release import Observer, Release, release
+from dpscp.sources import ArraySource
 from dpscp.strategy import Request
 from dpscp.tasks import Classification
 from dpscp.training import DPSGD, Trained
@@ -286,7 +287,7 @@ class TrainingRatio:
     ) -> None:
         setup = mechanism.prepare(X, y, n_records=n_records, persons=owners)
         self._shadow = setup.descent(setup.records)
-        self._last = np.array([setup.records.persons.count - 1])
+        self._last = np.array([setup.records.owners.count - 1])
         self._rate = mechanism.sampling_rate
         self._noise = (mechanism.noise_multiplier or 0.0) * mechanism.clip_norm
         self._constants: tuple[tuple[Any, ...], ...] = ((), ())
@@ -405,7 +406,7 @@ class PipelineGame:
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuaranteeWarning)
-            return release(request, Records(X, y), random_state=self.random_state, observer=observer)
+            return release(request, ArraySource(X, y), random_state=self.random_state, observer=observer)
 
     @staticmethod
     def _sigma(released: Release) -> float:

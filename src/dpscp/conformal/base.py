@@ -24,9 +24,10 @@ from dpscp.persons import Persons, Unit, kept_rows, unit_of
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.seeds import seed_of
 from dpscp.records import check_levels, checked_rows, column_bounds, group_index
-from dpscp.release import Records, release
+from dpscp.release import release
 from dpscp.schema import Frame, Schema
 from dpscp.scores import OWN_SCORE
+from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.strategy import Request
 from dpscp.tasks import Task
 from dpscp.training.mechanism import Model, load_model, require_loadable
@@ -83,10 +84,7 @@ class PrivateConformal(BaseEstimator, ABC):
     def _release(
         self,
         request: Request,
-        rows: NDArray[np.float64],
-        targets: NDArray[Any],
-        groups: NDArray[np.int64] | None,
-        people: "_People",
+        records: RecordSource,
         store: BudgetStore | None,
     ) -> None:
         """Make the release and keep it; the fitted attributes are set at the very end."""
@@ -94,7 +92,7 @@ class PrivateConformal(BaseEstimator, ABC):
         assumed = (*((GROUP_FUNCTION,) if callable(self.groups) else ()), *request.task.trusted)
         found = release(
             request,
-            people.records(rows, targets, groups),
+            records,
             assumed=assumed,
             random_state=seed_of(self.random_state),
             store=store,
@@ -389,12 +387,12 @@ class _People:
     kept: NDArray[np.int64] | None = None
     owners: Persons | None = None
 
-    def records(self, rows: NDArray[Any], targets: NDArray[Any], groups: NDArray[np.int64] | None) -> Records:
+    def records(self, rows: NDArray[Any], targets: NDArray[Any], groups: NDArray[np.int64] | None) -> RecordSource:
         """The kept records, person by person."""
         if self.kept is None:
-            return Records(rows, targets, groups)
-        kept = self.kept
-        return Records(rows[kept], targets[kept], None if groups is None else groups[kept], self.owners)
+            return ArraySource.of_blocks([Block(0, rows, targets, groups=groups)])
+        kept, groups = self.kept, None if groups is None else groups[self.kept]
+        return ArraySource.of_blocks([Block(0, rows, targets[kept], self.owners, groups, kept)])
 
 
 def _listed(names: NDArray[Any] | None) -> list[Any] | None:

@@ -187,7 +187,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
                 GuaranteeWarning,
                 stacklevel=2,
             )
-        self._release(request, rows, index, groups, people, budget)
+        self._release(request, people.records(rows, index, groups), budget)
         self.classes_ = public
         return self
 

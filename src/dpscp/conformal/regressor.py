@@ -134,7 +134,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         task = Regression(self.y_bounds_, score)
         groups, group_values = self._groups_of(table, len(rows))
         people = self._people(unit, persons, X, len(rows))
-        self._release(self._request(task, rows, group_values, people), rows, targets, groups, people, budget)
+        request = self._request(task, rows, group_values, people)
+        self._release(request, people.records(rows, targets, groups), budget)
         return self
 
     def _task(self) -> Regression:

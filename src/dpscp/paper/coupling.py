@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp.persons import Persons
 from dpscp.privacy import secure_generator
 from dpscp.training.blocks import one_blas_thread
 from dpscp.training.descent import GridNoise, Records, run
@@ -70,7 +69,7 @@ def coupled_run(
         both, np.concatenate([labels, np.asarray([y_new], dtype=labels.dtype)]), n_records=n_records or n
     )
     everything = setup.records
-    without = Records(everything.rows[:n], everything.squared_norms[:n], everything.target[:n], Persons.single(n))
+    without = Records(0, everything.rows[:n], everything.targets[:n], squared_norms=everything.squared_norms[:n])
     rng = secure_generator(random_state)
     noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
     masks, copies, counted = itertools.tee(setup.batches(rng), 3)

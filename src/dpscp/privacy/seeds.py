@@ -2,6 +2,7 @@
 
 * ``secure_generator``: a NumPy ``Generator`` on a cryptographic stream, for masks and bulk Gaussian noise.
 * ``secure_bytes``: raw bytes of the operating system, for exact integer noise.
+* ``BlockStreams``: draws that belong to a block of records, the same wherever and however often they are made.
 * ``child_seeds``, ``stream_seed``: seeds for the parts of a seeded run, none of which may share a stream.
 
 A seed gives the same draws to anybody who knows it. It is accepted for tests and experiments, and it warns.
@@ -10,6 +11,8 @@ A seed gives the same draws to anybody who knows it. It is accepted for tests an
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -17,10 +20,13 @@ from dpscp._checks import check_count
 from dpscp.exceptions import SeededWarning
 
 __all__ = [
+    "BATCHES",
+    "HELD_OUT",
     "KEPT_ROWS",
     "PREPROCESSING",
     "SCORED_ROWS",
     "TARGET_SCALE",
+    "BlockStreams",
     "child_seeds",
     "secure_bytes",
     "secure_generator",
@@ -29,7 +35,7 @@ __all__ = [
 ]
 
 # Streams beside the one of the seed itself, which a training mechanism draws from.
-PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS = 1, 2, 3, 4
+PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, HELD_OUT = 1, 2, 3, 4, 5, 6
 _INTEGER_NOISE = 2
 
 
@@ -74,6 +80,36 @@ def secure_generator(random_state: int | None = None) -> np.random.Generator:
     from randomgen import AESCounter  # only training needs it
 
     return np.random.Generator(AESCounter(key=int.from_bytes(os.urandom(16), "little")))
+
+
+@dataclass(frozen=True)
+class BlockStreams:
+    """Random draws for the blocks of a source: AES-128 in counter mode at (key, step, block).
+
+    A block that is read again, by whatever machine, draws the same: a lost batch is made again and spends nothing more.
+    Whoever holds the key can repeat the draws; it goes where the records are and nowhere else.
+
+    >>> streams = BlockStreams(key=7)
+    >>> bool((streams.generator(3, step=2).random(5) == streams.generator(3, step=2).random(5)).all())
+    True
+    """
+
+    key: int = field(repr=False)
+
+    @classmethod
+    def of(cls, random_state: int | None, stream: int) -> Self:
+        """A key of the operating system; or, for tests, the one of a seed and of the purpose ``stream``."""
+        if random_state is None:
+            return cls(int.from_bytes(os.urandom(16), "little"))
+        return cls(int.from_bytes(np.random.SeedSequence([random_state, stream]).generate_state(4).tobytes(), "little"))
+
+    def generator(self, block: int, step: int = 0) -> np.random.Generator:
+        """The generator of one block in one step."""
+        from randomgen import AESCounter
+
+        # 2^56 counts of 16 bytes for each of 2^40 blocks and 2^32 steps: no two of them share a count
+        counter = (check_count("step", step, minimum=0) << 96) + (check_count("block", block, minimum=0) << 56)
+        return np.random.Generator(AESCounter(key=self.key, counter=counter))
 
 
 def secure_bytes(random_state: int | None = None) -> Callable[[int], bytes]:

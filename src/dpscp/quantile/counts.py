@@ -33,6 +33,7 @@ __all__ = [
     "StreamCounts",
     "as_counter",
     "known_size",
+    "look_at",
 ]
 
 Edges = NDArray[np.float64]
@@ -99,7 +100,7 @@ def as_counter(scores: Any, score_range: tuple[float, float], steps: int, *, all
     ``allow_empty`` is for parts of random size: refusing an empty one would tell that it is empty.
     """
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
-        return LookaheadCounter(scores, score_range, steps)
+        return LookaheadCounter(scores, score_range, steps, allow_empty=allow_empty)
     if isinstance(scores, DaskArray):
         return LookaheadCounter(DaskCounts(scores), score_range, steps)
     if callable(scores):
@@ -241,10 +242,12 @@ class LookaheadCounter:
     The first look is taken before the size is asked for, so that a source can find both in one reading.
     """
 
-    def __init__(self, source: CountSource, score_range: tuple[float, float], steps: int) -> None:
+    def __init__(
+        self, source: CountSource, score_range: tuple[float, float], steps: int, *, allow_empty: bool = False
+    ) -> None:
         self._source = source
         looked = self._look(*score_range, steps)
-        self.size = check_count("scores.size", source.size)
+        self.size = check_count("scores.size", source.size, minimum=0 if allow_empty else 1)
         self._known = self._checked(*looked)
 
     def count(self, left: float, right: float, steps_left: int) -> int:
@@ -451,13 +454,13 @@ class DaskCounts:
         """#{scores <= t} for each threshold, in one round."""
         import dask
 
-        looks = dask.compute(*(dask.delayed(_look_at)(part, thresholds) for part in self._parts))
+        looks = dask.compute(*(dask.delayed(look_at)(part, thresholds) for part in self._parts))
         if self._size is None:
             self._size = sum(size for size, _ in looks)
         return np.asarray(np.sum([counts for _, counts in looks], axis=0, dtype=np.int64))
 
 
-def _look_at(part: NDArray[Any], thresholds: Edges) -> tuple[int, Counts]:
+def look_at(part: NDArray[Any], thresholds: Edges) -> tuple[int, Counts]:
     """What travels from a partition: its size and its counts."""
     histogram = Histogram(thresholds)
     histogram.add(part)

@@ -24,8 +24,10 @@ Rows are real numbers (any float or integer type), targets one for each row. Whe
 the declared classes, is looked at once by whoever uses the source, before anything is spent: a source only reads.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
@@ -41,8 +43,9 @@ Rows = Callable[[Array], Array]
 Total = TypeVar("Total")
 
 MOST_IN_A_BLOCK = 1 << 25
-# Numbers of the rows that are read at once: a part and what is computed from it stay in the cache.
-PART_NUMBERS = 1 << 17
+# Rows that are read at once, about so many numbers but not fewer rows than that: a part and what is computed from it
+# stay in the cache, and what a step does once for each part costs little.
+_PART_NUMBERS, _PART_ROWS = 1 << 17, 1 << 10
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,10 @@ class Block:
 
     @property
     def width(self) -> int:
-        """How many features a row has."""
-        return int(self.rows.shape[1])
+        """How many numbers a row has."""
+        return math.prod(self.rows.shape[1:])
 
-    @property
+    @cached_property
     def owners(self) -> Persons:
         """Whose rows these are."""
         return Persons.of_rows(self.persons, len(self))
@@ -112,9 +115,9 @@ class Block:
             rows = step(rows)
         return rows
 
-    def parts(self, numbers: int = PART_NUMBERS) -> Iterator[tuple[slice, Array]]:
-        """Slices of whole persons of at most about so many numbers each, and their rows with the steps applied."""
-        most = max(1, numbers // self.width)
+    def parts(self, most: int | None = None) -> Iterator[tuple[slice, Array]]:
+        """Slices of whole persons, at most so many records each (None: what fits a cache), and their rows."""
+        most = max(_PART_ROWS, _PART_NUMBERS // self.width) if most is None else most
         start = 0
         while start < len(self):
             stop = min(len(self), start + most)

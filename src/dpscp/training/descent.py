@@ -11,24 +11,27 @@ most clip_norm * (1 + CLIP_SLACK), and the noise is scaled for that.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.persons import Persons
+from dpscp.sources import Block
 from dpscp.training.blocks import aligned_empty, is_aligned
 from dpscp.training.networks import CLIP_SLACK, MOST_RECORDS, ClippedGradient, Loss, Network, squared_norms
 
 __all__ = [
     "GRID",
+    "BatchSums",
     "Descent",
     "GridNoise",
     "Records",
     "StepObserver",
     "StepView",
     "UpdateRule",
+    "check_batch",
     "everyone",
     "poisson_batches",
 ]
@@ -43,18 +46,16 @@ _NOISE_PER_BLOCK = 1 << 13
 
 
 @dataclass(frozen=True)
-class Records:
-    """The records as the engine reads them; it lives only while training runs and is never stored."""
+class Records(Block):
+    """A block as the engine reads it, bias coordinate included; it lives while training runs and is never stored."""
 
-    rows: Array
-    squared_norms: Array
-    target: Array
-    persons: Persons
+    squared_norms: Array = field(default_factory=lambda: np.empty(0))
+    """An input of every ghost norm."""
 
     @classmethod
-    def build(cls, rows: Array, target: Array, persons: Persons | None = None) -> "Records":
-        """Precompute the squared norms of the rows: they are an input of every ghost norm."""
-        return cls(rows, squared_norms(rows), target, Persons.of_rows(persons, len(rows)))
+    def build(cls, rows: Array, targets: Array, persons: Persons | None = None, *, block_id: int = 0) -> "Records":
+        """Precompute the squared norms of the rows."""
+        return cls(block_id, rows, targets, persons, squared_norms=squared_norms(rows))
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
@@ -159,6 +160,61 @@ class StepView:
 StepObserver = Callable[[StepView], None]
 
 
+class BatchSums:
+    """Sums of clipped gradients over batches of records, with the memory that this needs."""
+
+    def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float) -> None:
+        self.gradient = ClippedGradient(network, loss, clip_norm, dtype, batch=batch)
+        chunk = self.gradient.chunk
+        # padding is made of zeros or of earlier records: its results are never read
+        self._rows = aligned_empty((chunk, network.shapes[0][1]), dtype)
+        self._rows.fill(0)
+        self._norms = np.zeros(chunk)
+        self._target = np.zeros(chunk, dtype=np.int64 if loss.name == "cross_entropy" else dtype)
+
+    def clipped(self, layers: Sequence[Array], records: Records, persons: NDArray[np.int64] | None) -> Array:
+        """The weighted sum over the batch (None: everybody), at these parameters; overwritten by the next one."""
+        gradient = self.gradient
+        batch = None if persons is None else records.owners.rows_of(persons)
+        size, chunk = len(records.rows) if batch is None else len(batch), gradient.chunk
+        check_batch(size)
+        for start in range(0, size, chunk):
+            m = min(chunk, size - start)
+            block = self._slice(records, start, m) if batch is None else self._gather(records, batch[start : start + m])
+            gradient.add(layers, *block, first=start == 0)
+        if not size:
+            gradient.total.fill(0)
+            return gradient.total
+        return gradient.result()
+
+    def _gather(self, records: Records, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
+        m, size = len(index), self.gradient.block(len(index))
+        # mode="clip" writes straight into `out`; every index is valid by construction
+        records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
+        records.squared_norms.take(index, out=self._norms[:m], mode="clip")
+        records.targets.take(index, out=self._target[:m], mode="clip")
+        return self._rows[:size], self._norms[:size], self._target[:size], records.owners.weights.take(index)
+
+    def _slice(self, records: Records, start: int, m: int) -> tuple[Array, Array, Array, Array]:
+        size = self.gradient.block(m)
+        rows = records.rows[start : start + m]
+        norms, target = records.squared_norms[start : start + m], records.targets[start : start + m]
+        weights = records.owners.weights[start : start + m]
+        if m == size and is_aligned(rows):
+            return rows, norms, target, weights
+        self._rows[:m], self._norms[:m], self._target[:m] = rows, norms, target
+        return self._rows[:size], self._norms[:size], self._target[:size], weights
+
+
+def check_batch(size: int) -> None:
+    """Refuse a batch for which the rounding of the sum is not bounded."""
+    if size > MOST_RECORDS:
+        raise ValueError(
+            f"a batch holds more than {MOST_RECORDS} records, the most for which the rounding of a sum is bounded; "
+            "lower sampling_rate"
+        )
+
+
 class Descent:
     """The state of one run. Two runs fed the same batches and noise are coupled.
 
@@ -181,7 +237,8 @@ class Descent:
     ) -> None:
         self.network, self.records, self.rule = network, records, rule
         self._observer = observer
-        self.gradient = ClippedGradient(network, loss, clip_norm, dtype, batch=normaliser)
+        self.sums = BatchSums(network, loss, clip_norm, dtype, normaliser)
+        self.gradient = self.sums.gradient
         self.normaliser = normaliser
         self.grid = GRID * noise_multiplier * clip_norm * (1 + CLIP_SLACK)
         self._per_grid = 1 / self.grid if self.grid else 0.0
@@ -193,50 +250,11 @@ class Descent:
         self._velocity = np.zeros(network.n_parameters)
         self._second = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
         self._sum = np.zeros(network.n_parameters)
-        chunk, target = self.gradient.chunk, records.target
-        # padding is made of zeros or of earlier records: its results are never read
-        self._rows = aligned_empty((chunk, records.rows.shape[1]), dtype)
-        self._rows.fill(0)
-        self._norms = np.zeros(chunk)
-        self._target = np.zeros(chunk, dtype=target.dtype)
         self.step_count = 0
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
         """The weighted sum of clipped gradients over the batch (None: everybody) at the current parameters."""
-        records, gradient = self.records, self.gradient
-        batch = None if persons is None else records.persons.rows_of(persons)
-        size, chunk = len(records.rows) if batch is None else len(batch), gradient.chunk
-        if size > MOST_RECORDS:
-            raise ValueError(
-                f"a batch holds more than {MOST_RECORDS} records, the most for which the rounding of a sum is bounded; "
-                "lower sampling_rate"
-            )
-        for start in range(0, size, chunk):
-            m = min(chunk, size - start)
-            block = self._slice(start, m) if batch is None else self._gather(batch[start : start + m])
-            gradient.add(self._layers, *block, first=start == 0)
-        if not size:
-            gradient.total.fill(0)
-            return gradient.total
-        return gradient.result()
-
-    def _gather(self, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
-        m, size = len(index), self.gradient.block(len(index))
-        # mode="clip" writes straight into `out`; every index is valid by construction
-        self.records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
-        self.records.squared_norms.take(index, out=self._norms[:m], mode="clip")
-        self.records.target.take(index, out=self._target[:m], mode="clip")
-        return self._rows[:size], self._norms[:size], self._target[:size], self.records.persons.weights.take(index)
-
-    def _slice(self, start: int, m: int) -> tuple[Array, Array, Array, Array]:
-        records, size = self.records, self.gradient.block(m)
-        rows = records.rows[start : start + m]
-        norms, target = records.squared_norms[start : start + m], records.target[start : start + m]
-        weights = records.persons.weights[start : start + m]
-        if m == size and is_aligned(rows):
-            return rows, norms, target, weights
-        self._rows[:m], self._norms[:m], self._target[:m] = rows, norms, target
-        return self._rows[:size], self._norms[:size], self._target[:size], weights
+        return self.sums.clipped(self._layers, self.records, persons)
 
     def step(self, batch: NDArray[np.int64] | None, noise: Array | None) -> None:
         """One noisy step, also on an empty batch. `noise` is in grid units; None adds none (not private)."""

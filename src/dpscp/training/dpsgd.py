@@ -29,8 +29,10 @@ from dpscp._checks import (
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
-from dpscp.persons import Persons
+from dpscp.persons import RECORDS, Persons
 from dpscp.privacy import Accountant, dpsgd_event, noise_multiplier, non_private_event, secure_generator
+from dpscp.privacy.seeds import BATCHES, BlockStreams
+from dpscp.sources import Block, RecordSource
 from dpscp.training._progress import progress
 from dpscp.training.blocks import one_blas_thread
 from dpscp.training.descent import (
@@ -44,7 +46,8 @@ from dpscp.training.descent import (
     poisson_batches,
     run,
 )
-from dpscp.training.labels import check_classes, encode_labels, encode_targets, found_labels
+from dpscp.training.feeding import EngineBlock, SpreadDescent, array_source, unit_count
+from dpscp.training.labels import check_classes, encode_labels, found_labels
 from dpscp.training.mechanism import Needs, Trained, Trajectory, paid_event, set_noise
 from dpscp.training.networks import (
     CLIP_SLACK,
@@ -53,8 +56,6 @@ from dpscp.training.networks import (
     DenseModel,
     Loss,
     Network,
-    check_rows,
-    feature_rows,
 )
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
@@ -133,6 +134,7 @@ class DPSGD:
     budget: tuple[float, float] | None = None
 
     trains_persons: ClassVar[bool] = True
+    trains_sources: ClassVar[bool] = True
 
     def __post_init__(self) -> None:  # noqa: C901, PLR0912 (one check after the other)
         if isinstance(self.hidden, str) or not np.iterable(self.hidden):
@@ -250,14 +252,26 @@ class DPSGD:
         step; what it hears is not private.
         """
         setup = self.prepare(X, y, n_records=n_records, persons=persons)
+        return self._run(setup, random_state, observer)
+
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """Train on the records of a source; the blocks of one that is not an array in memory draw their own batches."""
+        return self._run(self.prepare_source(source, n_records=n_records), random_state)
+
+    def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
         rng = secure_generator(random_state)
         noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         with one_blas_thread(), np.errstate(all="ignore"):
-            descent = setup.descent(setup.records, observer)
+            if setup.spread is None:
+                descent, batches = setup.descent(setup.records, observer), setup.batches(rng)
+            else:
+                descent, batches = setup.spread_descent(random_state), everyone()
             if kept is not None:
                 kept[0] = descent.current()
-            for t in progress(run([descent], [setup.batches(rng)], noise), self.steps, "private training"):
+            for t in progress(run([descent], [batches], noise), self.steps, "private training"):
                 if kept is not None and t + 1 < self.steps:
                     kept[t + 1] = descent.current()
         facts = dict(setup.public_facts)
@@ -275,20 +289,24 @@ class DPSGD:
         self, X: ArrayLike, y: ArrayLike, *, n_records: int | None = None, persons: Persons | None = None
     ) -> "Setup":
         """Check the records against the public constants and fix everything one run needs except its randomness."""
-        noise = set_noise(self.noise_multiplier)
-        rows = check_rows(X, finite=False)  # the engine's rows are looked at below, before anything is drawn
-        persons = Persons.of_rows(persons, len(rows))
+        set_noise(self.noise_multiplier)
+        return self.prepare_source(array_source(X, y, persons), n_records=n_records)
+
+    def prepare_source(self, source: RecordSource, *, n_records: int | None = None) -> "Setup":
+        """As `prepare`; blocks that are not one array in memory are made ready for the engine where they lie."""
+        noise, block = set_noise(self.noise_multiplier), source.whole
         from_data = []
+        unit = RECORDS if block is None else block.owners.unit
         if n_records is None:
-            n_records = persons.count
-            from_data.append(persons.count_name)
+            n_records = source.sum(unit_count)
+            from_data.append(unit.count_name)
             if not n_records:
                 raise ValueError("X holds no records; pass n_records, the public nominal number of records")
-        check_count(persons.count_name, n_records)
-        expected = self.sampling_rate * n_records * persons.cap
+        check_count(unit.count_name, n_records)
+        expected = self.sampling_rate * n_records * unit.cap
         if expected > MOST_RECORDS / 2:
             raise ValueError(
-                f"sampling_rate * {persons.count_name} (times rows_per_person) must be at most {MOST_RECORDS // 2}, "
+                f"sampling_rate * {unit.count_name} (times rows_per_person) must be at most {MOST_RECORDS // 2}, "
                 f"got {expected:g}: the rounding of larger sums is not bounded; lower sampling_rate"
             )
         if self.budget is not None and self.budget[1] * n_records >= 1:
@@ -300,13 +318,12 @@ class DPSGD:
             )
         classes = self.classes
         if self.task == "classification" and classes is None:
-            classes = check_classes(found_labels(y), self.loss)
+            if block is None:
+                raise ValueError("classes must be declared for records that lie in several blocks: classes=(...)")
+            classes = check_classes(found_labels(block.targets), self.loss)
             from_data.append("classes")
-        target = encode_targets(y, self.loss, classes, self.dtype)
-        if len(target) != len(rows):
-            raise ValueError("X and y must hold the same number of records")
-        network = self.network(rows.shape[1], None if classes is None else len(classes))
-        features = feature_rows(rows, feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype=self.dtype)
+        network = self.network(source.width, None if classes is None else len(classes))
+        engine = EngineBlock(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "hidden": list(self.hidden),
@@ -315,8 +332,8 @@ class DPSGD:
             "learning_rate": self.learning_rate,
             "clip_norm": self.clip_norm,
             "noise_multiplier": noise,
-            **persons.public_facts(n_records),
-            "n_features": rows.shape[1],
+            **unit.facts(n_records),
+            "n_features": source.width,
             "normaliser": self.sampling_rate * n_records,
             "taken_from_data": tuple(from_data),
         }
@@ -324,7 +341,10 @@ class DPSGD:
             facts["classes"] = classes
         if self.feature_bound is not None:
             facts["feature_bound"] = self.feature_bound
-        return Setup(self, network, classes, n_records, noise, Records.build(features, target, persons), facts)
+        if block is not None:
+            return Setup(self, network, classes, n_records, noise, engine(block), facts)
+        nobody = engine(Block(0, np.empty((0, source.width)), np.empty(0)))
+        return Setup(self, network, classes, n_records, noise, nobody, facts, source.map(engine, keep=True))
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """The bound on ||theta_{n+1} - theta_n|| under shared masks and noise, or None where none is proven.
@@ -387,6 +407,8 @@ class Setup:
     noise: float
     records: Records
     public_facts: dict[str, object]
+    spread: RecordSource | None = None
+    """The records as the engine reads them, where they lie in several blocks; `records` is then empty."""
 
     @property
     def loss(self) -> Loss:
@@ -400,23 +422,30 @@ class Setup:
 
     def descent(self, records: Records, observer: StepObserver | None = None) -> Descent:
         """A run at its public starting point."""
+        return Descent(self.network, self.loss, records, **self._constants, observer=observer)
+
+    def spread_descent(self, random_state: int | None) -> SpreadDescent:
+        """A run over the blocks of a source, which draw their batches from a key of this run."""
+        assert self.spread is not None
+        rate = self.mechanism.sampling_rate
+        streams = None if rate == 1 else BlockStreams.of(random_state, BATCHES)
+        return SpreadDescent(self.spread, rate, streams, self.network, self.loss, **self._constants)
+
+    @property
+    def _constants(self) -> dict[str, Any]:
         mechanism = self.mechanism
-        return Descent(
-            self.network,
-            self.loss,
-            records,
-            self.network.initial(mechanism.init_seed, mechanism.init_scale),
-            mechanism.rule,
-            clip_norm=mechanism.clip_norm,
-            noise_multiplier=self.noise,
-            normaliser=self.normaliser,
-            dtype=mechanism.dtype,
-            observer=observer,
-        )
+        return {
+            "initial": self.network.initial(mechanism.init_seed, mechanism.init_scale),
+            "rule": mechanism.rule,
+            "clip_norm": mechanism.clip_norm,
+            "noise_multiplier": self.noise,
+            "normaliser": self.normaliser,
+            "dtype": mechanism.dtype,
+        }
 
     def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
         """Poisson batches over the persons, or full ones."""
-        n, rate = self.records.persons.count, self.mechanism.sampling_rate
+        n, rate = self.records.owners.count, self.mechanism.sampling_rate
         return everyone() if rate == 1 else poisson_batches(rng, n, rate)
 
     def model(self, parameters: Array) -> DenseModel:

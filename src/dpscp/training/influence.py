@@ -22,6 +22,7 @@ from dpscp.training.networks import (
     Loss,
     Network,
     RowOutputs,
+    check_rows,
     inner_products,
     softmax,
     squared_norms,
@@ -140,7 +141,11 @@ def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) ->
 
 def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
     """The linear head inside a model, and the rows as it sees them."""
-    model, X = unwrapped(model, X)
+    model, steps = unwrapped(model)
+    if steps:
+        X = check_rows(X)
+        for step in steps:
+            X = step(X)
     if not isinstance(model, DenseModel):
         raise NoInfluenceFormError(
             f"the self-influence correction is known for linear heads, not for {type(model).__name__}"

@@ -6,7 +6,8 @@ alone and is known before any record is touched; the records and the randomness 
 `Mechanism` is all that a mechanism of one's own must have. The other protocols are abilities that some have:
 `Configurable` (takes what a release needs of it), `Tunable` (one noise multiplier, so that its noise can be
 solved behind private preprocessing), `Bounded` (a shift bound before training), `PersonWise` (a person may have
-several rows). Mechanisms that wrap others have the abilities of what they wrap and forward the question.
+several rows), `SourceWise` (reads its records block by block). Mechanisms that wrap others have the abilities of
+what they wrap and forward the question.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkabl
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice
+from dpscp.sources import RecordSource
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -36,6 +38,7 @@ __all__ = [
     "Rehearsal",
     "Rehearsed",
     "Shaped",
+    "SourceWise",
     "Trained",
     "Trajectory",
     "Tunable",
@@ -45,11 +48,14 @@ __all__ = [
     "rehearsal",
     "require_loadable",
     "require_persons",
+    "require_sources",
     "saved_as",
     "set_noise",
     "shift_bound",
+    "train_on",
     "train_persons",
     "trains_persons",
+    "trains_sources",
 ]
 
 
@@ -234,6 +240,23 @@ class PersonWise(Mechanism, Protocol):
         """As for every mechanism; with `persons`, `n_records` is the nominal number of persons."""
 
 
+@runtime_checkable
+class SourceWise(Mechanism, Protocol):
+    """A mechanism whose work on records is sums over blocks: it can train on any source of records.
+
+    What is done with a block is a pure function that can be pickled; noise is drawn once, by the caller of `sum`.
+    """
+
+    @property
+    def trains_sources(self) -> bool:
+        """Whether all that this mechanism is made of can."""
+
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """As `train`, for records whose numbers are known to be finite and whose labels are known ones."""
+
+
 @dataclass(frozen=True)
 class Rehearsal:
     """What a run on made-up records showed: "classification" or "regression", and how many outputs a record has."""
@@ -297,6 +320,33 @@ def train_persons(
         return mechanism.train(X, y, random_state=random_state, n_records=n_records)
     able = require_persons(mechanism)
     return able.train(X, y, random_state=random_state, n_records=n_records, persons=persons)
+
+
+def trains_sources(mechanism: Mechanism) -> bool:
+    """Whether a mechanism can train on records that lie in several blocks."""
+    return isinstance(mechanism, SourceWise) and mechanism.trains_sources
+
+
+def require_sources(mechanism: Mechanism) -> None:
+    """TypeError for a mechanism that needs all records in one array."""
+    if not trains_sources(mechanism):
+        raise TypeError(
+            f"{type(mechanism).__name__} needs all records in one array: fit it on X and y, or use the recipe's model "
+            "(estimator=None) or DPSGD, which train block by block"
+        )
+
+
+def train_on(mechanism: Mechanism, source: RecordSource, *, random_state: int | None, n_records: int | None) -> Trained:
+    """Train on a source; a mechanism that knows arrays only gets the rows of an array in memory."""
+    if isinstance(mechanism, SourceWise):
+        return mechanism.train_source(source, random_state=random_state, n_records=n_records)
+    block = source.whole
+    if block is None:
+        require_sources(mechanism)
+        raise TypeError("this source has no array in memory")
+    return train_persons(
+        mechanism, block.read(), block.targets, persons=block.persons, random_state=random_state, n_records=n_records
+    )
 
 
 def set_noise(noise_multiplier: float | None) -> float:

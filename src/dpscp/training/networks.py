@@ -22,7 +22,17 @@ from dpscp._checks import check_choice
 from dpscp.training.blocks import AlikeBlocks, aligned_empty, blas_threads, whole_lanes
 from dpscp.training.mechanism import saved_as
 
-__all__ = ["ClippedGradient", "DenseModel", "Loss", "Network", "RowOutputs", "check_rows", "feature_rows", "softmax"]
+__all__ = [
+    "ClippedGradient",
+    "DenseModel",
+    "Loss",
+    "Network",
+    "RowOutputs",
+    "check_rows",
+    "feature_rows",
+    "fill_features",
+    "softmax",
+]
 
 Array = NDArray[Any]
 
@@ -66,14 +76,19 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
         raise ValueError(f"X must have {n_features} features, got {rows.shape[1]} features")
     if rows.shape[1] == 0:
         raise ValueError("X must have at least one feature, got 0 feature(s)")
-    if finite and rows.dtype.kind == "f" and not _finite(rows):
-        raise ValueError("X must not hold NaN or infinity")
+    if finite:
+        _require_finite(rows)
     return rows
 
 
 def row_width(X: ArrayLike) -> int:
     """How many features the rows have; not a number of them is read."""
     return int(check_rows(X, finite=False).shape[1])
+
+
+def _require_finite(rows: Array) -> None:
+    if rows.dtype.kind == "f" and not _finite(rows):
+        raise ValueError("X must not hold NaN or infinity")
 
 
 def _finite(rows: Array) -> bool:
@@ -118,18 +133,18 @@ def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, d
     A row longer than the bound is scaled onto it before it is cast, a function of that row alone. The bound does not
     count the bias coordinate. Numbers beyond `_END` become that, so that outputs hardly ever overflow.
     """
+    _require_finite(rows)
     n, d = rows.shape
     out = aligned_empty((n, d + intercept), dtype)
     if intercept:
         out[:, d] = 1.0
-    _fill_features(rows, feature_bound, out[:, :d])
+    fill_features(rows, feature_bound, out[:, :d])
     return out
 
 
-def _fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
+def fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
+    """Write rows that are known to be finite as `feature_rows` gives them, without the bias coordinate, into `out`."""
     n, d = rows.shape
-    if rows.dtype.kind == "f" and not _finite(rows):
-        raise ValueError("X must not hold NaN or infinity")
     if feature_bound is None:
         _cast(rows, out)
         return
@@ -651,7 +666,8 @@ class DenseModel:
         out = np.empty((len(rows), self.network.widths[-1] + pair), dtype=self.parameters.dtype)
 
         def fill(part: slice, into: Array) -> None:
-            _fill_features(rows[part], self.feature_bound, into)
+            _require_finite(rows[part])
+            fill_features(rows[part], self.feature_bound, into)
 
         for part, z in RowOutputs(self.network, self.parameters).parts(len(rows), fill):
             out[part] = finish(with_zero_column(z) if pair else z)[: part.stop - part.start]

@@ -1,33 +1,28 @@
-"""Preprocessing that is honest about privacy: each step is a mechanism with an event in the same ledger.
+"""Preprocessing steps in front of a mechanism, as one mechanism with one event in the ledger.
 
-Standardising with the data's own mean and scale leaks, because the released predictor contains them. A step
-here either uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, ``NormClip``: no
-cost), or releases noisy sums over rows whose size it enforces (``PrivateCentring``, ``PrivateStandardize``:
-Gaussian events). Sums are divided by the public ``n_records``, never by the number of rows.
-``Preprocessed`` puts steps in front of any mechanism and is itself a mechanism; what its steps learn counts
-as training.
+``Preprocessed`` puts steps (``dpscp.training.steps``) in front of any mechanism and is itself a mechanism; what its
+steps learn counts as training. ``PreprocessedModel`` is what it releases.
 
 Theory: section 1.5; Result B
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from operator import methodcaller
+from typing import Any, Self
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent, NoOpDpEvent
+from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._checks import check_choice, check_count, check_positive, check_probability
+from dpscp._checks import check_choice, check_positive, check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
-from dpscp.persons import Persons
 from dpscp.privacy import (
     Accountant,
     compose,
     epsilon_of,
-    gaussian_event,
     gdp_epsilon,
     gdp_mu,
     secure_generator,
@@ -35,6 +30,9 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.seeds import PREPROCESSING, stream_seed
 from dpscp.privacy.solving import start_below
+from dpscp.sources import Block, RecordSource
+from dpscp.sources.base import Rows
+from dpscp.training.feeding import ArrayFed, nominal_count
 from dpscp.training.mechanism import (
     HasEvent,
     Mechanism,
@@ -48,15 +46,27 @@ from dpscp.training.mechanism import (
     paid_event,
     rehearsal,
     require_persons,
+    require_sources,
     saved_as,
     set_noise,
     shift_bound,
-    train_persons,
+    train_on,
     trains_persons,
+    trains_sources,
 )
-from dpscp.training.networks import check_rows, row_width
-from dpscp.training.release import SUM_SLACK, gaussian_release, weighted_sum
-from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
+from dpscp.training.networks import check_rows
+from dpscp.training.release import source_sum
+from dpscp.training.steps import (
+    NormClip,
+    PrivateCentring,
+    PrivateStandardize,
+    PublicBounds,
+    Step,
+    SummedStep,
+    UnitNorm,
+    WeightedStep,
+)
+from dpscp.training.transforms import FeatureTransform, RowTransform, Transform
 from dpscp.training.whitening import WhiteningTransform
 
 __all__ = [
@@ -71,271 +81,6 @@ __all__ = [
     "WeightedStep",
     "unwrapped",
 ]
-
-Array = NDArray[np.float64]
-
-
-# ---- the steps: frozen public constants
-
-
-@runtime_checkable
-class Step(Protocol):
-    """A preprocessing step before it has seen data: public constants, and the event of fitting it."""
-
-    data_independent: ClassVar[bool]
-
-    @property
-    def event(self) -> DpEvent | None:
-        """What fitting costs, from public constants only; None while the noise is not set."""
-
-    def with_noise(self, noise_multiplier: float) -> "Step":
-        """The same step with this noise; a step without a cost stays as it is."""
-
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> Transform:
-        """The fitted transform."""
-
-
-@runtime_checkable
-class WeightedStep(Step, Protocol):
-    """A step whose private sums take a weight for each row: it can be fitted on persons.
-
-    Theory: Result H
-    """
-
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
-        """The fitted transform; the weights of one person add up to at most one."""
-
-    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """The exact weighted sums that ``fit`` adds noise to; never released as they are."""
-
-
-@dataclass(frozen=True)
-class PublicBounds:
-    """Clip each feature to public bounds and rescale it to [-1, 1].
-
-    ``low`` and ``high`` are numbers, or one number a feature. They must come from outside the data. No
-    privacy cost.
-
-    Theory: section 1.1
-    """
-
-    low: Any
-    high: Any
-
-    data_independent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _set_bounds(self)
-
-    @property
-    def event(self) -> DpEvent:
-        """Nothing: only public constants are used."""
-        return NoOpDpEvent()
-
-    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
-        """Itself: there is nothing to hide."""
-        return self
-
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
-        """The transform; of the data only its width is used."""
-        low, high = _spread(self.low, self.high, row_width(X))
-        return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
-
-
-@dataclass(frozen=True)
-class UnitNorm:
-    """Scale every row to norm one; no constant and no privacy cost.
-
-    Theory: section 1.1
-    """
-
-    data_independent: ClassVar[bool] = True
-
-    @property
-    def event(self) -> DpEvent:
-        """Nothing: each row is its own business."""
-        return NoOpDpEvent()
-
-    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
-        """Itself: there is nothing to hide."""
-        return self
-
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
-        """The transform; of the data only its width is used."""
-        return RowTransform(1.0, unit=True, n_features=row_width(X))
-
-
-@dataclass(frozen=True)
-class NormClip:
-    """Shorten every row longer than the public ``bound`` to it; no privacy cost.
-
-    Theory: section 1.1
-    """
-
-    bound: float
-
-    data_independent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive("bound", self.bound)
-
-    @property
-    def event(self) -> DpEvent:
-        """Nothing: each row is its own business."""
-        return NoOpDpEvent()
-
-    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
-        """Itself: there is nothing to hide."""
-        return self
-
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
-        """The transform; of the data only its width is used."""
-        return RowTransform(float(self.bound), unit=False, n_features=row_width(X))
-
-
-@dataclass(frozen=True)
-class PrivateCentring:
-    """Subtract a private mean from rows of norm at most ``bound`` (longer rows are shortened first).
-
-    One record (or person) changes the weighted sum of the rows by at most ``bound``; the release is the sum
-    plus Gaussian noise of standard deviation noise_multiplier * bound in each coordinate (0.01 % more, for
-    the rounding of the sum), divided by n_records and brought back to the ball of radius ``bound`` (a mean
-    of such rows lies there). Centred rows have norm at most 2 * bound.
-
-    Theory: sections 1.1, 1.5
-    """
-
-    bound: float = 1.0
-    noise_multiplier: float | None = None
-
-    data_independent: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_positive("bound", self.bound)
-        _check_noise(self.noise_multiplier)
-
-    @property
-    def event(self) -> DpEvent | None:
-        """One Gaussian release; None while the noise is not set."""
-        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
-        return replace(self, noise_multiplier=noise_multiplier)
-
-    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """The exact weighted sum of the rows that ``fit`` adds noise to; never released as it is."""
-        return weighted_sum(scaled_rows(check_rows(X), self.bound, unit=False), weights)
-
-    def fit(
-        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None
-    ) -> RowTransform:
-        """The transform with the private mean in it."""
-        noise = set_noise(self.noise_multiplier) * self.bound * (1 + SUM_SLACK)
-        mean = gaussian_release(self.moments(X, weights), noise, rng) / check_count("n_records", n_records)
-        mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
-        return RowTransform(float(self.bound), unit=False, shift=mean, n_features=len(mean))
-
-
-@dataclass(frozen=True)
-class PrivateStandardize:
-    """Subtract a private mean and divide by a private scale, feature by feature, inside public bounds.
-
-    Features are clipped to [low, high] and mapped to v in [-1, 1]; the released vector is the sum of (v,
-    v^2 - 1/2) over the rows plus Gaussian noise. One record (or person) changes that sum by at most sqrt(5/4 *
-    features) in norm. The scale is never below ``scale_floor`` (of half the range) nor below what the noise
-    can resolve, both public; standardised features are clipped to +-``limit``.
-
-    Theory: sections 1.1, 1.5
-    """
-
-    low: Any
-    high: Any
-    noise_multiplier: float | None = None
-    scale_floor: float = 0.01
-    limit: float = 5.0
-
-    data_independent: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _set_bounds(self)
-        _check_noise(self.noise_multiplier)
-        check_positive("scale_floor", self.scale_floor)
-        check_positive("limit", self.limit)
-
-    @property
-    def event(self) -> DpEvent | None:
-        """One Gaussian release of both sums; None while the noise is not set."""
-        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
-        return replace(self, noise_multiplier=noise_multiplier)
-
-    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """The exact weighted sums, shape (2, features), that ``fit`` adds noise to; never released as they are."""
-        rows = check_rows(X)
-        unit = self._to_unit(rows.shape[1]).apply(rows)
-        return np.stack([weighted_sum(unit, weights), weighted_sum(unit**2 - 0.5, weights)])
-
-    def sensitivity(self, n_features: int) -> float:
-        """Largest change of ``moments`` by one record or person, in Euclidean norm."""
-        return math.sqrt(1.25 * n_features)
-
-    def fit(
-        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None
-    ) -> FeatureTransform:
-        """The transform with the private mean and scale in it."""
-        n, exact = check_count("n_records", n_records), self.moments(X, weights)
-        width = exact.shape[1]
-        noise = set_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + SUM_SLACK)
-        mean, square = gaussian_release(exact, noise, rng) / n
-        mean = np.clip(mean, -1.0, 1.0)
-        # below this the variance would be mostly noise
-        floor = max(float(self.scale_floor), math.sqrt(2 * noise / n))
-        scale = np.sqrt(np.clip(square + 0.5 - mean**2, min(floor, 1.0) ** 2, 1.0))
-        public = self._to_unit(width)
-        return FeatureTransform(
-            public.low,
-            public.high,
-            public.shift + mean * public.scale,
-            scale * public.scale,
-            float(self.limit),
-        )
-
-    def _to_unit(self, width: int) -> FeatureTransform:
-        low, high = _spread(self.low, self.high, width)
-        # the limit acts only where rounding does, as with bounds that lie far from zero and close together
-        return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2, limit=1.0)
-
-
-def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:
-    try:
-        low, high = np.asarray(step.low, dtype=np.float64), np.asarray(step.high, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError("low and high must be numbers, or one number a feature") from None
-    if low.ndim > 1 or high.ndim > 1:
-        raise ValueError("low and high must be numbers, or one number a feature")
-    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
-        raise ValueError("low and high must be finite with low < high for every feature")
-    # tuples, so that a frozen step can be compared and hashed
-    for name, value in (("low", low), ("high", high)):
-        object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))
-
-
-def _spread(low: Any, high: Any, width: int) -> tuple[Array, Array]:
-    for name, bound in (("low", low), ("high", high)):
-        if np.ndim(bound) == 1 and len(bound) != width:
-            raise ValueError(f"{name} must hold one number for each of the {width} features, got {len(bound)}")
-    return np.broadcast_to(low, width).astype(np.float64), np.broadcast_to(high, width).astype(np.float64)
-
-
-def _check_noise(noise_multiplier: float | None) -> None:
-    if noise_multiplier is not None:
-        check_positive("noise_multiplier", noise_multiplier)
-
-
-# ---- steps in front of a mechanism
 
 
 @saved_as("preprocessed")
@@ -369,11 +114,16 @@ class PreprocessedModel:
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
         """The inner model's outputs on the transformed rows."""
-        return self.inner.outputs(self.transform(X))
+        return self._in_parts(X, self.inner.outputs)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Class probabilities; TypeError for regression."""
-        return self.inner.predict_proba(self.transform(X))
+        return self._in_parts(X, self.inner.predict_proba)
+
+    def _in_parts(self, X: ArrayLike, of_rows: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+        rows = check_rows(X, self.n_features, finite=False)  # each part is looked at while it is in cache
+        block = Block(0, rows, rows[:, 0]).through(self.transform)
+        return np.concatenate([of_rows(part) for _, part in block.parts()] or [of_rows(block.read())])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The parameters, for saving: keys "inner/..." and "step0/...", "step1/..."."""
@@ -407,12 +157,13 @@ class PreprocessedModel:
         return cls(transforms, load_model(config["inner"], part("inner/")), int(config["n_features"]))
 
 
-def unwrapped(model: Model, X: ArrayLike) -> tuple[Model, ArrayLike]:
-    """The model behind all preprocessing, and the rows as it sees them."""
+def unwrapped(model: Model) -> tuple[Model, tuple[Rows, ...]]:
+    """The model behind all preprocessing, and what is done with rows (known to be finite) before it sees them."""
+    steps: tuple[Rows, ...] = ()
     while isinstance(model, PreprocessedModel):
-        X = model.transform(X)
+        steps = (*steps, *(transform.apply for transform in model.transforms))
         model = model.inner
-    return model, X
+    return model, steps
 
 
 def _length_after(transforms: list[Transform]) -> float | None:
@@ -424,7 +175,7 @@ def _length_after(transforms: list[Transform]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Preprocessed:
+class Preprocessed(ArrayFed):
     """Steps in front of a mechanism, as one mechanism with one event.
 
     ``share`` is the public part of the squared Gaussian-DP budget that ``calibrated`` gives to the private
@@ -463,7 +214,13 @@ class Preprocessed:
     @property
     def trains_persons(self) -> bool:
         """Whether the mechanism and every private step take weights."""
-        return trains_persons(self.mechanism) and all(isinstance(step, WeightedStep) for step in self._private_steps)
+        weighted = all(isinstance(step, WeightedStep) for step in self._private_steps)
+        return trains_persons(self.mechanism) and weighted
+
+    @property
+    def trains_sources(self) -> bool:
+        """Whether the mechanism does and every private step is a sum."""
+        return trains_sources(self.mechanism) and all(isinstance(step, SummedStep) for step in self._private_steps)
 
     def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
         """The mechanism's own rehearsal; steps keep the width of a row."""
@@ -504,40 +261,44 @@ class Preprocessed:
         )
         return replace(self, steps=steps, mechanism=tunable.with_noise(noise))
 
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Fit the steps one after the other, then train on the transformed rows."""
         paid_event(self)  # fails before any data is touched while some noise is not set
-        raw = check_rows(X)
-        if persons is not None:
+        block, width = source.whole, source.width
+        if block is not None and block.persons is not None:
             require_persons(self)  # before a step releases anything
-        units = Persons.of_rows(persons, len(raw))
-        n = check_count(units.count_name, units.count if n_records is None else n_records)
-        rows: NDArray[Any] = raw
+        if block is None:
+            require_sources(self)
+        n, _ = nominal_count(source, n_records)
         rng = secure_generator(stream_seed(random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            if persons is not None and isinstance(step, WeightedStep):
-                transforms.append(step.fit(rows, n_records=n, rng=rng, weights=persons.weights))
-            else:
-                transforms.append(step.fit(rows, n_records=n, rng=rng))
-            rows = transforms[-1].apply(rows)
-        inner = train_persons(self.mechanism, rows, y, persons=persons, random_state=random_state, n_records=n_records)
+            transforms.append(_fitted(step, source, n, rng))
+            source = source.map(methodcaller("through", transforms[-1].apply))
+        inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)
         trajectory = inner.trajectory
         if trajectory is not None and not isinstance(inner.model, PreprocessedModel):
             trajectory = replace(trajectory, row_length=_length_after(transforms))
         return Trained(
-            PreprocessedModel(tuple(transforms), inner.model, raw.shape[1]),
+            PreprocessedModel(tuple(transforms), inner.model, width),
             compose(*map(paid_event, self._private_steps), inner.event),
             inner.stability if independent else None,
             inner.public_facts,
             trajectory,
         )
+
+
+def _fitted(step: Step, source: RecordSource, n_records: int, rng: np.random.Generator) -> Transform:
+    """The step's transform: from its sums over the source, or, for one that knows arrays only, from the rows."""
+    if isinstance(step, SummedStep):
+        return step.release(source_sum(step.part_moments, source), n_records=n_records, rng=rng)
+    block = source.whole
+    if step.data_independent or block is None:
+        # of the records only their width may be used
+        return step.fit(np.empty((0, source.width)), n_records=n_records, rng=rng)
+    if block.persons is not None and isinstance(step, WeightedStep):
+        return step.fit(block.read(), n_records=n_records, rng=rng, weights=block.weights)
+    return step.fit(block.read(), n_records=n_records, rng=rng)

@@ -13,11 +13,12 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._checks import check_count, check_positive, check_probability, check_range
+from dpscp._checks import check_positive, check_probability, check_range
 from dpscp.exceptions import BudgetError
-from dpscp.persons import Persons
 from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.seeds import TARGET_SCALE, stream_seed
+from dpscp.sources import Block, RecordSource
+from dpscp.training.feeding import ArrayFed, nominal_count
 from dpscp.training.mechanism import (
     Mechanism,
     Model,
@@ -28,13 +29,15 @@ from dpscp.training.mechanism import (
     paid_event,
     rehearsal,
     require_persons,
+    require_sources,
     set_noise,
-    train_persons,
+    train_on,
     trains_persons,
+    trains_sources,
 )
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
-from dpscp.training.release import SUM_SLACK, gaussian_release, weighted_sum
+from dpscp.training.release import SUM_SLACK, gaussian_release, summed, weighted_rows
 from dpscp.training.targets import unit_targets
 
 __all__ = ["PrivateTarget"]
@@ -45,7 +48,7 @@ SENSITIVITY = math.sqrt(1.25)
 
 
 @dataclass(frozen=True)
-class PrivateTarget:
+class PrivateTarget(ArrayFed):
     """A regression mechanism whose targets are clipped to public bounds and standardised with a private mean and scale.
 
     Targets are mapped to v in [-1, 1]; the release is the sum of (v, v^2 - 1/2) over the records plus
@@ -90,6 +93,11 @@ class PrivateTarget:
         """Whether the mechanism does."""
         return trains_persons(self.mechanism)
 
+    @property
+    def trains_sources(self) -> bool:
+        """Whether the mechanism does."""
+        return trains_sources(self.mechanism)
+
     def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
         """The mechanism's own rehearsal."""
         return rehearsal(self.mechanism, input_shape)
@@ -115,40 +123,49 @@ class PrivateTarget:
     def moments(self, y: ArrayLike, weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """The exact weighted sums that `train` adds noise to; never released as they are."""
         v = unit_targets(y, self.y_bounds)
-        return np.array([weighted_sum(v, weights), weighted_sum(v**2 - 0.5, weights)])
+        return np.array([summed(np.sum, weighted_rows(part, weights)) for part in (v, v**2 - 0.5)])
 
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
+    def _block_moments(self, block: Block) -> NDArray[np.float64]:
+        return self.moments(block.targets, block.weights)
+
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
         paid_event(self)  # fails before any record is used while some noise is not set
         noise = set_noise(self.noise_multiplier) * SENSITIVITY * (1 + SUM_SLACK)
-        v = unit_targets(y, self.y_bounds)
-        if persons is not None:
+        block = source.whole
+        if block is not None and block.persons is not None:
             require_persons(self)  # before anything is released
-        units = Persons.of_rows(persons, len(v))
-        n = check_count("n_records", units.count if n_records is None else n_records)
-        seed = stream_seed(random_state, TARGET_SCALE)
-        mean, square = gaussian_release(self.moments(y, units.weights), noise, secure_generator(seed)) / n
+        if block is None:
+            require_sources(self)
+        n, _ = nominal_count(source, n_records)
+        rng = secure_generator(stream_seed(random_state, TARGET_SCALE))
+        mean, square = gaussian_release(source.sum(self._block_moments), noise, rng) / n
         mean = float(np.clip(mean, -1.0, 1.0))
         # below this the variance would be mostly noise
         floor = min(1.0, max(self.scale_floor, math.sqrt(2 * noise / n)))
         scale = math.sqrt(min(1.0, max(floor**2, float(square) + 0.5 - mean**2)))
-        inner = train_persons(
-            self.mechanism, X, (v - mean) / scale, persons=persons, random_state=random_state, n_records=n_records
-        )
+        standardised = source.map(_Standardised(self.y_bounds, mean, scale))
+        inner = train_on(self.mechanism, standardised, random_state=random_state, n_records=n_records)
         low, high = self.y_bounds
         half, middle = (high - low) / 2, (low + high) / 2
         model = _rescaled(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
         event = compose(gaussian_event(set_noise(self.noise_multiplier)), inner.event)
         return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds})
+
+
+@dataclass(frozen=True)
+class _Standardised:
+    """A block with its targets brought to the released mean and scale."""
+
+    y_bounds: tuple[float, float]
+    mean: float
+    scale: float
+
+    def __call__(self, block: Block) -> Block:
+        return block.with_targets((unit_targets(block.targets, self.y_bounds) - self.mean) / self.scale)
 
 
 def _rescaled(model: Model, scale: float, shift: float) -> Model:

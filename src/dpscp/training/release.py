@@ -10,15 +10,17 @@ and callers scale their noise by 1 + SUM_SLACK.
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp.exceptions import GuaranteeWarning
+from dpscp.sources import Block, RecordSource
 from dpscp.training.descent import GRID
 
-__all__ = ["SUM_SLACK", "gaussian_release", "grid_slack", "summed", "warn_large_delta", "weighted_sum"]
+__all__ = ["SUM_SLACK", "gaussian_release", "grid_slack", "source_sum", "summed", "warn_large_delta", "weighted_rows"]
 
 # One record changes a computed sum by at most 1 + SUM_SLACK times its bound, rounding included: see `summed`.
 SUM_SLACK = 1e-4
@@ -26,34 +28,65 @@ _MOST_RECORDS = 1 << 28
 _RECORDS_PER_PART = 1 << 10
 
 
-def weighted_sum(rows: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """The sum of the rows, each times its weight, as `summed` computes it; None is a weight of one for all."""
-    return summed(_column_sums, rows if weights is None else (rows.T * weights).T)
+def weighted_rows(rows: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[Any]:
+    """The rows, each times its weight; None is a weight of one for all."""
+    return rows if weights is None else (rows.T * weights).T
 
 
-def _column_sums(rows: NDArray[Any]) -> Any:
-    return rows.sum(axis=0)
+PartSum = Callable[[NDArray[Any], NDArray[np.float64] | None], NDArray[np.float64]]
+
+
+def source_sum(part_sum: PartSum, source: RecordSource) -> NDArray[np.float64]:
+    """The total of ``part_sum(rows, weights)`` over a source, with the rounding error of `summed`.
+
+    Blocks add their totals by pairs: with the levels inside a block, a term still goes through fewer than D additions.
+    """
+    total, count = source.sum(_BlockSum(part_sum))
+    _check_count(count)
+    return total
+
+
+@dataclass(frozen=True)
+class _BlockSum:
+    """What a block adds to the total, and how many records it has."""
+
+    part_sum: PartSum
+
+    def __call__(self, block: Block) -> tuple[NDArray[np.float64], int]:
+        weights = block.weights
+
+        def part(start: int, stop: int) -> NDArray[np.float64]:
+            return self.part_sum(block.read(start, stop), None if weights is None else weights[start:stop])
+
+        return _tree(part, 0, len(block)), len(block)
 
 
 def summed(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[np.float64]:
     """``part_sum(*arrays)``, a sum over records, with a rounding error that does not grow with them.
 
     A record inserted in front changes the rounding of all other terms. Here a term goes through at most D = 1100
-    float64 additions: 1024 in a part, 28 between the parts, and a few roundings of the result on its way to the grid.
-    In whatever order they run, the sum of N terms of norm at most B is off by at most D u N B, u = 2^-53, so that two
-    neighbouring sums differ by at most B (1 + 2 D u N) < B (1 + 6.6e-5) for N <= 2^28. Rounding of the terms themselves
-    has the rest of SUM_SLACK.
+    float64 additions: 1024 in a part, at most 45 between parts and between blocks, and a few roundings of the result on
+    its way to the grid. In whatever order they run, the sum of N terms of norm at most B is off by at most D u N B, u =
+    2^-53, so that two neighbouring sums differ by at most B (1 + 2 D u N) < B (1 + 6.6e-5) for N <= 2^28. Rounding of
+    the terms themselves has the rest of SUM_SLACK.
     """
-    n = len(arrays[0])
+    _check_count(len(arrays[0]))
+    return _tree(lambda start, stop: part_sum(*(array[start:stop] for array in arrays)), 0, len(arrays[0]))
+
+
+def _check_count(n: int) -> None:
     if n > _MOST_RECORDS:
         raise ValueError(
             f"X holds more than {_MOST_RECORDS} records, the most for which the rounding of a sum is bounded"
         )
-    if n <= _RECORDS_PER_PART:
-        return np.asarray(part_sum(*arrays), dtype=np.float64)
-    half = n // 2
-    first = summed(part_sum, *(array[:half] for array in arrays))
-    return first + summed(part_sum, *(array[half:] for array in arrays))
+
+
+def _tree(part_sum: Callable[[int, int], Any], start: int, stop: int) -> NDArray[np.float64]:
+    """The sum over the records from ``start`` to ``stop``, by halves down to parts."""
+    if stop - start <= _RECORDS_PER_PART:
+        return np.asarray(part_sum(start, stop), dtype=np.float64)
+    half = start + (stop - start) // 2
+    return _tree(part_sum, start, half) + _tree(part_sum, half, stop)
 
 
 def gaussian_release(exact: ArrayLike, noise_std: float, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_range
 from dpscp.guarantees.stability import Stability
-from dpscp.persons import Persons
 from dpscp.privacy import Accountant
+from dpscp.sources import Block, RecordSource
+from dpscp.training.feeding import ArrayFed
 from dpscp.training.mechanism import (
     Mechanism,
     Model,
@@ -23,8 +24,9 @@ from dpscp.training.mechanism import (
     rehearsal,
     saved_as,
     shift_bound,
-    train_persons,
+    train_on,
     trains_persons,
+    trains_sources,
 )
 from dpscp.training.targets import unit_targets
 
@@ -77,7 +79,7 @@ class ScaledTargetModel:
 
 
 @dataclass(frozen=True)
-class ScaledTarget:
+class ScaledTarget(ArrayFed):
     """A mechanism in front of which targets are clipped to public bounds and rescaled to [-1, 1]; no privacy cost.
 
     A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the target's range.
@@ -105,6 +107,11 @@ class ScaledTarget:
         """Whether the inner mechanism does."""
         return trains_persons(self.mechanism)
 
+    @property
+    def trains_sources(self) -> bool:
+        """Whether the inner mechanism does."""
+        return trains_sources(self.mechanism)
+
     def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
         """The mechanism's own rehearsal."""
         return rehearsal(self.mechanism, input_shape)
@@ -123,23 +130,13 @@ class ScaledTarget:
         """A new mechanism within the budget."""
         return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
 
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
+    def _in_unit(self, block: Block) -> Block:
+        return block.with_targets(unit_targets(block.targets, self.y_bounds))
+
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
         """Train the inner mechanism on the rescaled targets."""
-        trained = train_persons(
-            self.mechanism,
-            X,
-            unit_targets(y, self.y_bounds),
-            persons=persons,
-            random_state=random_state,
-            n_records=n_records,
-        )
+        trained = train_on(self.mechanism, source.map(self._in_unit), random_state=random_state, n_records=n_records)
         stability = self._in_target_units(trained.stability)
         return replace(trained, model=ScaledTargetModel(trained.model, self.y_bounds), stability=stability)

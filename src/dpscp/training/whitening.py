@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count, check_positive
-from dpscp.privacy import gaussian_event
 from dpscp.training.mechanism import set_noise
-from dpscp.training.networks import Network, RowOutputs, check_rows, row_width
-from dpscp.training.release import SUM_SLACK, gaussian_release, summed
+from dpscp.training.networks import Network, RowOutputs, check_rows
+from dpscp.training.release import SUM_SLACK, gaussian_release
+from dpscp.training.steps import SummedStep
 from dpscp.training.transforms import scaled_rows
 
 __all__ = ["PrivateWhitening", "WhiteningTransform"]
@@ -59,7 +58,7 @@ class WhiteningTransform:
 
 
 @dataclass(frozen=True)
-class PrivateWhitening:
+class PrivateWhitening(SummedStep):
     """Even out the second moment of rows of norm at most ``bound`` (longer rows are shortened first), privately.
 
     One record adds x x^T / bound^2, of Frobenius norm at most 1, to the sum of outer products, and a person a
@@ -81,39 +80,33 @@ class PrivateWhitening:
     noise_multiplier: float | None = None
     ridge: float = 0.5
 
-    data_independent: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)
         check_positive("ridge", self.ridge)
         if self.noise_multiplier is not None:
             check_positive("noise_multiplier", self.noise_multiplier)
 
-    @property
-    def event(self) -> DpEvent | None:
-        """One Gaussian release; None while the noise is not set."""
-        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
-
     def with_noise(self, noise_multiplier: float) -> Self:
         """A copy with this noise."""
         return replace(self, noise_multiplier=noise_multiplier)
 
+    def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
+        """The weighted sum of outer products."""
+        scaled = scaled_rows(rows, self.bound, unit=False)
+        scaled /= self.bound
+        if weights is not None:
+            scaled *= np.sqrt(weights)[:, None]
+        return np.asarray(scaled.T @ scaled)
+
     def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
         """The exact weighted sum of outer products, in orthonormal coordinates; ``fit`` adds noise, never released."""
-        rows = scaled_rows(check_rows(X), self.bound, unit=False) / self.bound
-        if weights is not None:
-            rows *= np.sqrt(weights)[:, None]
-        total = summed(lambda part: part.T @ part, rows)
-        i, j = np.triu_indices(len(total))
-        return np.asarray(total[i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))
+        return _coordinates(self._total(X, weights))
 
-    def fit(
-        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None
-    ) -> WhiteningTransform:
+    def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
         """The transform with the private second moment in it."""
-        n, width = check_count("n_records", n_records), row_width(X)
+        n, width = check_count("n_records", n_records), len(total)
         noise = set_noise(self.noise_multiplier) * (1 + SUM_SLACK)
-        released = gaussian_release(self.moments(X, weights), noise, rng) / n
+        released = gaussian_release(_coordinates(total), noise, rng) / n
         i, j = np.triu_indices(width)
         second = np.zeros((width, width))
         second[i, j] = released / np.where(i == j, 1.0, math.sqrt(2.0))
@@ -122,3 +115,9 @@ class PrivateWhitening:
         level = self.ridge * noise * math.sqrt(2.0 * width) / n
         factors = (np.maximum(values, 0.0) + level) ** -0.5
         return WhiteningTransform(np.asarray((vectors * (factors / factors.max())) @ vectors.T))
+
+
+def _coordinates(symmetric: Array) -> Array:
+    """A symmetric matrix in an orthonormal basis of the symmetric ones."""
+    i, j = np.triu_indices(len(symmetric))
+    return np.asarray(symmetric[i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))

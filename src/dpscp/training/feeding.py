@@ -1,0 +1,168 @@
+"""How records reach a mechanism: arrays as a source, blocks as the gradient engine reads them, sums of many blocks.
+
+An array in memory is one block: its batches come from the stream of the run. The blocks of any other source draw their
+own batches where they lie, from a key, the number of the step and their id (`BlockStreams`), and send back one vector
+of clipped gradients each. Adding the vectors by pairs keeps the proof of `CLIP_SLACK`: a term goes through at most
+12,290 additions inside a block and 41 between blocks, fewer than the 12,400 that it counts. The proof's assumption,
+that a record's gradient has the same bits wherever it stands, includes the machine: workers run the same libraries on
+the same kind of processor.
+"""
+
+import threading
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._checks import check_count
+from dpscp.persons import RECORDS, Persons, Unit
+from dpscp.privacy.seeds import BlockStreams
+from dpscp.sources import ArraySource, Block, RecordSource
+from dpscp.training.blocks import aligned_empty, one_blas_thread
+from dpscp.training.descent import BatchSums, Descent, Records, UpdateRule, check_batch, poisson_batches
+from dpscp.training.labels import encode_targets
+from dpscp.training.mechanism import Trained
+from dpscp.training.networks import Loss, Network, check_rows, fill_features
+
+__all__ = ["ArrayFed", "BatchGradient", "EngineBlock", "SpreadDescent", "array_source", "nominal_count", "unit_count"]
+
+Array = NDArray[Any]
+
+
+def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> ArraySource:
+    """Rows and targets in memory as a source of one block, checked."""
+    rows, targets = check_rows(X), np.asarray(y)
+    Persons.of_rows(persons, len(rows))
+    if targets.ndim == 0 or len(targets) != len(rows):
+        raise ValueError("X and y must hold the same number of records")
+    return ArraySource.of_blocks([Block(0, rows, targets, persons)])
+
+
+def nominal_count(source: RecordSource, n_records: int | None) -> tuple[int, Unit]:
+    """The public nominal number of records or persons, and which of the two; None declares the true number public."""
+    unit = RECORDS if source.whole is None else source.whole.owners.unit
+    return check_count(unit.count_name, source.sum(unit_count) if n_records is None else n_records), unit
+
+
+def unit_count(block: Block) -> int:
+    """How many persons, or records where nobody gave ids, a block holds: private."""
+    return block.owners.count
+
+
+class ArrayFed:
+    """The `train` of a mechanism that reads its records from a source, for arrays in memory."""
+
+    @abstractmethod
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """Train on the records of a source."""
+
+    def train(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
+    ) -> Trained:
+        """Train on arrays; `n_records=None` declares the number of records (or of `persons`) public."""
+        return self.train_source(array_source(X, y, persons), random_state=random_state, n_records=n_records)
+
+
+@dataclass(frozen=True)
+class EngineBlock:
+    """From a block to `Records`, the block as the gradient engine reads it; part by part, into one array."""
+
+    loss: str
+    classes: tuple[Any, ...] | None
+    feature_bound: float | None
+    intercept: bool
+    dtype: str
+
+    def __call__(self, block: Block) -> Records:
+        """The block with its engine rows, targets and squared norms."""
+        target = encode_targets(block.targets, self.loss, self.classes, self.dtype)
+        features = aligned_empty((len(block), block.width + self.intercept), self.dtype)
+        if self.intercept:
+            features[:, block.width] = 1.0
+        for part, rows in block.parts():
+            fill_features(rows, self.feature_bound, features[part, : block.width])
+        return Records.build(features, target, block.persons, block_id=block.id)
+
+
+@dataclass(frozen=True)
+class BatchGradient:
+    """The clipped gradients of one block's batch, summed, and how many records that were.
+
+    A function of the block and of these constants alone; the batch is drawn here (`streams` None: everybody).
+
+    Theory: section 1.6
+    """
+
+    network: Network
+    loss: Loss
+    clip_norm: float
+    batch: float
+    sampling_rate: float
+    streams: BlockStreams | None
+    parameters: Array
+    step: int
+
+    def __call__(self, block: Block) -> tuple[Array, int]:
+        """The sum over the block's batch, and the number of its records."""
+        assert isinstance(block, Records)
+        drawn = None
+        if self.streams is not None:
+            generator = self.streams.generator(block.id, self.step)
+            drawn = next(poisson_batches(generator, block.owners.count, self.sampling_rate))
+        sums = _sums(self.network, self.loss, self.clip_norm, str(self.parameters.dtype), self.batch)
+        flat = aligned_empty(self.parameters.shape, str(self.parameters.dtype))
+        flat[:] = self.parameters
+        with one_blas_thread(), np.errstate(all="ignore"):
+            total = sums.clipped(self.network.layers(flat), block, drawn).copy()
+        return total, len(block) if drawn is None else len(drawn)
+
+
+_THREAD = threading.local()
+
+
+def _sums(*constants: Any) -> BatchSums:
+    """The memory of a sum, made once for each thread that computes some."""
+    if getattr(_THREAD, "constants", None) != constants:
+        _THREAD.constants, _THREAD.sums = constants, BatchSums(*constants)
+    sums: BatchSums = _THREAD.sums
+    return sums
+
+
+class SpreadDescent(Descent):
+    """A run whose records lie in the blocks of a source: state and noise are here, the gradients there."""
+
+    def __init__(
+        self,
+        source: RecordSource,
+        sampling_rate: float,
+        streams: BlockStreams | None,
+        network: Network,
+        loss: Loss,
+        initial: Array,
+        rule: UpdateRule,
+        *,
+        clip_norm: float,
+        normaliser: float,
+        **constants: Any,
+    ) -> None:
+        nobody = Records.build(np.empty((0, network.shapes[0][1])), np.empty(0))
+        super().__init__(network, loss, nobody, initial, rule, clip_norm=clip_norm, normaliser=normaliser, **constants)
+        self._source = source
+        self._gradient = BatchGradient(network, loss, clip_norm, normaliser, sampling_rate, streams, self.current(), 0)
+
+    def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:  # noqa: ARG002 (blocks draw their own)
+        """The sum over the batches of all blocks at the current parameters."""
+        here = replace(self._gradient, parameters=self.current(), step=self.step_count)
+        total, size = self._source.sum(here)
+        check_batch(size)
+        return total
