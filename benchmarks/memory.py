@@ -1,8 +1,8 @@
 """Time and memory of whole fits and of prediction, as multiples of the table: `python benchmarks/memory.py`.
 
-Each measurement is a process of its own: the table is made, a small fit loads what is loaded once, and then the fit runs
-between two looks at the process' memory (Linux). With `--against TREE` the code of another checkout runs beside it, in
-turns, and the ratios of CPU time are printed. Medians of `--runs`.
+Each measurement is a process of its own: the table is made, a small fit loads what is loaded once, and then the fit
+runs between two looks at the process' memory (Linux). With `--against TREE` the code of another checkout runs in turns
+with this one. Medians of `--runs`.
 """
 
 import argparse
@@ -50,9 +50,8 @@ def one(n, width, dtype, seed):
     clf = dp.PrivateConformalClassifier(**options)
     fit = measured(lambda: clf.fit(X, y))
     predict = measured(lambda: clf.predict_set(X))
-    found = [float(t) for t in np.ravel(clf.threshold_)] + [
-        float(np.abs(next(iter(clf.model_.arrays().values()))).sum())
-    ]
+    parameters = next(iter(clf.model_.arrays().values()))
+    found = [float(np.abs(parameters).sum()), *np.ravel(clf.threshold_).tolist()]
     print(json.dumps({"fit": fit, "predict": predict, "table": X.nbytes, "found": found}))
 
 

@@ -324,7 +324,14 @@ def train_persons(
 
 def trains_sources(mechanism: Mechanism) -> bool:
     """Whether a mechanism can train on records that lie in several blocks."""
-    return isinstance(mechanism, SourceWise) and mechanism.trains_sources
+    able = isinstance(mechanism, SourceWise) and mechanism.trains_sources
+    return able and not _changes_train_alone(type(mechanism))
+
+
+def _changes_train_alone(kind: type) -> bool:
+    """Whether a class has a `train` of its own in front of an inherited `train_source`, which would pass it by."""
+    definers = [next(base for base in kind.__mro__ if name in vars(base)) for name in ("train", "train_source")]
+    return definers[0] is not definers[1] and issubclass(definers[0], definers[1])
 
 
 def require_sources(mechanism: Mechanism) -> None:
@@ -338,7 +345,7 @@ def require_sources(mechanism: Mechanism) -> None:
 
 def train_on(mechanism: Mechanism, source: RecordSource, *, random_state: int | None, n_records: int | None) -> Trained:
     """Train on a source; a mechanism that knows arrays only gets the rows of an array in memory."""
-    if isinstance(mechanism, SourceWise):
+    if isinstance(mechanism, SourceWise) and not _changes_train_alone(type(mechanism)):
         return mechanism.train_source(source, random_state=random_state, n_records=n_records)
     block = source.whole
     if block is None:
