@@ -292,7 +292,13 @@ def group_index(
 
 
 def check_row_by_row(
-    name: str, function: Callable[[Any, int], NDArray[Any]], table: Any, found: NDArray[Any], *, thorough: bool
+    name: str,
+    function: Callable[[Any, int], NDArray[Any]],
+    table: Any,
+    found: NDArray[Any],
+    *,
+    thorough: bool,
+    tolerance: float = 1e-9,
 ) -> None:
     """Refuse a function of the caller that answers for a row by looking at the rows around it.
 
@@ -312,7 +318,7 @@ def check_row_by_row(
         same = False
         try:
             again = function(_safe_indexing(table, part), len(part))
-            same = again.shape == found[part].shape and np.allclose(again, found[part], rtol=1e-9, atol=1e-9)
+            same = again.shape == found[part].shape and np.allclose(again, found[part], rtol=tolerance, atol=tolerance)
         except Exception:  # what it says may hold records, and that it fails on some rows alone is answer enough
             same = False
         if not same:

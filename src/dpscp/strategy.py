@@ -294,8 +294,8 @@ def _own_mechanism(request: Request) -> Mechanism:
         mechanism = OpacusTraining(mechanism, loss=loss)
     if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
         raise TypeError(
-            "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a torch.nn.Module or a "
-            f"PrivateModel, got {type(mechanism).__name__}"
+            "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a torch.nn.Module, a "
+            f"PrivateModel, or with prefit=True a fitted scikit-learn estimator, got {type(mechanism).__name__}"
         )
     if request.feature_bounds is not None:
         return Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)

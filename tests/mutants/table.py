@@ -2089,6 +2089,21 @@ mutant(
     "loading writes into the caller's module",
     f"{TORCH_FILES}::test_a_module_comes_back_in_a_fresh_copy_of_its_architecture",
 )
+PREFIT_TESTS = "tests/test_prefit.py"
+mutant(
+    "conformal/prefit.py",
+    'check_row_by_row("estimator"',
+    '0 and check_row_by_row("estimator"',
+    "a prefit estimator may look at the other records",
+    f"{PREFIT_TESTS}::test_what_cannot_be_promised_is_refused_before_anything_is_spent",
+)
+mutant(
+    "conformal/base.py",
+    "            *((PREFIT,) if self.prefit else ()),\n",
+    "",
+    "a certificate does not say that it trusts a prefit estimator",
+    f"{PREFIT_TESTS}::test_all_records_calibrate_and_only_the_search_is_paid",
+)
 ONE_RECORD = "tests/test_one_record.py"
 mutant(
     "records.py",

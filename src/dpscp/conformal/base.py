@@ -17,8 +17,11 @@ from dpscp import persistence
 from dpscp._checks import check_count
 from dpscp._sklearn import BaseEstimator
 from dpscp.budget import BudgetStore
+from dpscp.conformal.prefit import PREFIT, Prefit
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate, Guarantee
+from dpscp.guarantees.registry import AUTO
+from dpscp.guarantees.split import SPLIT
 from dpscp.persistence import NOT_PLAIN, plain
 from dpscp.persons import Persons, Unit, kept_rows, unit_of
 from dpscp.privacy import Accountant, Budget, Ledger
@@ -33,6 +36,7 @@ from dpscp.tasks import Task
 from dpscp.training.mechanism import Model, load_model, require_loadable
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
+from dpscp.training.private_model import PrivateModel
 from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.torch_records import inputs_of
 
@@ -65,6 +69,7 @@ class PrivateConformal(BaseEstimator, ABC):
     n_persons: int | None
     accountant: str | Accountant
     random_state: int | None
+    prefit: bool
     # set by fit
     model_: Model
     threshold_: NDArray[np.float64]
@@ -89,7 +94,11 @@ class PrivateConformal(BaseEstimator, ABC):
     ) -> None:
         """Make the release and keep it; the fitted attributes are set at the very end."""
         request.task.try_score()
-        assumed = (*((GROUP_FUNCTION,) if callable(self.groups) else ()), *request.task.trusted)
+        assumed = (
+            *((GROUP_FUNCTION,) if callable(self.groups) else ()),
+            *((PREFIT,) if self.prefit else ()),
+            *request.task.trusted,
+        )
         found = release(
             request,
             records,
@@ -102,6 +111,8 @@ class PrivateConformal(BaseEstimator, ABC):
         self.threshold_ = found.thresholds[0] if request.group_values is None else found.thresholds
         self.group_values_ = request.group_values
         self.ledger_ = found.ledger
+        if self.prefit:  # the rows of this release were outputs
+            self.ledger_ = self.ledger_.declare(n_features=vars(self).get("n_features_in_"))
         if self.schema_ is not None:
             self.ledger_ = self.ledger_.declare(schema=self.schema_.to_dict())
         self.certificates_ = found.certificates
@@ -120,12 +131,29 @@ class PrivateConformal(BaseEstimator, ABC):
             if not isinstance(store, BudgetStore):
                 raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
             store.require_spendable(seeded=self.random_state is not None)
+        if self.prefit:
+            self._check_prefit()
         for name in [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]:
             delattr(self, name)
+
+    def _check_prefit(self) -> None:
+        """Refuse what has no meaning for an estimator that is trained already."""
+        Prefit.of(self.estimator, task=self._name)
+        if self.feature_bound is not None or self.feature_bounds is not None:
+            raise ValueError(
+                "prefit=True gives X to the estimator as it is: leave out feature_bound and feature_bounds"
+            )
+        if self.guarantee not in (AUTO, SPLIT.name, SPLIT):
+            raise ValueError(
+                f"prefit=True says that training did not use these records, which is guarantee='split', got "
+                f"{self.guarantee!r}"
+            )
 
     def _described(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> tuple[Any, Any, Any]:
         """Rows, targets and ids of what the caller brought: as it is, or as a schema reads them from a frame."""
         self.schema_ = None
+        if schema is not None and self.prefit:
+            raise ValueError("prefit=True gives X to the estimator as it is: leave schema out")
         if schema is None:
             if isinstance(y, str):
                 raise TypeError(
@@ -180,7 +208,15 @@ class PrivateConformal(BaseEstimator, ABC):
         return _People(unit, owners.count, kept, owners)
 
     def _table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
-        """Checked rows; of records with a shape of their own (images) the numbers one after the other, in float32."""
+        """Checked rows; of records with a shape of their own (images) the numbers one after the other, in float32.
+
+        Of records for a prefit estimator, its outputs: nothing else of them is used.
+        """
+        if self.prefit:
+            if reset:
+                self.input_shape_ = None
+            model = Prefit.of(self.estimator, task=self._name)
+            return model.outputs_of_records(self, X) if reset else model.outputs(X)
         shape = X.shape[1:] if isinstance(X, np.ndarray) and X.ndim > 2 else None
         if reset:
             self.input_shape_ = shape
@@ -202,10 +238,10 @@ class PrivateConformal(BaseEstimator, ABC):
         n_records = people.found if given is None else check_count(unit.count_name, given)
         return Request(
             task=task,
-            estimator=self.estimator,
+            estimator=self._trained_elsewhere(rows.shape[1]) or self.estimator,
             budget=Budget(self.epsilon, self.delta),
             alphas=alphas,
-            guarantee=self.guarantee,
+            guarantee=SPLIT if self.prefit else self.guarantee,
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
@@ -219,6 +255,12 @@ class PrivateConformal(BaseEstimator, ABC):
             unit=unit,
             input_shape=self.input_shape_,
         )
+
+    def _trained_elsewhere(self, n_outputs: int) -> PrivateModel | None:
+        """The model of a release that trains none; None for one that does."""
+        if self.prefit:
+            return Prefit.of(self.estimator, task=self._name).model(n_outputs)
+        return self.estimator if isinstance(self.estimator, PrivateModel) else None
 
     def __sklearn_is_fitted__(self) -> bool:
         return "certificate_" in vars(self)

@@ -36,7 +36,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     Parameters
     ----------
     estimator : None for the library's recipe; or a training mechanism such as ``dpscp.training.DPSGD``; or a
-        ``torch.nn.Module``; or a ``PrivateModel`` trained elsewhere.
+        ``torch.nn.Module``; or a ``PrivateModel`` trained elsewhere; or, with ``prefit=True``, a fitted classifier.
     epsilon, delta : the privacy budget of everything together.
     confidence_level : the wanted coverage, or a list of levels that share the budget.
     guarantee : ``"auto"`` (the certified one that public numbers predict to give the smallest sets), ``"universal"``,
@@ -70,6 +70,10 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     n_persons : the public nominal number of persons; None declares the number found public. Needs ids.
     accountant : ``"pld"`` (tight), ``"rdp"``, or an own ``dpscp.privacy.Accountant`` or its registered name.
     random_state : None for system entropy; an integer repeats the run and is NOT private.
+    prefit : declares that ``estimator`` is a classifier with ``predict_proba`` and ``classes_`` that was trained
+        without these records. All of them find the threshold (guarantee ``"split"``), the ledger holds that search
+        alone, X goes to the estimator as it is, and ``classes_`` are the public labels. The records it was trained on
+        are not protected here. Cannot be saved.
 
     Attributes
     ----------
@@ -114,6 +118,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         n_persons: int | None = None,
         accountant: str | Accountant = "pld",
         random_state: int | None = None,
+        prefit: bool = False,
     ) -> None:
         self.estimator = estimator
         self.epsilon = epsilon
@@ -134,6 +139,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         self.n_persons = n_persons
         self.accountant = accountant
         self.random_state = random_state
+        self.prefit = prefit
 
     def fit(
         self,
@@ -173,7 +179,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
         found = found or self._model_found_classes()
         labels = tuple(plain(c) for c in public)
-        elsewhere = labels if isinstance(self.estimator, PrivateModel) else None
+        elsewhere = None if self._trained_elsewhere(len(labels)) is None else labels
         task = Classification(labels, score, model_labels=elsewhere, classes_found=found)
         by_label = isinstance(self.groups, str) and self.groups == "label"
         groups, group_values = (index, labels) if by_label else self._groups_of(table, len(rows))
@@ -197,6 +203,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     def _declared_classes(self) -> Sequence[Any] | None:
         """The public labels: as given, or those of a model that was trained elsewhere."""
         declared: Sequence[Any] | None = self._public("classes")
+        if declared is None and self.prefit:
+            return tuple(self.estimator.classes_)
         if declared is None and isinstance(self.estimator, PrivateModel):
             return self.estimator.classes
         return declared

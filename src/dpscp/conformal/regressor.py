@@ -31,6 +31,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     ``conformity_score``: ``"absolute"`` |y - prediction|; ``"cqr"`` distance outside a privately trained pair of
     quantiles; ``"normalized"`` |y - centre| / half-width of that pair; or a ``dpscp.scores.IntervalScore`` of your own.
 
+    ``prefit=True`` declares that ``estimator`` is a fitted regressor (anything with ``predict``) that was trained
+    without these records, as for the classifier.
+
     Examples
     --------
     >>> import numpy as np
@@ -69,6 +72,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         n_persons: int | None = None,
         accountant: str | Accountant = "pld",
         random_state: int | None = None,
+        prefit: bool = False,
     ) -> None:
         self.estimator = estimator
         self.epsilon = epsilon
@@ -89,6 +93,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         self.n_persons = n_persons
         self.accountant = accountant
         self.random_state = random_state
+        self.prefit = prefit
 
     def fit(
         self,
