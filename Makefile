@@ -59,7 +59,7 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# speed only; budget_store, guarantee_choice and recipe measure other things and are run by hand
+# speed only; budget_store and guarantee_choice measure other things and are run by hand
 bench: $(VENV)/dev.stamp
 	for name in quantile training prediction; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 

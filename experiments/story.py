@@ -24,6 +24,8 @@ SETS = {
     "bank": "Bank Marketing (size)",
 }
 STUDIES = (*SETS, "synthetic_scaling", "validity_map", "stability", "quantile_failures", "sharpness")
+# its table has columns of its own
+PERSONS = "persons"
 LARGEST_MAPPED_BUDGET = 8.0
 
 
@@ -45,9 +47,11 @@ def write_story(results: Path) -> bool:
         "![coverage against the training budget](validity_map.png)",
         _scaling(tables["synthetic_scaling"]),
         "![scaling with n](synthetic_scaling.png)",
+        _persons(results),
         _small_studies(tables),
         "![coupled trainings](stability.png)",
         (Path(__file__).parent / "unprinted_settings.md").read_text().strip(),
+        _changes(results, tables),
         _missing(tables),
     ]
     (results / "README.md").write_text("\n\n".join(block for block in blocks if block).rstrip() + "\n")
@@ -90,7 +94,7 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
     longer = "" if full < 1.01 * spent else f"; 30 trials of everything: about {full:.0f}, or {full / 2:.0f} on two"
     clock = _clock(results)
     command, _, machine = (results / "housing.md").read_text().split("\n")[2:5]
-    commits = {re.search(r"commit (.+?), dpscp", (results / f"{name}.md").read_text()).group(1) for name in STUDIES}
+    commits = {_commit_of(results, name) for name in STUDIES}
     source = [
         command,
         f"- commit {', '.join(sorted(commits))}" + (" (each page names its own)" if len(commits) > 1 else ""),
@@ -121,7 +125,7 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
             f"- all studies as shown here: {spent:.0f} minutes of one core{longer}{clock}.{opacus}",
             "- make the page again: `python -m experiments` (30 trials), `python -m experiments --quick` (3 trials)",
             "- one page for each study: "
-            + ", ".join(f"[{name}]({name}.md)" for name in STUDIES)
+            + ", ".join(f"[{name}]({name}.md)" for name in STUDIES + ((PERSONS,) if _has_persons(results) else ()))
             + "; the same numbers as CSV beside them. And: [settings that the paper does not "
             "print](unprinted_settings.md)",
         ]
@@ -134,7 +138,74 @@ def _clock(results: Path) -> str:
     if not path.exists():
         return ""
     times = _read(path)
-    return f"; by the clock {sum(float(r['wall_minutes']) for r in times):.0f} minutes, {times[0]['workers']} processes"
+    return (
+        f"; a run of everything took {sum(float(r['wall_minutes']) for r in times):.0f} minutes by the clock, "
+        f"{times[0]['workers']} processes"
+    )
+
+
+def _commit_of(results: Path, study: str) -> str:
+    found = re.search(r"commit (.+?), dpscp", (results / f"{study}.md").read_text())
+    assert found is not None
+    return found.group(1)
+
+
+def _has_persons(results: Path) -> bool:
+    return (results / f"{PERSONS}.csv").exists()
+
+
+def _persons(results: Path) -> str:
+    """What a promise to persons costs, beside a promise to rows; empty where the study was not run."""
+    if not _has_persons(results):
+        return ""
+    rows = [r for r in _read(results / f"{PERSONS}.csv") if r["unit"] in ("rows", "k = 3")]
+    head = ["", "eps", "rows: size", "coverage of persons", "eps of a person", "k = 3: size", "coverage of persons"]
+    body = []
+    for kind in ("diabetes", "made-up"):
+        for epsilon in dict.fromkeys(r["epsilon"] for r in rows):
+            plain, kept = (
+                next(r for r in rows if (r["kind"], r["epsilon"], r["unit"]) == (kind, epsilon, unit))
+                for unit in ("rows", "k = 3")
+            )
+            own, by_person = ([f"{float(r[c]):.3f}" for c in ("size", "coverage_persons")] for r in (plain, kept))
+            body.append([kind, f"{float(epsilon):g}", *own, f"{float(plain['epsilon_of_a_person']):.2f}", *by_person])
+    return (
+        "## Persons\n\nWhere a person has several records, a fit on rows promises something about rows: the epsilon of "
+        "somebody with 5 of them is several times larger, and persons are covered more or less often than the target. "
+        "`fit(X, y, persons=ids)` makes both promises to persons (`rows_per_person=3` here).\n\n"
+        + "\n".join(grid(head, body))
+        + f"\n\n{rows[0]['trials']} trials; [the page](persons.md)."
+    )
+
+
+def _changes(results: Path, tables: dict[str, list[Line]]) -> str:
+    """The library's rows beside those of the first run, which had the search and the recipe of version 0.1."""
+    head = ["size (coverage)", "eps", "default, 0.1", "default", "change", "corrected, 0.1", "corrected", "change"]
+    body, same = [], []
+    earlier = _read(Path(__file__).parent / "earlier.csv")
+    for study in dict.fromkeys(r["study"] for r in earlier):
+        then = [r for r in earlier if r["study"] == study]
+        if then[0]["commit"] == _commit_of(results, study):
+            same.append(study)
+            continue
+        for n in dict.fromkeys(r["n"] for r in then):
+            of = [r for r in then if r["n"] == n]
+            title = SETS.get(study, f"Synthetic II, n = {int(n):,} (size)")
+            for epsilon in EPSILONS:
+                cells = []
+                for method in ("default", "corrected"):
+                    old, new = (_find(rows, method, epsilon, n=int(n)) for rows in (of, tables[study]))
+                    gain = 100 * (float(new["size"]) / float(old["size"]) - 1)
+                    cells += [_shown(old), _shown(new), f"{gain:+.1f} %"]
+                body.append([title, f"{epsilon:g}", *cells])
+    if not body:
+        return ""
+    text = (
+        "## What changed since version 0.1\n\nThe minimax offset, a released size and a smaller held-out part "
+        "(Results F and G), and `corrected` with the response of the other records. Same splits, same seeds:\n\n"
+        + "\n".join(grid(head, body))
+    )
+    return text + (f"\n\nNot run again: {', '.join(same)}." if same else "")
 
 
 def _main_table(rows: list[Line], study: str) -> str:

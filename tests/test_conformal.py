@@ -27,6 +27,7 @@ from dpscp import (
 )
 from dpscp.privacy import dpsgd_event, gaussian_event
 from dpscp.sets import residual_interval
+from dpscp.tasks import HARD_BOUNDS
 from dpscp.training import (
     DPSGD,
     FunctionModel,
@@ -38,6 +39,7 @@ from dpscp.training import (
     Trained,
     UnitNorm,
 )
+from dpscp.training.recipe import pays_as_pair
 
 CERTIFIED = ("universal", "stability", "split")
 GUARANTEES = (*CERTIFIED, "corrected", "finite", "asymptotic")
@@ -108,7 +110,7 @@ class TestContract:
 
     def test_regressor(self):
         X, y = measured()
-        model = regressor(guarantee="split", confidence_level=[0.8, 0.9]).fit(X, y)
+        model = regressor(guarantee="split", confidence_level=[0.8, 0.9], conformity_score="absolute").fit(X, y)
         prediction, intervals = model.predict_interval(X[:7])
         assert (prediction.shape, intervals.shape) == ((7,), (7, 2, 2))
         np.testing.assert_array_equal(prediction, model.predict(X[:7]))
@@ -120,7 +122,7 @@ class TestContract:
         assert parameters["guarantee"] == "auto"
         assert (parameters["epsilon"], parameters["delta"], parameters["confidence_level"]) == (1.0, 1e-5, 0.9)
         assert all(parameters[name] is None for name in ("estimator", "classes", "n_records", "random_state"))
-        assert PrivateConformalRegressor().get_params()["conformity_score"] == "absolute"
+        assert PrivateConformalRegressor().get_params()["conformity_score"] == "auto"
 
     def test_no_rows_to_predict_is_an_error_like_everywhere_in_scikit_learn(self):
         model = classifier(QUICK, guarantee="split").fit(*labelled())
@@ -289,6 +291,46 @@ class TestScores:
             regressor(QUICK_REGRESSION, conformity_score="cqr").fit(X, y)
         with pytest.raises(ValueError, match="one output"):
             regressor(DPSGD(loss="pinball", steps=5), guarantee="split").fit(X, y)
+
+    @pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")  # few records get full sets
+    @pytest.mark.parametrize(
+        ("expected", "changes"),
+        [
+            ("cqr", {}),
+            ("absolute", {"epsilon": 0.5}),
+            ("absolute", {"n_records": 100}),  # what is declared decides, not what is there
+            ("absolute", {"rows_per_person": 20}),
+            ("absolute", {"guarantee": "stability"}),
+            ("absolute", {"estimator": QUICK_REGRESSION}),
+        ],
+    )
+    def test_the_score_follows_from_public_numbers(self, expected, changes):
+        X, y = measured()
+        model = regressor(**{"guarantee": "split", **changes}).fit(X, y)
+        assert model.conformity_score == "auto"
+        assert model.conformity_score_ == expected
+        assert model.ledger_.public_facts["conformity_score"] == expected
+        assert f"conformity score {expected}" in str(model.certificate_)
+
+    def test_wide_rows_keep_one_width(self):
+        assert pays_as_pair(1e4, 256)
+        assert not pays_as_pair(1e4, 257)
+
+    def test_intervals_end_at_hard_bounds(self):
+        X, y = measured()
+        y = np.clip(y, -1, 1)
+        free, cut = (
+            regressor(guarantee="split", y_bounds=(-1, 1), clip_to_bounds=clip).fit(X, y) for clip in (False, True)
+        )
+        reach, ends = free.predict_interval(X)[1], cut.predict_interval(X)[1]
+        assert np.abs(reach).max() > 1
+        np.testing.assert_array_equal(ends, np.clip(reach, -1, 1))
+        inside = (ends[:, 0, 0] <= y) & (y <= ends[:, 1, 0])
+        np.testing.assert_array_equal(inside, (reach[:, 0, 0] <= y) & (y <= reach[:, 1, 0]))
+        assert HARD_BOUNDS in cut.certificate_.assumptions
+        assert HARD_BOUNDS not in free.certificate_.assumptions
+        # the certificate of the fit decides: a change afterwards cannot cut what was promised uncut
+        np.testing.assert_array_equal(free.set_params(clip_to_bounds=True).predict_interval(X)[1], reach)
 
 
 class TestIntervalEnds:

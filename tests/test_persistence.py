@@ -88,11 +88,12 @@ class TestReturn:
         same_state(fitted, loaded)
         assert loaded.get_params()["confidence_level"] == levels
 
-    @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])
+    @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr", "auto"])
     def test_regressor(self, tmp_path, score):
         X, y = measured()
-        fitted = PrivateConformalRegressor(conformity_score=score, **REGRESSOR).fit(X, y)
+        fitted = PrivateConformalRegressor(conformity_score=score, clip_to_bounds=True, **REGRESSOR).fit(X, y)
         loaded = reload(fitted, tmp_path / "model")
+        assert loaded.conformity_score_ == fitted.conformity_score_ == ("cqr" if score == "auto" else score)
         for before, after in zip(fitted.predict_interval(X), loaded.predict_interval(X), strict=True):
             np.testing.assert_array_equal(before, after)
         same_state(fitted, loaded)

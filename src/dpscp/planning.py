@@ -376,7 +376,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         fraction = recipe_fraction(n, epsilon, delta) if given == "auto" else check_probability("fraction", given)
         train_epsilon, mu_left, spent = epsilon, mu, Ledger()
     else:
-        best = gdp_epsilon(delta, math.sqrt(recipe_share(guarantee, epsilon, delta)) * mu) / epsilon
+        best = gdp_epsilon(delta, math.sqrt(recipe_share(guarantee, epsilon, delta, n)) * mu) / epsilon
         share = best if public.train_share == "auto" else check_probability("train_share", public.train_share)
         train_epsilon = share * epsilon
         mu_train = gdp_mu(train_epsilon, delta)

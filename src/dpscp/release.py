@@ -100,7 +100,7 @@ def release(
     ledger = found.ledger.declare(**request.unit.group_facts)
     if reservation is not None:
         reservation.commit(ledger)
-    certificates = found.certificates
+    certificates = tuple(replace(c, terms={**c.terms, **request.task.chosen}) for c in found.certificates)
     if request.task.classes_found:
         certificates = tuple(certificate.with_found_classes() for certificate in certificates)
     return Release(trained.model, found.values, ledger, certificates)

@@ -35,11 +35,11 @@ from dpscp.training.mechanism import (
     train_on,
 )
 from dpscp.training.private_model import PrivateModel
-from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
+from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 from dpscp.training.scaling import ScaledTarget
 from dpscp.training.torch_modules import comes_from_torch
 
-__all__ = ["Request", "Strategy", "choose_strategy", "chosen_guarantee"]
+__all__ = ["Request", "Strategy", "choose_strategy", "chosen_guarantee", "chosen_score"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Request:
             facts["taken_from_data"] = taken
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
         facts |= {name: value for name, value in declared.items() if value is not None}
+        facts |= self.task.chosen
         if self.feature_bounds is not None:
             facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
         return facts
@@ -190,10 +191,22 @@ def chosen_guarantee(request: Request) -> Guarantee:
     return automatic(request.n_records, gdp_mu(request.budget.epsilon, request.budget.delta))
 
 
+def chosen_score(request: Request) -> str:
+    """The score that ``conformity_score="auto"`` takes, from public numbers; see ``recipe.pays_as_pair``.
+
+    A mechanism or a model of the caller's own has one output unless it says otherwise, and shift bounds speak of the
+    absolute residual: these get that.
+    """
+    if request.estimator is not None or chosen_guarantee(request).needs_stability:
+        return "absolute"
+    signal = request.n_records * gdp_mu(request.budget.epsilon, request.budget.delta) / request.unit.group
+    return "cqr" if pays_as_pair(signal, request.n_features) else "absolute"
+
+
 def _best_train_share(request: Request, guarantee: Guarantee) -> float:
     """The share p of epsilon whose (p * epsilon, delta) is the recipe's share of the squared Gaussian-DP budget."""
     epsilon, delta = request.budget.epsilon, request.budget.delta
-    mu = math.sqrt(train_share(guarantee, epsilon, delta)) * gdp_mu(epsilon, delta)
+    mu = math.sqrt(train_share(guarantee, epsilon, delta, request.n_records)) * gdp_mu(epsilon, delta)
     return gdp_epsilon(delta, mu) / epsilon
 
 
@@ -316,7 +329,8 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         features = "bounded"
     elif request.feature_bound is not None:
         features = "clipped"
-    quantiles = (request.alphas[0] / 2, 1 - request.alphas[0] / 2) if request.task.quantile_pair else None
+    signal = request.n_records * gdp_mu(request.budget.epsilon, request.budget.delta)
+    quantiles = pair_levels(request.alphas[0], signal) if request.task.quantile_pair else None
     return recipe(
         request.task.name,
         n_records=request.n_records,

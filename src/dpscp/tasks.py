@@ -1,5 +1,6 @@
 """What classification and regression do differently in a release: targets, scores and their range, what must hold."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -8,16 +9,17 @@ from numpy.typing import NDArray
 
 from dpscp.persons import Persons
 from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
-from dpscp.scores.intervals import OwnIntervalScore
+from dpscp.scores.intervals import OwnIntervalScore, score_name
 from dpscp.scores.labels import OwnLabelScore
 from dpscp.training.influence import NoInfluenceFormError, corrected_outputs
 from dpscp.training.mechanism import Model, Trained
 from dpscp.training.networks import softmax
 
-__all__ = ["Classification", "Regression", "Task"]
+__all__ = ["HARD_BOUNDS", "Classification", "Regression", "Task"]
 
 Array = NDArray[Any]
 
+HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a target outside is in none"
 ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
 _NO_CORRECTION = "no self-influence form is known for this model: this is Result F alone"
 _CORRECTED = (
@@ -62,6 +64,10 @@ class Task(Protocol):
         """What coverage needs whatever the guarantee."""
 
     @property
+    def chosen(self) -> Mapping[str, Any]:
+        """What was chosen for this task, for ledger and certificate."""
+
+    @property
     def trusted(self) -> tuple[str, ...]:
         """What is assumed of a score of the caller's own, for privacy and for coverage."""
 
@@ -94,6 +100,7 @@ class Classification:
     y_bounds: ClassVar[None] = None
     quantile_pair: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = (ALL_LABELS,)
+    chosen: ClassVar[Mapping[str, Any]] = {}
 
     @property
     def natural_score(self) -> bool:
@@ -157,11 +164,23 @@ class Regression:
 
     y_bounds: tuple[float, float]
     score: IntervalScore = field(default_factory=lambda: interval_score("absolute"))
+    hard_bounds: bool = False
+    """Whether the caller says that no target lies outside ``y_bounds``: intervals then end there."""
 
     name: ClassVar[str] = "regression"
     classes: ClassVar[None] = None
     classes_found: ClassVar[bool] = False
-    assumptions: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What coverage needs whatever the guarantee."""
+        return (HARD_BOUNDS,) if self.hard_bounds else ()
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """The name of the score, where it has one."""
+        name = score_name(self.score)
+        return {} if name is None else {"conformity_score": name}
 
     @property
     def quantile_pair(self) -> bool:
@@ -203,6 +222,11 @@ class Regression:
             needs = "a pair of quantiles" if self.quantile_pair else "one output"
             raise ValueError(f"this conformity_score needs a model with {needs}, this one has {outputs.shape[1]}")
         return Pair.of(outputs, self.y_bounds)
+
+    def intervals(self, pair: Pair, thresholds: Array) -> Array:
+        """The targets whose score is at most the threshold, (n, 2, n_levels)."""
+        found = self.score.interval(pair, thresholds)
+        return np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
 
     def scores(
         self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None

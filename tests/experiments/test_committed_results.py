@@ -33,6 +33,11 @@ COLUMNS = (
     "method,epsilon,train_share,n,coverage,coverage_sd,size,size_sd,informativeness,informativeness_sd,"
     "train_epsilon,count_noise,trials,paper_coverage,paper_size,paper_informativeness"
 )
+PERSONS = "persons"
+COLUMNS_OF_PERSONS = (
+    "kind,epsilon,unit,trials,guarantee,coverage_persons,coverage_persons_sd,coverage_rows,coverage_rows_sd,"
+    "size,size_sd,epsilon_of_a_person,epsilon_of_a_person_sd"
+)
 EPSILONS = ("0.5", "1", "2")
 TRIALS = 30
 
@@ -48,9 +53,10 @@ def size(study: str, method: str, epsilon: str) -> float:
     return next(float(r["size"]) for r in found if share is None or r["train_share"] in share)
 
 
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", (*STUDIES, PERSONS))
 def test_tables_have_the_agreed_columns_and_say_where_they_come_from(study: str) -> None:
-    assert (RESULTS / f"{study}.csv").read_text().split("\n")[0] == COLUMNS
+    columns = (RESULTS / f"{study}.csv").read_text().split("\n")[0]
+    assert columns == (COLUMNS_OF_PERSONS if study == PERSONS else COLUMNS)
     page = (RESULTS / f"{study}.md").read_text()
     for word in ("command: ", "seed ", "commit ", "machine: "):
         assert word in page
@@ -119,6 +125,16 @@ def test_certified_methods_cover_in_the_tables() -> None:
                 # trials share their records, so their mean is less exact than independent ones: four errors allowed
                 error = float(row["coverage_sd"]) / int(row["trials"]) ** 0.5
                 assert float(row["coverage"]) >= 0.9 - 4 * error, f"{study} {row['method']} {row['epsilon']}"
+
+
+def test_persons_are_covered_and_the_page_tells_of_them() -> None:
+    for row in rows(PERSONS):
+        if row["unit"] != "rows":
+            # a handful of trials: four errors, of at least the spread that any of the rows shows
+            error = max(float(r["coverage_persons_sd"]) for r in rows(PERSONS)) / int(row["trials"]) ** 0.5
+            assert float(row["coverage_persons"]) >= 0.9 - 4 * error
+            assert float(row["epsilon_of_a_person"]) <= float(row["epsilon"]) + 1e-3
+    assert "(persons.md)" in (RESULTS / "README.md").read_text()
 
 
 def test_the_housing_table_is_near_the_printed_rows() -> None:

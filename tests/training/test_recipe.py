@@ -14,7 +14,7 @@ from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, UnitNorm
 from dpscp.training import private_target as private_target_module
 from dpscp.training import whitening as whitening_module
 from dpscp.training.private_target import SENSITIVITY, PrivateTarget
-from dpscp.training.recipe import Recipe, calibration_fraction, recipe, train_share
+from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, recipe, train_share
 from dpscp.training.release import SUM_SLACK
 from dpscp.training.scaling import ScaledTarget
 from dpscp.training.whitening import PrivateWhitening, WhiteningTransform
@@ -169,14 +169,29 @@ def test_universal_spends_less_on_training_as_the_budget_grows():
     shares = [train_share("universal", e, 1e-5) for e in (0.1, 0.5, 1.0, 2.0, 8.0)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > shares[-1]
-    assert train_share("split", 1.0, 1e-5) == 1.0
+    assert train_share("split", 1.0, 1e-5, 10) == 1.0
+
+
+def test_few_records_leave_the_search_more_of_the_budget():
+    shares = [train_share("corrected", 0.5, 1e-5, n) for n in (10, 1_000, 4_000, 100_000)]
+    assert shares == sorted(shares)
+    assert shares[0] == pytest.approx(0.3)
+    assert shares[-1] == train_share("corrected", 0.5, 1e-5) == 0.9
+
+
+def test_a_pair_is_learnt_at_inner_levels_where_the_signal_is_weak():
+    levels = [pair_levels(0.1, signal)[0] for signal in (100, 1_000, 3_000, 1e5)]
+    assert levels == sorted(levels, reverse=True)
+    assert (levels[0], levels[-1]) == (0.25, 0.05)
+    assert pair_levels(0.6, 100) == pytest.approx((0.3, 0.7))
+    assert pair_levels(0.01, 1e5)[0] == 0.05  # an outer quantile is for the search to find
 
 
 def test_calibration_fraction_grows_where_noise_would_drown_the_part():
     fractions = [calibration_fraction(n, 1.0, 1e-5) for n in (100, 2000, 100_000)]
     assert fractions[0] == 0.5
-    assert 0.2 < fractions[1] < 0.5
-    assert fractions[2] == 0.2
+    assert 0.125 < fractions[1] < 0.5
+    assert fractions[2] == 0.125
 
 
 def test_stability_recipe_has_a_bound_and_a_useful_buffer():

@@ -1,21 +1,25 @@
 """The private regressor with prediction intervals."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._checks import check_range
+from dpscp._checks import check_choice, check_range
 from dpscp._sklearn import RegressorMixin
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
 from dpscp.guarantees import Guarantee
+from dpscp.guarantees.registry import AUTO
 from dpscp.privacy import Accountant
 from dpscp.records import checked_targets
 from dpscp.schema import Schema
 from dpscp.scores import IntervalScore, interval_score
-from dpscp.tasks import Regression
+from dpscp.scores.intervals import INTERVAL_SCORES, score_name
+from dpscp.strategy import chosen_score
+from dpscp.tasks import HARD_BOUNDS, Regression
 from dpscp.training.torch_records import inputs_of, labelled_arrays
 
 __all__ = ["PrivateConformalRegressor"]
@@ -30,6 +34,12 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     ``conformity_score``: ``"absolute"`` |y - prediction|; ``"cqr"`` distance outside a privately trained pair of
     quantiles; ``"normalized"`` |y - centre| / half-width of that pair; or a ``dpscp.scores.IntervalScore`` of your own.
+    ``"auto"`` takes ``"cqr"`` where public numbers (records, budget, guarantee) say that a pair can be learnt, else
+    ``"absolute"``; with an ``estimator`` of your own always ``"absolute"``. ``conformity_score_``, ledger and
+    certificate say which.
+
+    ``clip_to_bounds=True`` declares that no target can lie outside ``y_bounds`` and cuts the intervals there. This is
+    an assumption of the certificate then: a target outside is in no interval.
 
     ``prefit=True`` declares that ``estimator`` is a fitted regressor (anything with ``predict``) that was trained
     without these records, as for the classifier.
@@ -48,6 +58,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     """
 
     y_bounds_: tuple[float, float]
+    conformity_score_: str | None
     _name = "regression"
 
     def __init__(  # noqa: PLR0913 (public: one argument a choice)
@@ -58,11 +69,12 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         delta: float = 1e-5,
         confidence_level: float | Sequence[float] = 0.9,
         guarantee: str | Guarantee = "auto",
-        conformity_score: str | IntervalScore = "absolute",
+        conformity_score: str | IntervalScore = "auto",
         train_share: float | str = 0.5,
         calibration_fraction: float | str = "auto",
         release_confidence: float | None = None,
         y_bounds: tuple[float, float] | None = None,
+        clip_to_bounds: bool = False,
         feature_bound: float | None = None,
         feature_bounds: Any = None,
         groups: str | Callable[[Any], Any] | None = None,
@@ -84,6 +96,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         self.calibration_fraction = calibration_fraction
         self.release_confidence = release_confidence
         self.y_bounds = y_bounds
+        self.clip_to_bounds = clip_to_bounds
         self.feature_bound = feature_bound
         self.feature_bounds = feature_bounds
         self.groups = groups
@@ -123,7 +136,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
         with the name of its data set.
         """
-        score = interval_score(self.conformity_score)
+        by_name = isinstance(self.conformity_score, str)
+        if by_name:
+            check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
         self._start(budget, fit_params)
         X, y = labelled_arrays(X, y)
         table = X
@@ -136,19 +151,28 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
                 "y_bounds=(low, high) is required: the public range of the target, never taken from the data"
             )
         self.y_bounds_ = check_range("y_bounds", self._public("y_bounds"))
-        task = Regression(self.y_bounds_, score)
+        task = Regression(self.y_bounds_, hard_bounds=self.clip_to_bounds)
         groups, group_values = self._groups_of(table, len(rows))
         people = self._people(unit, persons, X, len(rows))
         request = self._request(task, rows, group_values, people)
-        self._release(request, people.records(rows, targets, groups), budget)
+        auto = by_name and self.conformity_score == AUTO
+        task = replace(task, score=interval_score(chosen_score(request) if auto else self.conformity_score))
+        self._release(replace(request, task=task), people.records(rows, targets, groups), budget)
+        self.conformity_score_ = score_name(task.score)
         return self
-
-    def _task(self) -> Regression:
-        return Regression(self.y_bounds_, interval_score(self.conformity_score))
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
         super()._restore(header, arrays, module)
         self.y_bounds_ = check_range("y_bounds", self._public("y_bounds"))
+        # files of before 0.3 name the score among the parameters only
+        given = header["parameters"].get("conformity_score")
+        self.conformity_score_ = self.ledger_.public_facts.get("conformity_score", given)
+
+    def _task(self) -> Regression:
+        score = self.conformity_score if self.conformity_score_ is None else self.conformity_score_
+        if score == AUTO:  # a score of one's own that was not set again: predictions of one output can still be made
+            score = "absolute"
+        return Regression(self.y_bounds_, interval_score(score), HARD_BOUNDS in self.certificate_.assumptions)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The prediction for each row, within ``y_bounds``."""
@@ -162,4 +186,4 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         self._require_score_of_the_fit()
         task = self._task()
         pair = task.pair(np.asarray(self.model_.outputs(rows)))
-        return pair.centre, task.score.interval(pair, self._row_thresholds(X, len(rows)))
+        return pair.centre, task.intervals(pair, self._row_thresholds(X, len(rows)))

@@ -35,7 +35,7 @@ def _no_shift(asked: Asked) -> float:  # noqa: ARG001
 
 
 def _most_of_it(mu: float) -> float:  # noqa: ARG001
-    return 0.8
+    return 0.9
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ __all__ = ["AUTO", "GUARANTEES", "automatic", "guarantee_of", "register"]
 AUTO = "auto"
 GUARANTEES: dict[str, Guarantee] = {g.name: g for g in (UNIVERSAL, STABILITY, SPLIT, CORRECTED, FINITE, ASYMPTOTIC)}
 # Where the universal certificate and the held-out part give sets of the same size: docs/recipe.md.
-_CROSSING = 11.0
+_CROSSING = 6.0
 
 
 def guarantee_of(given: "str | Guarantee") -> Guarantee:
@@ -40,7 +40,7 @@ def automatic(n_records: int, mu: float) -> Guarantee:
     """Universal (all records, wider level) where mu * sqrt(n) is small, else split (whole budget for each part).
 
     What the universal certificate loses grows with mu alone; what holding records out loses falls with n. On synthetic
-    data, Adult and Bank Marketing at n = 1,000 to 15,000 and epsilon = 0.1 to 2 the two cross near mu * sqrt(n) = 11
+    data, Adult and Bank Marketing at n = 1,000 to 15,000 and epsilon = 0.1 to 2 the two cross near mu * sqrt(n) = 6
     (docs/recipe.md). The stability certificate gave larger sets everywhere and is never chosen.
     """
     return UNIVERSAL if mu * math.sqrt(n_records) <= _CROSSING else SPLIT

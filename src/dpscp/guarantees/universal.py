@@ -13,7 +13,7 @@ __all__ = ["UNIVERSAL"]
 
 def _training_share(mu: float) -> float:
     """It falls with the budget: the more training may learn about one record, the wider the certified level."""
-    return min(0.8, max(0.2, 0.3 / math.sqrt(mu)))
+    return min(0.9, max(0.2, 0.3 / math.sqrt(mu)))
 
 
 def _inner_levels(asked: Asked) -> tuple[float, ...]:

@@ -39,6 +39,7 @@ TERMS: Mapping[str, str] = {
     "calibration_records": "how many of them are held out for the threshold, nominally",
     "inner_level": "the level the search really aims at, so that the promised one holds",
     "count_noise": "standard deviation of the noise on every count of the search",
+    "conformity_score": "how badly a target fits: distance to the forecast (absolute) or to a pair of quantiles (cqr)",
     "steps": "noisy counts that the search asks for",
     "rank_target": "the noisy count a threshold must reach to be accepted",
     "noise_offset": "ranks added so that noise costs no coverage on average (Result F)",

@@ -94,7 +94,9 @@ def _number(name: str, value: Any, text: str | Callable[[Any], str] = plain) -> 
 
 
 def _term(place: int, name: str, value: Any) -> Any:
-    """A number of a certificate: levels and bounds are promises and rounded as such."""
+    """A term of a certificate: words as they are, levels and bounds are promises and rounded as such."""
+    if isinstance(value, str):
+        return value
     promised = name.endswith(("_level", "_bound", "_confidence"))
     return _number(f"certificate.{place}.terms.{name}", value, (lambda v: term_text(name, v)) if promised else plain)
 

@@ -12,7 +12,7 @@ from dpscp.records import check_row_by_row, untold_overflow
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
 from dpscp.sets import normalized_interval, quantile_interval, residual_interval
 
-__all__ = ["INTERVAL_SCORES", "IntervalScore", "OwnIntervalScore", "Pair", "interval_score"]
+__all__ = ["INTERVAL_SCORES", "IntervalScore", "OwnIntervalScore", "Pair", "interval_score", "score_name"]
 
 Floats = NDArray[Any]
 # A predicted scale below this share of the target's range counts as this share: a public floor keeps scores bounded.
@@ -200,3 +200,8 @@ def interval_score(given: str | IntervalScore) -> IntervalScore:
     if isinstance(given, IntervalScore):
         return OwnIntervalScore(given)
     return INTERVAL_SCORES[check_choice("conformity_score", given, INTERVAL_SCORES)]
+
+
+def score_name(score: IntervalScore) -> str | None:
+    """The name of one of the library's scores; None for a score of the caller's own."""
+    return next((name for name, known in INTERVAL_SCORES.items() if known == score), None)

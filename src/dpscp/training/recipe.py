@@ -33,7 +33,7 @@ from dpscp.training.preprocess import (
 from dpscp.training.private_target import PrivateTarget
 from dpscp.training.whitening import PrivateWhitening
 
-__all__ = ["Recipe", "calibration_fraction", "recipe", "train_share"]
+__all__ = ["Recipe", "calibration_fraction", "pair_levels", "pays_as_pair", "recipe", "train_share"]
 
 TASKS = ("classification", "regression")
 FEATURES = ("unit", "clipped", "bounded", "standardized")
@@ -49,7 +49,13 @@ LARGEST_BATCH = 50_000
 # Below it hidden layers do not pay for a classifier, and centring and whitening do better than private
 # feature scales.
 WEAK_SIGNAL = 300
-SEARCH_STEPS = 12
+# What a search costs against what training gains, in units of records times mu: docs/recipe.md.
+_SEARCH_COST = 20.0
+_LEAST_HELD_OUT = 0.125
+# Records times mu of the whole budget: below it a pair of quantiles is drowned by noise more than a forecast is.
+LEAST_PAIR_SIGNAL = 300
+# From here on a pair is learnt at the levels of the interval; the levels move inwards below.
+CLEAR_PAIR_SIGNAL = 7_500
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,6 @@ class Recipe:
     train_share: float
     calibration_fraction: float | None
     n_training: int
-    search_steps: int = SEARCH_STEPS
     reasons: Mapping[str, tuple[object, str]] = field(default_factory=dict)
 
     def calibrated(self, *, accountant: str | Accountant = "pld") -> Mechanism:
@@ -83,35 +88,64 @@ class Recipe:
         return "\n".join(f"{name} = {value}: {reason}" for name, (value, reason) in self.reasons.items())
 
 
-def train_share(guarantee: str | Guarantee, epsilon: float, delta: float) -> float:
+def train_share(guarantee: str | Guarantee, epsilon: float, delta: float, n_records: int | None = None) -> float:
     """The share of the squared Gaussian-DP budget (mu^2) for training on the full data.
 
     `universal` certifies a wider level the more training may learn about one record, so its share falls with
-    the budget; the other guarantees pay no coverage for training and leave the search what one threshold
-    needs. `split` gives each part the whole budget: 1.
+    the budget; the other guarantees pay no coverage for training. The search keeps what one threshold needs: with
+    s = n_records * mu, a share of (20 / s)^(2/3), because its overshoot is about 1.5 / (s * sqrt(share)) and training
+    gains a few percent for each doubling of its own. `split` gives each part the whole budget: 1.
 
-    >>> round(train_share("universal", 2.0, 1e-5), 2), train_share("corrected", 2.0, 1e-5)
-    (0.42, 0.8)
+    >>> round(train_share("universal", 2.0, 1e-5), 2), round(train_share("corrected", 1.0, 1e-5, 4_000), 2)
+    (0.42, 0.9)
 
-    Theory: Results A, B and E
+    Theory: Results B, E and F
     """
     mu = gdp_mu(check_positive("epsilon", epsilon), check_probability("delta", delta))
-    return guarantee_of(guarantee).training_share(mu)
+    chosen = guarantee_of(guarantee)
+    share = chosen.training_share(mu)
+    if n_records is None or chosen.held_out:
+        return share
+    signal = check_count("n_records", n_records) * mu
+    return min(share, 1 - min(0.7, math.pow(_SEARCH_COST / signal, 2 / 3)))
 
 
 def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
-    """The part of the records held out under `split`: a fifth, more where its own noise would drown it.
+    """The part of the records held out under `split`: sqrt(20 / (n * mu)), from an eighth to one half.
 
-    With 12 search steps and sensitivity 0.9 the overshoot in coverage is about 5 / (fraction * n * mu); the
-    fraction grows, up to one half, to keep it at 0.02.
+    The search overshoots by 1.1 to 2 / (fraction * n * mu) in coverage (released size, minimax offset), which costs
+    about three times as much in size; training loses a few percent for each doubling of the records that are taken
+    from it. The sum of the two is least at a fraction that falls with the root of n * mu.
 
-    >>> calibration_fraction(20_000, 1.0, 1e-5)
-    0.2
+    >>> round(calibration_fraction(4_000, 0.5, 1e-5), 2), calibration_fraction(20_000, 1.0, 1e-5)
+    (0.19, 0.125)
 
-    Theory: Result E
+    Theory: Results E, F and G
     """
     signal = check_count("n_records", n_records) * gdp_mu(epsilon, delta)
-    return min(0.5, max(0.2, 250 / signal))
+    return min(0.5, max(_LEAST_HELD_OUT, math.sqrt(_SEARCH_COST / signal)))
+
+
+def pays_as_pair(signal: float, n_features: int) -> bool:
+    """Whether intervals from a privately learnt pair of quantiles are expected to be narrower than those of one width.
+
+    ``signal`` is records times mu of the whole budget. Measured for dense nets on tables: docs/recipe.md.
+    """
+    return signal >= LEAST_PAIR_SIGNAL and n_features <= WIDEST_TABLE["regression"]
+
+
+def pair_levels(alpha: float, signal: float) -> tuple[float, float]:
+    """The two levels of a quantile pair for intervals that miss ``alpha``.
+
+    Few records lie beyond an outer quantile, so noise moves it most; the search widens an inner pair just as well. So
+    levels start at a quarter and reach alpha / 2 (or .05) as ``signal``, records times mu of the whole budget, grows.
+
+    >>> pair_levels(0.1, 20_000), pair_levels(0.1, 300)
+    ((0.05, 0.95), (0.25, 0.75))
+    """
+    outer = max(0.05, alpha / 2)
+    lower = min(max(0.25, outer), outer * max(1.0, (CLEAR_PAIR_SIGNAL / signal) ** 0.6))
+    return lower, 1 - lower
 
 
 def recipe(  # noqa: PLR0913 (public: one argument a choice)
@@ -156,7 +190,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     >>> plan = recipe("regression", n_records=16_512, n_features=8, epsilon=1.0, delta=1e-5,
     ...               guarantee="corrected", features="standardized")
     >>> plan.mechanism.hidden, plan.train_share
-    ((32, 16), 0.8)
+    ((32, 16), 0.9)
     >>> plan = recipe("classification", n_records=13_671, n_features=512, epsilon=1.0, delta=1e-5)
     >>> [type(step).__name__ for step in plan.mechanism.steps]
     ['UnitNorm', 'PrivateCentring', 'UnitNorm', 'PrivateWhitening']
@@ -175,7 +209,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
         raise ValueError("features='bounded' needs feature_bounds=(low, high), public bounds of every feature")
 
     fraction = None
-    share = train_share(chosen, epsilon, delta)
+    share = train_share(chosen, epsilon, delta, n)
     if chosen.held_out:
         fraction = calibration_fraction(n, epsilon, delta) if held_out_fraction is None else held_out_fraction
         n = max(1, round((1 - check_fraction("held_out_fraction", fraction)) * n))
@@ -193,7 +227,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     if fraction is not None:
         why["calibration_fraction"] = (
             fraction,
-            "held out; large enough that the noise of its search costs at most .02",
+            "held out: the noise of its search and the records that training misses cost least together",
         )
     mechanism = _training(problem, bounds, chosen, y_bounds, why)
     epsilon_of_training = float(epsilon) if chosen.held_out else gdp_epsilon(delta, mu)
@@ -300,6 +334,8 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     s = problem.signal
     if problem.task == "classification":
         hidden = _by_signal(s, ((10_000, (64,)), (math.inf, (128,))))
+    elif problem.quantiles is not None:
+        hidden = _by_signal(s, ((60, ()), (1_500, (16,)), (2_500, (32,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
     else:
         hidden = _by_signal(s, ((60, ()), (1_500, (16,)), (5_000, (32, 16)), (math.inf, (32, 16, 16))))
     # linear decay halves the sum of the step sizes; the parameters end up with noise of about .2 a coordinate
