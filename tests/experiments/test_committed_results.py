@@ -53,7 +53,7 @@ def size(study: str, method: str, epsilon: str) -> float:
     return next(float(r["size"]) for r in found if share is None or r["train_share"] in share)
 
 
-@pytest.mark.parametrize("study", (*STUDIES, PERSONS))
+@pytest.mark.parametrize("study", [*STUDIES, PERSONS])
 def test_tables_have_the_agreed_columns_and_say_where_they_come_from(study: str) -> None:
     columns = (RESULTS / f"{study}.csv").read_text().split("\n")[0]
     assert columns == (COLUMNS_OF_PERSONS if study == PERSONS else COLUMNS)
