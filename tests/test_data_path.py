@@ -132,6 +132,6 @@ def test_the_head_of_a_table_is_read_once(monkeypatch, tmp_path, records):
     table.write_text("\n".join(["a,b,c,bought", *lines]))
     columns = "".join(f'[columns.{name}]\ntype = "numeric"\nbounds = [-1, 1]\n' for name in "abc")
     schema.write_text('task = "classification"\ntarget = "bought"\nclasses = ["no", "yes"]\n' + columns)
-    opened = counted(monkeypatch, tables, "_opened")
+    opened = counted(monkeypatch, tables, "_csv_head")
     assert main(["fit", str(table), "--schema", str(schema), "--epsilon", "2", "--seed", "1", "-o", str(model)]) == 0
     assert len(opened) == 1

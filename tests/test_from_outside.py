@@ -1,4 +1,4 @@
-"""One of each kind made outside the package: a guarantee, a score, an accountant, a mechanism, a model.
+"""One of each kind made outside the package: a guarantee, a score, an accountant, a mechanism, a model, a source.
 
 Nothing of the package is changed for them (the registries are put back after each test), and each is used
 through the public estimators, ``calibrate`` and files. ``docs/maintainers.md`` has the same in words.
@@ -23,6 +23,7 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.accounting import base as accountants
 from dpscp.scores import Pair
+from dpscp.sources import Block, added
 from dpscp.training import Trained, mechanism
 
 DELTA = 1e-5
@@ -240,3 +241,47 @@ def test_a_mechanism_and_its_model(tmp_path):
     mechanism._SAVED.pop("directions")
     with pytest.raises(ValueError, match="model must be one of"):
         dp.load(path)
+
+
+# ---- a record source
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Records that somebody else reads, a few hundred at a time."""
+
+    read: object
+    width: int
+    functions: tuple = ()
+    whole = None
+
+    def map(self, function, *, keep=False):
+        mapped = replace(self, functions=(*self.functions, function))
+        if not keep:
+            return mapped
+        blocks = list(mapped.blocks())
+        return Rows(lambda: iter(blocks), self.width)
+
+    def sum(self, function):
+        return added(map(function, self.blocks()))
+
+    def blocks(self):
+        for block in self.read():
+            for function in self.functions:
+                block = function(block)
+            yield block
+
+
+def test_a_record_source():
+    """A fit that draws nothing by block gives what it gives in memory: the release grid absorbs the order of sums."""
+    X, y = records(1000)
+
+    def read():
+        return (Block(i, X[start : start + 300], y[start : start + 300]) for i, start in enumerate(range(0, 1000, 300)))
+
+    options = {"epsilon": 4.0, "classes": [0, 1], "guarantee": "universal", "n_records": 1000, "random_state": 0}
+    here = dp.PrivateConformalClassifier(**options).fit(X, y)
+    there = dp.PrivateConformalClassifier(**options).fit(Rows(read, 2))
+    np.testing.assert_array_equal(there.predict_proba(X), here.predict_proba(X))
+    assert there.threshold_.tolist() == here.threshold_.tolist()
+    assert there.ledger_ == here.ledger_

@@ -20,6 +20,7 @@ from sklearn.utils.validation import validate_data
 from dpscp._checks import check_probability, check_range
 
 __all__ = [
+    "check_finite",
     "check_levels",
     "check_row_by_row",
     "checked_labels",
@@ -64,6 +65,12 @@ def checked_rows(
     except (ValueError, TypeError, OverflowError) as error:
         failure = _without_records(error, X)
     raise failure
+
+
+def check_finite(rows: NDArray[Any]) -> None:
+    """Refuse NaN and infinity in rows that did not come as one table, with the words for a table."""
+    if not _is_finite(rows):
+        raise _without_records(ValueError("Input X contains NaN or infinity"), rows)
 
 
 def _without_records(error: Exception, X: Any) -> Exception:

@@ -2175,7 +2175,7 @@ mutant(
 )
 mutant(
     "conformal/base.py",
-    "targets[kept], self.owners, groups, kept)",
+    "targets[kept], owners, groups, kept)",
     "targets[kept], None, groups, kept)",
     "training is not told of the persons",
     SPLIT_PERSONS,

@@ -18,12 +18,13 @@ from dpscp._checks import check_count
 from dpscp._sklearn import BaseEstimator
 from dpscp.budget import BudgetStore
 from dpscp.conformal.prefit import PREFIT, Prefit
+from dpscp.conformal.reading import Reading, checked_source
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
 from dpscp.persistence import NOT_PLAIN, plain
-from dpscp.persons import Persons, Unit, kept_rows, unit_of
+from dpscp.persons import Unit, kept_rows, unit_of
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.seeds import seed_of
 from dpscp.records import check_levels, checked_rows, column_bounds, group_index
@@ -33,7 +34,7 @@ from dpscp.scores import OWN_SCORE
 from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.strategy import Request
 from dpscp.tasks import Task
-from dpscp.training.mechanism import Model, load_model, require_loadable
+from dpscp.training.mechanism import Model, load_model, require_loadable, trains_sources
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.private_model import PrivateModel
@@ -192,20 +193,59 @@ class PrivateConformal(BaseEstimator, ABC):
             n_persons=self._public("n_persons"),
         )
 
-    def _people(self, unit: Unit, persons: Any, X: Any, n_rows: int) -> "_People":
-        """Whose row is whose, and which rows are kept."""
-        if not unit.by_person:
-            return _People(unit, n_rows)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeededWarning)  # told once, when the release is made
-            kept, owners = kept_rows(
-                persons,
-                n_rows=n_rows,
-                rows_per_person=unit.cap,
-                random_state=self.random_state,
-                columns=getattr(X, "columns", ()),
+    def _from_source(self, source: RecordSource, y: Any, persons: Any, reading: Reading, unit: Unit) -> "Taken":
+        """The records of a source; nothing is spent before every block was seen."""
+        if y is not None:
+            raise ValueError("y must be left out: the blocks of a source hold their targets")
+        if self.prefit:
+            raise ValueError("prefit=True needs X and y in memory: a prefit estimator is asked about all rows at once")
+        if persons is not None:
+            raise ValueError(
+                "persons needs X and y in memory, since a person's rows may lie in several blocks of a source; "
+                "rows_per_person without ids protects persons by more noise"
             )
-        return _People(unit, owners.count, kept, owners)
+        self.input_shape_, self.n_features_in_ = None, source.width
+        records, found = checked_source(source, reading)
+        return Taken(records, source.width, reading.group_values, unit, found)
+
+    def _reading(self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None) -> Reading:
+        """How the blocks of a source are read; ``by_label``: the classes, which may be groups."""
+        if self.groups is None:
+            return Reading(targets)
+        if callable(self.groups) and self.group_values is not None:
+            return Reading(targets, self.groups, tuple(self.group_values))
+        if self.groups == "label" and by_label is not None:
+            return Reading(targets, "label", by_label)
+        raise ValueError(
+            f"groups must be None or a function of rows with public group_values{self._label_groups_hint} for records "
+            f"from a source, got {self.groups!r}"
+        )
+
+    def _from_arrays(
+        self,
+        X: Any,
+        rows: NDArray[Any],
+        targets: NDArray[Any],
+        grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None],
+        unit: Unit,
+        persons: Any,
+    ) -> "Taken":
+        """Checked arrays as one block: all rows, or the kept ones of each person."""
+        (groups, group_values), found = grouped, len(rows)
+        block = Block(0, rows, targets, groups=groups)
+        if unit.by_person:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SeededWarning)  # told once, when the release is made
+                kept, owners = kept_rows(
+                    persons,
+                    n_rows=len(rows),
+                    rows_per_person=unit.cap,
+                    random_state=self.random_state,
+                    columns=getattr(X, "columns", ()),
+                )
+            groups, found = None if groups is None else groups[kept], owners.count
+            block = Block(0, rows, targets[kept], owners, groups, kept)
+        return Taken(ArraySource.of_blocks([block]), rows.shape[1], group_values, unit, found)
 
     def _table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Checked rows; of records with a shape of their own (images) the numbers one after the other, in float32.
@@ -221,36 +261,36 @@ class PrivateConformal(BaseEstimator, ABC):
         if reset:
             self.input_shape_ = shape
         if self.input_shape_ is None:
-            return checked_rows(self, X, reset=reset, finite=finite)
+            # what is read part by part is cast there; a model or mechanism of the caller's own gets what it always got
+            kept = (np.float64, np.float32) if self._reads_parts(fitted=not reset) else np.float64
+            return checked_rows(self, X, reset=reset, finite=finite, dtype=kept)
         if shape != self.input_shape_:
             found = "rows of a table" if shape is None else f"records of shape {shape}"
             raise ValueError(f"X must hold records of shape {self.input_shape_}, as in fit, got {found}")
         flat = X.reshape(len(X), math.prod(self.input_shape_))
         return checked_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
 
-    def _request(
-        self, task: Task, rows: NDArray[Any], group_values: tuple[Any, ...] | None, people: "_People"
-    ) -> Request:
+    def _request(self, task: Task, taken: "Taken") -> Request:
         """The public numbers of this fit, checked."""
         alphas, _ = check_levels(self.confidence_level)
-        unit, names = people.unit, vars(self).get("feature_names_in_")
+        unit, names = taken.unit, vars(self).get("feature_names_in_")
         given = self._public(unit.count_name)
-        n_records = people.found if given is None else check_count(unit.count_name, given)
+        n_records = taken.found if given is None else check_count(unit.count_name, given)
         return Request(
             task=task,
-            estimator=self._trained_elsewhere(rows.shape[1]) or self.estimator,
+            estimator=self._trained_elsewhere(taken.width) or self.estimator,
             budget=Budget(self.epsilon, self.delta),
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=column_bounds(self._public("feature_bounds"), rows.shape[1], names),
+            feature_bounds=column_bounds(self._public("feature_bounds"), taken.width, names),
             n_records=n_records,
             n_found=given is None,
-            n_features=rows.shape[1],
+            n_features=taken.width,
             accountant=self.accountant,
-            group_values=group_values,
+            group_values=taken.group_values,
             release_confidence=self.release_confidence,
             unit=unit,
             input_shape=self.input_shape_,
@@ -325,8 +365,13 @@ class PrivateConformal(BaseEstimator, ABC):
         if self.schema_ is not None and isinstance(X, Frame):
             X = self.schema_.matrix(X)
         # the library's own models look for NaN and infinity themselves, in parts, while these are in cache
-        own = isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
-        return self._table(inputs_of(X), reset=False, finite=not own)
+        return self._table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
+
+    def _reads_parts(self, *, fitted: bool) -> bool:
+        """Whether rows go to code of this package only, which casts them part by part."""
+        if fitted:
+            return isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
+        return self.estimator is None or trains_sources(self.estimator)
 
     def _require_score_of_the_fit(self) -> None:
         """A score of one's own is not written to files: without it, thresholds would be compared with another one."""
@@ -421,20 +466,14 @@ class PrivateConformal(BaseEstimator, ABC):
 
 
 @dataclass(frozen=True)
-class _People:
-    """The unit of a fit, how many there are (private unless declared), and which rows of whom are kept."""
+class Taken:
+    """The records of a fit and what is public about them; ``found``, the number of units, only where it is declared."""
 
+    records: RecordSource
+    width: int
+    group_values: tuple[Any, ...] | None
     unit: Unit
     found: int
-    kept: NDArray[np.int64] | None = None
-    owners: Persons | None = None
-
-    def records(self, rows: NDArray[Any], targets: NDArray[Any], groups: NDArray[np.int64] | None) -> RecordSource:
-        """The kept records, person by person."""
-        if self.kept is None:
-            return ArraySource.of_blocks([Block(0, rows, targets, groups=groups)])
-        kept, groups = self.kept, None if groups is None else groups[self.kept]
-        return ArraySource.of_blocks([Block(0, rows, targets[kept], self.owners, groups, kept)])
 
 
 def _listed(names: NDArray[Any] | None) -> list[Any] | None:

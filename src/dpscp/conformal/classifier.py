@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -14,10 +15,11 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Guarantee
 from dpscp.persistence import plain
 from dpscp.privacy import Accountant
-from dpscp.records import checked_labels, class_list
+from dpscp.records import checked_labels, class_list, label_index
 from dpscp.schema import Schema
 from dpscp.scores import LabelScore, label_score
 from dpscp.sets import label_set
+from dpscp.sources.base import is_source
 from dpscp.tasks import Classification
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.torch_records import inputs_of, labelled_arrays
@@ -155,7 +157,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
         X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
         arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
-        once, in the order of the data set; a loader that would drop or repeat records is refused.
+        once, in the order of the data set; a loader that would drop or repeat records is refused. Or X is a record
+        source (``dpscp.sources``: files, a cluster, blocks of arrays) and y is left out: the records are read block by
+        block and never together in memory; every block is looked at before anything is spent.
 
         ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
 
@@ -175,16 +179,21 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         table = X
         X, y, persons = self._described(X, y, persons, schema)
         unit = self._unit(persons)
-        rows = self._table(X, reset=True)
-        public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
+        if is_source(X):
+            public, labels, found = self._classes_of_a_source()
+            reading = self._reading(partial(_indices, classes=labels), by_label=labels)
+            taken = self._from_source(X, y, persons, reading, unit)
+        else:
+            rows = self._table(X, reset=True)
+            public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
+            labels = tuple(plain(c) for c in public)
+            by_label = isinstance(self.groups, str) and self.groups == "label"
+            grouped = (index, labels) if by_label else self._groups_of(table, len(rows))
+            taken = self._from_arrays(X, rows, index, grouped, unit, persons)
         found = found or self._model_found_classes()
-        labels = tuple(plain(c) for c in public)
         elsewhere = None if self._trained_elsewhere(len(labels)) is None else labels
         task = Classification(labels, score, model_labels=elsewhere, classes_found=found)
-        by_label = isinstance(self.groups, str) and self.groups == "label"
-        groups, group_values = (index, labels) if by_label else self._groups_of(table, len(rows))
-        people = self._people(unit, persons, X, len(rows))
-        request = self._request(task, rows, group_values, people)
+        request = self._request(task, taken)
         if found:
             warnings.warn(
                 "classes was not given: the labels found in y are declared public, and no coverage is certified, "
@@ -193,7 +202,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
                 GuaranteeWarning,
                 stacklevel=2,
             )
-        self._release(request, people.records(rows, index, groups), budget)
+        self._release(request, taken.records, budget)
         self.classes_ = public
         return self
 
@@ -208,6 +217,13 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         if declared is None and isinstance(self.estimator, PrivateModel):
             return self.estimator.classes
         return declared
+
+    def _classes_of_a_source(self) -> tuple[NDArray[Any], tuple[Any, ...], bool]:
+        declared = self._declared_classes()
+        if declared is None:
+            raise ValueError("classes=[...] is needed with a source of records: every label that can occur")
+        public, _, found = class_list(np.empty(0, dtype=np.int64), declared)
+        return public, tuple(plain(c) for c in public), found
 
     def _model_found_classes(self) -> bool:
         """Whether the list is that of a model whose training took it from its records."""
@@ -256,3 +272,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             # files of earlier versions certified found classes too
             self.certificates_ = tuple(c.with_found_classes() for c in self.certificates_)
             self.certificate_ = self.certificates_[0]
+
+
+def _indices(y: Any, n: int, *, classes: tuple[Any, ...]) -> NDArray[np.int64]:
+    """The labels of a block, checked, as their places in the public classes."""
+    return label_index(checked_labels(y, n), classes)

@@ -18,6 +18,7 @@ from dpscp.records import checked_targets
 from dpscp.schema import Schema
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name
+from dpscp.sources.base import is_source
 from dpscp.strategy import chosen_score
 from dpscp.tasks import HARD_BOUNDS, Regression
 from dpscp.training.torch_records import inputs_of, labelled_arrays
@@ -122,7 +123,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
         X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
         arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
-        once, in the order of the data set; a loader that would drop or repeat records is refused.
+        once, in the order of the data set; a loader that would drop or repeat records is refused. Or X is a record
+        source (``dpscp.sources``: files, a cluster, blocks of arrays) and y is left out: the records are read block by
+        block and never together in memory; every block is looked at before anything is spent.
 
         ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
 
@@ -144,20 +147,23 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         table = X
         X, y, persons = self._described(X, y, persons, schema)
         unit = self._unit(persons)
-        rows = self._table(X, reset=True)
-        targets = checked_targets(y, len(rows))
+        if not is_source(X):
+            rows = self._table(X, reset=True)
+            targets = checked_targets(y, len(rows))
         if self._public("y_bounds") is None:
             raise ValueError(
                 "y_bounds=(low, high) is required: the public range of the target, never taken from the data"
             )
         self.y_bounds_ = check_range("y_bounds", self._public("y_bounds"))
+        if is_source(X):
+            taken = self._from_source(X, y, persons, self._reading(checked_targets, by_label=None), unit)
+        else:
+            taken = self._from_arrays(X, rows, targets, self._groups_of(table, len(rows)), unit, persons)
         task = Regression(self.y_bounds_, hard_bounds=self.clip_to_bounds)
-        groups, group_values = self._groups_of(table, len(rows))
-        people = self._people(unit, persons, X, len(rows))
-        request = self._request(task, rows, group_values, people)
+        request = self._request(task, taken)
         auto = by_name and self.conformity_score == AUTO
         task = replace(task, score=interval_score(chosen_score(request) if auto else self.conformity_score))
-        self._release(replace(request, task=task), people.records(rows, targets, groups), budget)
+        self._release(replace(request, task=task), taken.records, budget)
         self.conformity_score_ = score_name(task.score)
         return self
 

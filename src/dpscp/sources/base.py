@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from dpscp.persons import Persons
 
-__all__ = ["MOST_IN_A_BLOCK", "Block", "RecordSource", "added"]
+__all__ = ["MOST_IN_A_BLOCK", "Block", "RecordSource", "added", "is_source"]
 
 Array = NDArray[Any]
 Index = NDArray[np.int64]
@@ -150,6 +150,11 @@ class RecordSource(Protocol):
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total of ``function(block)`` over the blocks, as ``added`` adds them in the order of their ids."""
+
+
+def is_source(X: Any) -> bool:
+    """Whether a caller brought a source; a frame may have columns of any name, also those of a source's methods."""
+    return isinstance(X, RecordSource) and getattr(X, "columns", None) is None
 
 
 def added(values: Iterable[Total]) -> Total:
