@@ -1178,8 +1178,8 @@ mutant(
 )
 mutant(
     "conformal/base.py",
-    'feature_bounds=column_bounds(self._public("feature_bounds"), rows.shape[1], names),',
-    "feature_bounds=(rows.min(axis=0) - 1e-9, rows.max(axis=0) + 1e-9),",
+    'feature_bounds=column_bounds(self._public("feature_bounds"), taken.width, names),',
+    "feature_bounds=(taken.records.whole.read().min(axis=0) - 1e-9, taken.records.whole.read().max(axis=0) + 1e-9),",
     "the estimator takes its feature bounds from the records",
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
 )
@@ -2279,4 +2279,58 @@ mutant(
     "if self.one_each or person is None",
     "a promise about persons is checked on rows",
     f"{FITS}::test_the_command_line_fits_on_persons_and_predict_ignores_the_column",
+)
+
+
+# ---- records in blocks
+
+BLOCKS = "tests/sources/test_source_fits.py"
+mutant(
+    "privacy/seeds.py",
+    '(check_count("step", step, minimum=0) << 96) + ',
+    "",
+    "every step draws the same batch of a block",
+    f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
+)
+mutant(
+    "privacy/seeds.py",
+    ' + (check_count("block", block, minimum=0) << 56)',
+    "",
+    "all blocks draw alike",
+    f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
+)
+mutant(
+    "release.py",
+    "return block.part(drawn if self.held_out else ~drawn)",
+    "return block.part(drawn | ~drawn)",
+    "held-out records of a source are trained on",
+    f"{BLOCKS}::test_held_out_records_of_blocks_are_a_coin_each",
+)
+mutant(
+    "training/feeding.py",
+    "drawn = next(poisson_batches(",
+    "next(poisson_batches(",
+    "blocks take everybody, and the event says that they sample",
+    f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
+)
+mutant(
+    "conformal/reading.py",
+    "        check_finite(rows)\n",
+    "        pass\n",
+    "bad rows of a block are found after the budget is spent, or never",
+    f"{BLOCKS}::test_a_bad_record_in_a_late_block_is_refused_as_in_memory_before_anything_is_spent",
+)
+mutant(
+    "scoring.py",
+    "block.targets[block.groups == self.group]",
+    "block.targets",
+    "in blocks every group counts all records",
+    f"{BLOCKS}::test_blocks_change_nothing_where_nothing_is_drawn_by_block",
+)
+mutant(
+    "strategy.py",
+    "            require_sources(self.mechanism)\n",
+    "            pass\n",
+    "a mechanism that needs an array is found out after the budget is reserved",
+    f"{BLOCKS}::test_what_blocks_cannot_do_is_refused",
 )
