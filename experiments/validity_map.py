@@ -68,7 +68,7 @@ def run(task: Task, data: Path | None) -> list[Row]:
     """One budget of one trial, all rules."""
     name, epsilon = task.kind, task.config["epsilon"]
     seed = seed_of(task.seed, NAME, name, task.trial)
-    X, y, X_test, y_test = _records(name, seed, data)
+    X, y, X_test, y_test = records(name, seed, data)
     own = seed_of(seed, epsilon)
     rows = []
     trained = _train(name, X, y, epsilon, own, keep=True)
@@ -90,7 +90,8 @@ def run(task: Task, data: Path | None) -> list[Row]:
     return rows
 
 
-def _records(name: str, seed: int, data: Path | None) -> tuple[NDArray[Any], ...]:
+def records(name: str, seed: int, data: Path | None) -> tuple[NDArray[Any], ...]:
+    """Rows and labels of the pool and of the test part."""
     if name == "bloodmnist":
         table = loaders.blood_features(data, "effnet_hr")
         X, y = table.X, table.y
