@@ -21,7 +21,7 @@ from dpscp.sources import ArraySource
 from dpscp.strategy import Strategy
 from dpscp.training import dpsgd
 from dpscp.training.descent import GridNoise
-from dpscp.training.networks import ClippedGradient
+from dpscp.training.gradients import ClippedGradient
 
 
 def told(result: Audit) -> Audit:

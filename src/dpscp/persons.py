@@ -224,6 +224,10 @@ class Persons:
         first_places = np.cumsum(sizes) - sizes
         return np.asarray(np.repeat(self.offsets[chosen] - first_places, sizes) + np.arange(int(sizes.sum())))
 
+    def weights_of(self, rows: Index) -> NDArray[np.float64]:
+        """The weights of these rows."""
+        return self.weights[: len(rows)] if self._one_each else self.weights.take(rows)
+
     def part(self, drawn: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], "Persons"]:
         """The persons that were drawn: which rows are theirs, and those rows' layout."""
         offsets = np.concatenate([[0], np.cumsum(self.sizes[drawn])])

@@ -464,7 +464,7 @@ mutant(
     f"{ENGINE}::test_batches_are_sampled_at_the_rate_of_the_event",
 )
 mutant(
-    "training/networks.py",
+    "training/gradients.py",
     "np.maximum(factors, self.limit, out=factors)",
     "np.maximum(factors, 0.98 * self.limit, out=factors)",
     "short gradients are stretched",
@@ -526,8 +526,8 @@ mutant(
 )
 mutant(
     "training/blocks.py",
-    "return size if self._rounds_alike(size) else self.chunk",
-    "return size",
+    "self._sizes[m] = size if self._rounds_alike(size) else self.chunk",
+    "self._sizes[m] = size",
     "a block that rounds by place is used",
     f"{BITS}::test_a_product_that_rounds_by_place_is_noticed",
 )
@@ -1959,7 +1959,7 @@ mutant(
     f"{PERSONS}::test_parts_draw_persons",
 )
 mutant(
-    "training/networks.py",
+    "training/gradients.py",
     "factors[: len(weights)] *= weights\n",
     "factors[: len(weights)] *= 1.0\n",
     "clipped gradients forget the weight",
@@ -1967,7 +1967,7 @@ mutant(
 )
 mutant(
     "training/descent.py",
-    "self._target[:size], records.owners.weights.take(index)",
+    "self._target[:size], records.owners.weights_of(index)",
     "self._target[:size], np.ones(m)",
     "sampled batches forget the weight",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",

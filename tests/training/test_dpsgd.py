@@ -13,7 +13,8 @@ from dpscp import BudgetError, GuaranteeWarning, SeededWarning
 from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
 from dpscp.training.descent import Descent, GridNoise, Records, everyone, poisson_batches
-from dpscp.training.networks import ClippedGradient, Loss, Network
+from dpscp.training.gradients import ClippedGradient
+from dpscp.training.networks import Loss, Network
 
 TAIL = 1e-6  # chance that a correct implementation fails one statistical check
 
@@ -172,9 +173,9 @@ def test_chunks_do_not_matter(name, monkeypatch):
     mechanism, d, k = PAPER_MODELS[name]
     setup = replace(mechanism, noise_multiplier=0.0, dtype="float64").prepare(*problem(d, k, n=700))
     whole = setup.descent(setup.records).clipped_sum(None).copy()
-    monkeypatch.setattr("dpscp.training.networks.CHUNK_NUMBERS", 1)
+    monkeypatch.setattr("dpscp.training.gradients.CHUNK_NUMBERS", 1)
     small = setup.descent(setup.records)
-    assert small.gradient.chunk == 128
+    assert small.gradient.chunk == 512
     index = np.arange(700)
     np.testing.assert_allclose(small.clipped_sum(None), whole, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(small.clipped_sum(index), whole, rtol=1e-11, atol=1e-12)

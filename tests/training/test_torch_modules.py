@@ -14,7 +14,7 @@ import pytest
 from dpscp import BudgetStore, PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.audit import ModuleGame, audit
 from dpscp.training import opacus, torch_modules
-from dpscp.training.networks import CLIP_SLACK
+from dpscp.training.gradients import CLIP_SLACK
 from dpscp.training.opacus import OpacusTraining, add_clipped
 from dpscp.training.private_model import PrivateModel
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp.privacy import secure_generator
 from dpscp.training.blocks import one_blas_thread
-from dpscp.training.descent import GridNoise, Records, run
+from dpscp.training.descent import GridNoise, Records, drawn_steps, run
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.networks import DenseModel
 
@@ -78,7 +78,7 @@ def coupled_run(
     with one_blas_thread(), np.errstate(all="ignore"):
         descents = [setup.descent(without), setup.descent(everything)]
         kept = [descents[0].current()]
-        for t in run(descents, [_first(copies, n), masks], noise):
+        for t in run(descents, drawn_steps([_first(copies, n), masks], noise)):
             gaps[t + 1] = np.linalg.norm(descents[0].parameters - descents[1].parameters)
             batch = next(counted)
             draws += 1 if batch is None else int(len(batch) > 0 and batch[-1] == n)

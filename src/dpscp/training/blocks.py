@@ -6,22 +6,42 @@ results of all others, and by more than any sensitivity says where a jump, or a 
 """
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from functools import cache
-from typing import Any
+from threading import Lock
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 
-__all__ = ["AlikeBlocks", "aligned_empty", "blas_threads", "is_aligned", "one_blas_thread", "whole_lanes"]
+__all__ = [
+    "AlikeBlocks",
+    "Rehearsed",
+    "SecondThread",
+    "aligned_empty",
+    "blas_threads",
+    "is_aligned",
+    "one_blas_thread",
+    "second_thread",
+    "whole_lanes",
+]
 
 Array = NDArray[Any]
+Item = TypeVar("Item")
+Rehearsed = tuple[dict[int, bool], list[Array]]
+"""Which sizes round alike, and what made-up records get in a full block."""
+_REHEARSAL = Lock()  # several threads may look at the same sizes
 
 # Sizes of blocks are multiples of this, and so many records fill whole cache lines.
 _LANES = 16
 _CACHE_LINE = 64
+# With fewer parameters the noise is drawn in less time than two threads need to wait for each other.
+_WORTH_A_THREAD = 1 << 15
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
@@ -44,11 +64,16 @@ class AlikeBlocks:
     record's results are a function of that record. If a full block fails, records go one at a time (`chunk` is 1).
     """
 
-    def __init__(self, most: float, made_up_results: Callable[[int], Iterable[Array]]) -> None:
-        """`made_up_results(size)` puts each of some made-up records in every place: arrays (units, places)."""
+    def __init__(
+        self, most: float, made_up_results: Callable[[int], Iterable[Array]], rehearsed: Rehearsed | None = None
+    ) -> None:
+        """`made_up_results(size)` puts each of some made-up records in every place: arrays (units, places).
+
+        `rehearsed` is what earlier blocks of the same kind found out, and what these add to.
+        """
         self._made_up_results = made_up_results
-        self._alike: dict[int, bool] = {}
-        self._expected: list[Array] = []
+        self._alike, self._expected = ({}, []) if rehearsed is None else rehearsed
+        self._sizes: dict[int, int] = {}
         self.chunk = whole_lanes(most)
         if not self._rounds_alike(self.chunk):
             self.chunk = 1  # one place rounds like itself, and `size` asks for no other
@@ -56,14 +81,17 @@ class AlikeBlocks:
 
     def size(self, m: int) -> int:
         """The number of places, padding included, of a block for m records."""
-        size = min(whole_lanes(m), self.chunk)
-        return size if self._rounds_alike(size) else self.chunk
+        if m not in self._sizes:
+            size = min(whole_lanes(m), self.chunk)
+            self._sizes[m] = size if self._rounds_alike(size) else self.chunk
+        return self._sizes[m]
 
     def _rounds_alike(self, size: int) -> bool:
         if size not in self._alike:
             results = list(self._made_up_results(size))
-            if not self._expected:
-                self._expected = [result[:, :1].copy() for result in results]
+            with _REHEARSAL:
+                if not self._expected:
+                    self._expected.extend(result[:, :1].copy() for result in results)
             self._alike[size] = all(
                 bool((result == expected).all()) for result, expected in zip(results, self._expected, strict=True)
             )
@@ -92,3 +120,52 @@ def one_blas_thread() -> AbstractContextManager[Any]:
 def _libraries() -> ThreadpoolController:
     # looked up once: finding them reads the list of all libraries of the process, which takes longer than a short run
     return ThreadpoolController().select(user_api="blas")
+
+
+class SecondThread:
+    """One thread beside the caller's, for work that leaves the interpreter free: draws and matrix products.
+
+    A step of a wide network then draws its noise while its gradient is computed. It asks for no second thread of the
+    matrix library: those share one product, which rounds by the number of threads, and wait for each other in a loop
+    that a busy machine makes very slow.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dpscp")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
+        """The same items, each made while the one before is used."""
+        coming = self._pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = self._pool.submit(next, items, None)
+            yield item
+
+    def share(self, jobs: Iterable[Callable[[], object]]) -> None:
+        """Do all the jobs: this thread takes them from the front, the second one, when it is free, from the back."""
+        left = deque(jobs)
+
+        def work(take: Callable[[], Callable[[], object]]) -> None:
+            while True:
+                try:
+                    job = take()
+                except IndexError:  # the other thread has the last one
+                    return
+                job()
+
+        helping = self._pool.submit(copy_context().run, work, left.pop)  # with the caller's treatment of overflow
+        work(left.popleft)
+        if not helping.cancel():
+            helping.result()
+
+
+def second_thread(n_parameters: int) -> AbstractContextManager[SecondThread | None]:
+    """A second thread for so many parameters; none where it would not pay or where matrix products may use only one."""
+    if n_parameters < _WORTH_A_THREAD or max(blas_threads()) == 1:
+        return nullcontext()
+    return SecondThread()

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from dpscp.persons import Persons
 from dpscp.sources import Block
 from dpscp.training.blocks import aligned_empty, is_aligned
-from dpscp.training.networks import CLIP_SLACK, MOST_RECORDS, ClippedGradient, Loss, Network, squared_norms
+from dpscp.training.gradients import CLIP_SLACK, MOST_RECORDS, ClippedGradient
+from dpscp.training.networks import Loss, Network, squared_norms
 
 __all__ = [
     "GRID",
@@ -32,6 +33,7 @@ __all__ = [
     "StepView",
     "UpdateRule",
     "check_batch",
+    "drawn_steps",
     "everyone",
     "poisson_batches",
 ]
@@ -43,6 +45,8 @@ GRID = 2.0**-20
 # Small enough to leave the cache to the batch.
 _GAPS_PER_BLOCK = 1 << 12
 _NOISE_PER_BLOCK = 1 << 13
+# Parameters that are updated at once: what a step keeps for so many stays in cache from one operation to the next.
+_UPDATED_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,14 @@ class GridNoise:
 
     def __init__(self, rng: np.random.Generator, size: int) -> None:
         self._rng = rng
-        self._block = np.empty((max(1, _NOISE_PER_BLOCK // size), size))
+        shape = max(1, _NOISE_PER_BLOCK // size), size
+        self._block, self._before = np.empty(shape), np.empty(shape)
         self._used = len(self._block)
 
     def next(self) -> Array:
-        """The next vector; overwritten by a later call."""
+        """The next vector; overwritten by a later call, but not by the very next one."""
         if self._used == len(self._block):
+            self._block, self._before = self._before, self._block
             self._rng.standard_normal(out=self._block)
             self._block *= 1 / GRID
             self._used = 0
@@ -193,7 +199,7 @@ class BatchSums:
         records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
         records.squared_norms.take(index, out=self._norms[:m], mode="clip")
         records.targets.take(index, out=self._target[:m], mode="clip")
-        return self._rows[:size], self._norms[:size], self._target[:size], records.owners.weights.take(index)
+        return self._rows[:size], self._norms[:size], self._target[:size], records.owners.weights_of(index)
 
     def _slice(self, records: Records, start: int, m: int) -> tuple[Array, Array, Array, Array]:
         size = self.gradient.block(m)
@@ -241,15 +247,21 @@ class Descent:
         self.gradient = self.sums.gradient
         self.normaliser = normaliser
         self.grid = GRID * noise_multiplier * clip_norm * (1 + CLIP_SLACK)
-        self._per_grid = 1 / self.grid if self.grid else 0.0
+        # as arrays: what is turned into one at every step costs as much as a product
+        self._per_grid = np.array(1 / self.grid if self.grid else 0.0)
+        self._grid_over_normaliser = np.array(self.grid / normaliser)
+        self._momentum = np.array(rule.momentum)
         self.parameters = initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
         self._fast = aligned_empty(self.parameters.shape, dtype)
         np.copyto(self._fast, self.parameters, casting="same_kind")
         self._layers = network.layers(self._fast)
         self._noisy = np.empty(network.n_parameters)
         self._velocity = np.zeros(network.n_parameters)
-        self._second = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
+        self._squares = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
         self._sum = np.zeros(network.n_parameters)
+        kept = self._velocity, self._squares, self.parameters, self._fast
+        cuts = [slice(i, i + _UPDATED_AT_ONCE) for i in range(0, network.n_parameters, _UPDATED_AT_ONCE)]
+        self._parts = [_Part(cut, *(array[cut] for array in kept)) for cut in cuts]
         self.step_count = 0
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
@@ -265,44 +277,51 @@ class Descent:
             np.multiply(total, self._per_grid, out=noisy)
             noisy += noise
             np.rint(noisy, out=noisy)
-            noisy *= self.grid / self.normaliser
+            noisy *= self._grid_over_normaliser
         if self._observer is not None:
             constants = (self.normaliser, self.grid, float(self.rule.learning_rates[self.step_count]))
             self._observer(StepView(self.current(), noisy * self.normaliser, constants))
         self._update(noisy)
 
     def _update(self, gradient: Array) -> None:
-        rule, theta = self.rule, self.parameters
-        rate = rule.learning_rates[self.step_count]
+        rule, rate = self.rule, self.rule.learning_rates[self.step_count]
         self.step_count += 1
+        for part in self._parts:
+            self._move(part, gradient[part.where], rate)
+        if rule.radius is not None:
+            norm = math.sqrt(self.parameters @ self.parameters)
+            if norm > rule.radius:
+                self.parameters *= rule.radius / norm
+            np.copyto(self._fast, self.parameters, casting="same_kind")
+        if self.step_count > len(rule.learning_rates) - rule.averaged:
+            self._sum += self.parameters
+
+    def _move(self, part: "_Part", gradient: Array, rate: float) -> None:
+        """Some parameters after the step, their gradient used up."""
+        rule, velocity, squares, theta = self.rule, part.velocity, part.squares, part.parameters
         if rule.optimizer == "adam":
             first, second, tiny = rule.adam
             t = self.step_count
-            self._velocity *= first
-            self._velocity += (1 - first) * gradient
-            self._second *= second
+            velocity *= first
+            velocity += (1 - first) * gradient
+            squares *= second
             np.square(gradient, out=gradient)
             gradient *= 1 - second
-            self._second += gradient
-            np.sqrt(self._second, out=gradient)
+            squares += gradient
+            np.sqrt(squares, out=gradient)
             gradient *= 1 / math.sqrt(1 - second**t)
             gradient += tiny
-            np.divide(self._velocity, gradient, out=gradient)
+            np.divide(velocity, gradient, out=gradient)
             gradient *= rate / (1 - first**t)
         elif rule.momentum:
-            self._velocity *= rule.momentum
-            self._velocity += gradient
-            np.multiply(self._velocity, rate, out=gradient)
+            velocity *= self._momentum
+            velocity += gradient
+            np.multiply(velocity, rate, out=gradient)
         else:
             gradient *= rate
         theta -= gradient
-        if rule.radius is not None:
-            norm = math.sqrt(theta @ theta)
-            if norm > rule.radius:
-                theta *= rule.radius / norm
-        np.copyto(self._fast, theta, casting="same_kind")
-        if self.step_count > len(rule.learning_rates) - rule.averaged:
-            self._sum += theta
+        if rule.radius is None:
+            np.copyto(part.fast, theta, casting="same_kind")
 
     def current(self) -> Array:
         """The current iterate, in the precision the gradients see."""
@@ -319,17 +338,33 @@ class Descent:
             return (self._sum / self.rule.averaged).astype(self._fast.dtype)
 
 
-def run(
-    descents: Sequence[Descent],
-    batches: Sequence[Iterator[NDArray[np.int64] | None]],
-    noise: GridNoise | None,
-) -> Iterator[int]:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Views of what a `Descent` keeps for some of its parameters."""
+
+    where: slice
+    velocity: Array
+    squares: Array
+    parameters: Array
+    fast: Array
+
+
+Draw = tuple[Array | None, list[NDArray[np.int64] | None]]
+
+
+def drawn_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: GridNoise | None) -> Iterator[Draw]:
+    """Endlessly what is random in a step: the noise, and a batch of each stream, drawn in this order."""
+    while True:
+        vector = None if noise is None else noise.next()
+        yield vector, [next(stream) for stream in batches]
+
+
+def run(descents: Sequence[Descent], drawn: Iterator[Draw]) -> Iterator[int]:
     """Advance all descents together, one step a yield, each with its own batches and all with the same noise.
 
     Overflow at wild parameters is handled record by record: callers silence NumPy's warnings about it.
     """
-    for t in range(len(descents[0].rule.learning_rates)):
-        vector = None if noise is None else noise.next()
-        for descent, stream in zip(descents, batches, strict=True):
-            descent.step(next(stream), vector)
+    for t, (noise, batches) in zip(range(len(descents[0].rule.learning_rates)), drawn, strict=False):
+        for descent, batch in zip(descents, batches, strict=True):
+            descent.step(batch, noise)
         yield t

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -34,7 +35,7 @@ from dpscp.privacy import Accountant, dpsgd_event, noise_multiplier, non_private
 from dpscp.privacy.seeds import BATCHES, BlockStreams
 from dpscp.sources import Block, RecordSource
 from dpscp.training._progress import progress
-from dpscp.training.blocks import one_blas_thread
+from dpscp.training.blocks import one_blas_thread, second_thread
 from dpscp.training.descent import (
     GRID,
     Descent,
@@ -42,17 +43,16 @@ from dpscp.training.descent import (
     Records,
     StepObserver,
     UpdateRule,
+    drawn_steps,
     everyone,
     poisson_batches,
     run,
 )
 from dpscp.training.feeding import EngineBlock, SpreadDescent, array_source, unit_count
+from dpscp.training.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.labels import check_classes, encode_labels, found_labels
 from dpscp.training.mechanism import Needs, Trained, Trajectory, paid_event, set_noise
 from dpscp.training.networks import (
-    CLIP_SLACK,
-    MOST_RECORDS,
-    SMALLEST_CLIP_NORM,
     DenseModel,
     Loss,
     Network,
@@ -264,14 +264,18 @@ class DPSGD:
         rng = secure_generator(random_state)
         noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
-        with one_blas_thread(), np.errstate(all="ignore"):
+        with second_thread(setup.network.n_parameters) as second, one_blas_thread(), np.errstate(all="ignore"):
             if setup.spread is None:
                 descent, batches = setup.descent(setup.records, observer), setup.batches(rng)
             else:
                 descent, batches = setup.spread_descent(random_state), everyone()
+            drawn = drawn_steps([batches], noise)
+            if second is not None:
+                drawn = second.ahead(islice(drawn, self.steps))
+                descent.gradient.second = second
             if kept is not None:
                 kept[0] = descent.current()
-            for t in progress(run([descent], [batches], noise), self.steps, "private training"):
+            for t in progress(run([descent], drawn), self.steps, "private training"):
                 if kept is not None and t + 1 < self.steps:
                     kept[t + 1] = descent.current()
         facts = dict(setup.public_facts)

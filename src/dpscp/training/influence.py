@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_count
 from dpscp.persons import Persons
 from dpscp.training.blocks import aligned_empty
+from dpscp.training.gradients import ClippedGradient
 from dpscp.training.labels import encode_targets
 from dpscp.training.mechanism import Model, Trajectory
 from dpscp.training.networks import (
-    ClippedGradient,
     DenseModel,
     Loss,
     Network,

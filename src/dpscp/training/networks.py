@@ -1,12 +1,4 @@
-"""Dense networks (a linear head is one without hidden layers): forward, backward and clipped gradient sums.
-
-The gradient of one record in a dense layer is the outer product of the layer's input a (with its bias
-coordinate) and the backpropagated error d, so its squared norm is |a|^2 |d|^2 (the ghost norm). Clipping
-needs these norms only: the sum of clipped gradients is one matrix product a layer with rescaled errors, and
-no per-record gradient ever exists.
-
-Arrays inside are (units, records): reductions over a few units then run along contiguous records.
-"""
+"""Dense networks (a linear head is one without hidden layers): rows as they read them, outputs, losses, the model."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,11 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from dpscp._checks import check_choice
-from dpscp.training.blocks import AlikeBlocks, aligned_empty, blas_threads, whole_lanes
+from dpscp.training.blocks import AlikeBlocks, aligned_empty, blas_threads
 from dpscp.training.mechanism import saved_as
 
 __all__ = [
-    "ClippedGradient",
     "DenseModel",
     "Loss",
     "Network",
@@ -36,24 +27,13 @@ __all__ = [
 
 Array = NDArray[Any]
 
-# The clipped sum's sensitivity is at most clip_norm * (1 + CLIP_SLACK) in floating point: the noise is scaled for it.
-# Proven for batches of at most MOST_RECORDS: see `ClippedGradient`.
-CLIP_SLACK = 1e-4
-MOST_RECORDS = 1 << 25
-SMALLEST_CLIP_NORM = 1e-30
 # Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.
 ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}
 # Larger numbers in a row become this: far beyond any reasonable unit, far enough below the largest number of the type.
 _END = {"float32": 2.0**100, "float64": 2.0**900}
-# Sums of squares beyond this belong to records that count as zero: below it no square that matters underflows.
-_LARGEST_SQUARES = 2.0**500
-# Products added up before they go into the total: two levels keep the chain of additions short.
-_PRODUCTS_PER_PART = 1 << 12
-# Numbers of a slice of rows that is turned into float64 for the product: it stays in cache.
-_SLICE_NUMBERS = 1 << 17
 # Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
-_MOST_ROWS = 8192
+MOST_ROWS = 8192
 
 
 def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
@@ -283,7 +263,7 @@ def _output_blocks(network: Network, dtype: str, threads: tuple[int, ...]) -> Al
             yield z.T.copy()
             yield softmax(with_zero_column(z)).T
 
-    return AlikeBlocks(max(128, min(_MOST_ROWS, CHUNK_NUMBERS // sum(network.widths))), made_up_results)
+    return AlikeBlocks(max(128, min(MOST_ROWS, CHUNK_NUMBERS // sum(network.widths))), made_up_results)
 
 
 def with_zero_column(z: Array) -> Array:
@@ -342,271 +322,6 @@ class Loss:
         else:
             np.greater(z, target, out=z, casting="unsafe")
             z -= np.asarray(self.quantiles, dtype=z.dtype)[:, None]
-
-
-class ClippedGradient:
-    """The weighted sum over records of gradients clipped to `clip_norm`, by ghost norms.
-
-    A record adds its clipped gradient times its weight, which is at most one: the weights of a person's records add up
-    to one. Adding or removing a person changes the sum of at most MOST_RECORDS records by at most clip_norm *
-    (1 + CLIP_SLACK), rounding included; `docs/decisions.md` has the proof. A record whose gradient is not finite (an
-    overflow at wild parameters) contributes zero, so it cannot do more either.
-
-    Errors and layer inputs are computed in `dtype`, in blocks of sizes whose products round alike in every place
-    (see `block`). Norms, clipping factors and sums are float64.
-
-    Theory: section 1.6
-    """
-
-    def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float = math.inf) -> None:
-        """`batch` is the public expected number of records: blocks need not be much larger."""
-        self.network, self.loss, self.dtype = network, loss, dtype
-        self.limit = clip_norm
-        outs = [out for out, _ in network.shapes]
-        hidden = [into for _, into in network.shapes[1:]]
-        inputs = network.shapes[0][1]
-        most = max(128, min(_MOST_ROWS, CHUNK_NUMBERS // (inputs + 2 * (sum(outs) + sum(hidden)))))
-        self.chunk = whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
-        # Indicator rows: one product sums the squares of every layer at once.
-        self._error_layer = np.repeat(np.eye(len(outs)), outs, axis=1)
-        self._hidden_layer = np.repeat(np.eye(len(hidden)), hidden, axis=1)
-        self._buffers = _Buffers(network, self.chunk, dtype)
-        self.total, self._extra = np.empty(network.n_parameters), np.empty(network.n_parameters)
-        self._total_layers, self._extra_layers = network.layers(self.total), network.layers(self._extra)
-        self._parts: Array | None = None
-        self._products = 0
-        self._slice = aligned_empty((min(self.chunk, max(16, _SLICE_NUMBERS // inputs)), inputs), "float64")
-        self._slice_product = np.empty(network.shapes[0])
-        self._wide = inputs >= 64
-        self._blocks = AlikeBlocks(self.chunk, self._made_up_results)
-        self.chunk = self._blocks.chunk
-
-    def block(self, m: int) -> int:
-        """The number of places of a block for m records: the rows that `errors` and `add` take, padding included."""
-        return self._blocks.size(m)
-
-    def _made_up_results(self, size: int) -> Iterator[Array]:
-        """Errors and inputs of made-up records, each in every place of a block: enough to see any other rounding."""
-        network, one = self.network, Network((self.network.shapes[0][1], 1), intercept=False)
-        flat = aligned_empty((network.n_parameters,), self.dtype)
-        flat[:] = network.initial(0, 1.0)
-        rows = aligned_empty((size, network.shapes[0][1]), self.dtype)
-        target = np.zeros(size, dtype=int) if self.loss.name == "cross_entropy" else np.full(size, 0.5)
-        long = np.full(size, 16 * self.limit**2)  # rows said to be so long that clipping acts
-        # the own loss may round as well; the squared one hides no bit of an output
-        for i, loss in enumerate((self.loss, *[Loss("squared")] * (1 + 12 // network.widths[-1]))):
-            rows[:] = one.initial(1 + i, math.sqrt(rows.shape[1]))  # uniform on -1 to 1
-            if network.intercept:
-                rows[:, -1] = 1
-            with np.errstate(all="ignore"):
-                v = self._backward(loss, network.layers(flat), rows, target)
-                self._clip(v, long, np.ones(size))
-            yield v.wide.copy()
-
-    def errors(
-        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, weights: Array
-    ) -> tuple[list[Array], list[Array]]:
-        """For one block: every layer's errors, times clipping factors and weights, and the later layers' inputs.
-
-        Float64. One weight for each record that counts; the errors of the rows behind them, the padding, become zero.
-        """
-        v = self._backward(self.loss, layers, rows, target)
-        self._clip(v, squared_norms, weights)
-        return v.wide_errors, v.wide_inputs
-
-    def _backward(self, loss: Loss, layers: Sequence[Array], rows: Array, target: Array) -> "_Views":
-        v = self._buffers.views(len(rows))
-        last, relu, intercept = len(layers) - 1, self.network.activation == "relu", self.network.intercept
-        inputs: Array = rows.T
-        for depth, layer in enumerate(layers):
-            out = v.errors[last] if depth == last else v.active[depth]
-            if depth == 0 and self._wide:
-                # BLAS is about twice as fast in this order when the input is wide.
-                np.dot(rows, layer.T, out=v.product)
-                np.copyto(out, v.product.T)
-            else:
-                np.dot(layer, inputs, out=out)
-            if depth < last:
-                if relu:
-                    # All ones where the value is positive: the sign bit of minus its bits, spread. Faster than
-                    # comparing and multiplying, here and again on the way back.
-                    bits, slope = v.active_bits[depth], v.slope_bits[depth]
-                    np.negative(bits, out=slope)
-                    np.right_shift(slope, v.sign_shift, out=slope)
-                    np.bitwise_and(bits, slope, out=bits)
-                else:
-                    np.tanh(out, out=out)
-                inputs = v.hidden[depth]
-                if intercept:
-                    inputs[-1] = 1
-        loss.error(v.errors[last], target, v.columns)
-        for depth in range(last - 1, -1, -1):
-            np.dot(layers[depth + 1][:, : len(v.active[depth])].T, v.errors[depth + 1], out=v.errors[depth])
-            if relu:
-                np.bitwise_and(v.error_bits[depth], v.slope_bits[depth], out=v.error_bits[depth])
-            else:
-                slope = v.slope[depth]
-                np.multiply(v.active[depth], v.active[depth], out=slope)
-                np.subtract(1, slope, out=slope)
-                np.multiply(v.errors[depth], slope, out=v.errors[depth])
-        if v.wide is not v.every:
-            np.copyto(v.wide, v.every)
-        return v
-
-    def _clip(self, v: "_Views", squared_norms: Array, weights: Array) -> None:
-        np.multiply(v.wide, v.wide, out=v.squares)
-        np.dot(self._error_layer, v.error_squares, out=v.error_norms)
-        if v.hidden:
-            np.dot(self._hidden_layer, v.hidden_squares, out=v.input_norms[1:])
-        v.input_norms[0] = squared_norms
-        # a NaN is not below anything
-        if not np.maximum.reduce(v.both_norms, axis=None) < _LARGEST_SQUARES:
-            broken = ~np.all(v.both_norms < _LARGEST_SQUARES, axis=0)
-            v.wide[:, broken] = 0
-            v.both_norms[:, broken] = 0
-        np.multiply(v.error_norms, v.input_norms, out=v.error_norms)
-        factors = np.add.reduce(v.error_norms, axis=0)
-        np.sqrt(factors, out=factors)
-        np.maximum(factors, self.limit, out=factors)
-        np.divide(self.limit, factors, out=factors)
-        factors[: len(weights)] *= weights
-        factors[len(weights) :] = 0
-        np.multiply(v.wide_error, factors, out=v.wide_error)
-
-    def add(
-        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, weights: Array, *, first: bool
-    ) -> None:
-        """Start a sum (first) or increase it by the weighted clipped gradients of a block; see `errors`."""
-        errors, hidden = self.errors(layers, rows, squared_norms, target, weights)
-        if first:
-            self._parts, self._products = None, 0
-        elif self._products == _PRODUCTS_PER_PART:
-            self._parts = self.total.copy() if self._parts is None else self._parts + self.total
-            self.total.fill(0)
-            self._products = 0
-        self._products += 1
-        into = self._total_layers if first else self._extra_layers
-        slices = math.ceil(len(rows) / len(self._slice))
-        if slices > 1:
-            rows = rows[: len(weights)]  # padding adds nothing, and wide rows are worth leaving out
-        step = math.ceil(len(rows) / slices)  # equal ones: a short product costs nearly as much as a long one
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            if part.dtype != self._slice.dtype:
-                part = self._slice[: len(part)]
-                np.copyto(part, rows[start : start + step])
-            if start:
-                into[0] += np.dot(errors[0][:, start : start + len(part)], part, out=self._slice_product)
-            else:
-                np.dot(errors[0][:, : len(part)], part, out=into[0])
-        for depth, inputs in enumerate(hidden, start=1):
-            np.dot(errors[depth], inputs.T, out=into[depth])
-        if not first:
-            self.total += self._extra
-
-    def result(self) -> Array:
-        """The sum since the last `first`; overwritten by the next one."""
-        if self._parts is not None:
-            self.total += self._parts
-            self._parts = None
-        return self.total
-
-
-class _Buffers:
-    """The memory of `ClippedGradient`, and its views for one number of records."""
-
-    def __init__(self, network: Network, chunk: int, dtype: str) -> None:
-        self.network = network
-        outs, inputs = sum(out for out, _ in network.shapes), sum(into for _, into in network.shapes[1:])
-        heights = {
-            "every": (outs + inputs, dtype),
-            "slopes": (inputs, dtype),
-            "product": (network.shapes[0][0], dtype),
-            "wide": (outs + inputs, "float64"),
-            "squares": (outs + inputs, "float64"),
-            "both_norms": (2 * len(network.shapes), "float64"),
-        }
-        if dtype == "float64":
-            del heights["wide"]
-        self._memory = {name: (height, aligned_empty((height * chunk,), of)) for name, (height, of) in heights.items()}
-        self._columns = np.arange(chunk)
-        self._views: dict[int, _Views] = {}
-
-    def views(self, m: int) -> "_Views":
-        """The views for m records, contiguous, cut by layer."""
-        if m not in self._views:
-            arrays = {name: memory[: height * m].reshape(height, m) for name, (height, memory) in self._memory.items()}
-            arrays.setdefault("wide", arrays["every"])
-            self._views[m] = _Views.cut(self.network, arrays, self._columns[:m])
-        return self._views[m]
-
-
-@dataclass(frozen=True, slots=True)
-class _Views:
-    """The buffers of `ClippedGradient` cut for one number of records; the lists are views, one a layer."""
-
-    every: Array
-    """Errors and layer inputs as they are computed."""
-    wide: Array
-    """The same in float64."""
-    wide_error: Array
-    squares: Array
-    error_squares: Array
-    hidden_squares: Array
-    both_norms: Array
-    error_norms: Array
-    input_norms: Array
-    product: Array
-    columns: Array
-    errors: list[Array]
-    hidden: list[Array]
-    wide_errors: list[Array]
-    wide_inputs: list[Array]
-    active: list[Array]
-    slope: list[Array]
-    error_bits: list[Array]
-    active_bits: list[Array]
-    slope_bits: list[Array]
-    sign_shift: Array
-
-    @classmethod
-    def cut(cls, network: Network, arrays: dict[str, Array], columns: Array) -> "_Views":
-        outs = [out for out, _ in network.shapes]
-        inputs = [into for _, into in network.shapes[1:]]
-        every, wide, squares, norms = (arrays[name] for name in ("every", "wide", "squares", "both_norms"))
-        errors, hidden = _split(every, outs), _split(every[sum(outs) :], inputs)
-        active = [h[: len(h) - network.intercept] for h in hidden]
-        slope = [s[: len(s) - network.intercept] for s in _split(arrays["slopes"], inputs)]
-        bits = 8 * every.itemsize
-        integer = f"int{bits}"
-        return cls(
-            every=every,
-            wide=wide,
-            wide_error=wide[: sum(outs)],
-            squares=squares,
-            error_squares=squares[: sum(outs)],
-            hidden_squares=squares[sum(outs) :],
-            both_norms=norms,
-            error_norms=norms[: len(outs)],
-            input_norms=norms[len(outs) :],
-            product=arrays["product"].reshape(len(columns), -1),
-            columns=columns,
-            errors=errors,
-            hidden=hidden,
-            wide_errors=_split(wide, outs),
-            wide_inputs=_split(wide[sum(outs) :], inputs),
-            active=active,
-            slope=slope,
-            error_bits=[a.view(integer) for a in errors],
-            active_bits=[a.view(integer) for a in active],
-            slope_bits=[a.view(integer) for a in slope],
-            sign_shift=np.array(bits - 1, dtype=integer),
-        )
-
-
-def _split(array: Array, lengths: Sequence[int]) -> list[Array]:
-    ends = np.cumsum(lengths, dtype=int)
-    return [array[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 @saved_as("dense")

@@ -29,9 +29,9 @@ from dpscp._checks import check_choice, check_count, check_fraction, check_nonne
 from dpscp.persons import Persons
 from dpscp.privacy import Accountant, Ledger, dpsgd_event, noise_multiplier, non_private_event, secure_generator
 from dpscp.training.descent import poisson_batches
+from dpscp.training.gradients import CLIP_SLACK
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import Needs, Rehearsal, Trained, paid_event, set_noise
-from dpscp.training.networks import CLIP_SLACK
 from dpscp.training.release import gaussian_release, warn_large_delta
 from dpscp.training.torch_model import TorchModel, as_float32, torch_model, torch_rows
 from dpscp.training.torch_modules import (
