@@ -1,0 +1,66 @@
+"""A second thread draws noise ahead and shares products: nothing that is computed changes, and errors come through."""
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from dpscp.training import DPSGD, blocks
+from dpscp.training.blocks import SecondThread, second_thread
+from dpscp.training.descent import GridNoise
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.2])
+def test_training_beside_a_second_thread_gives_the_same_bits(rate, monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 70)).astype(np.float32), rng.integers(0, 3, 300)
+    mechanism = DPSGD(hidden=(40, 20), classes=(0, 1, 2), sampling_rate=rate, steps=40, noise_multiplier=1.0)
+    monkeypatch.setattr(blocks, "_WORTH_A_THREAD", 1)
+    drawn_by = set()
+    plain = GridNoise.next
+    monkeypatch.setattr(GridNoise, "next", lambda self: drawn_by.add(threading.current_thread().name) or plain(self))
+    parameters = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            parameters.append(mechanism.train(X, y, random_state=3, n_records=300).model.parameters)
+    np.testing.assert_array_equal(*parameters)
+    assert {"MainThread", "dpscp_0"} == drawn_by
+    assert all(not thread.name.startswith("dpscp_") for thread in threading.enumerate())
+
+
+def test_items_come_in_order_and_no_more_than_one_ahead():
+    made = []
+    with SecondThread() as second:
+        for item in second.ahead(made.append(i) or i for i in range(1, 6)):
+            assert len(made) <= item + 1
+            last = item
+    assert made == [1, 2, 3, 4, 5]
+    assert last == 5
+
+
+def test_shared_jobs_are_each_done_once_and_errors_come_through():
+    with SecondThread() as second:
+        for n in (1, 2, 30):
+            done: list[int] = []
+            second.share([partial(done.append, i) for i in range(n)])
+            assert sorted(done) == list(range(n))
+        here, there = threading.Event(), threading.Event()
+
+        def fail_elsewhere():
+            there.set()
+            here.wait(10)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            second.share([lambda: there.wait(10) and here.set(), fail_elsewhere])
+        with pytest.raises(ZeroDivisionError):
+            list(second.ahead(1 // i for i in (1, 0)))
+
+
+def test_small_networks_and_single_threads_get_none():
+    with threadpool_limits(2, user_api="blas"), second_thread(100) as second:
+        assert second is None
+    with threadpool_limits(1, user_api="blas"), second_thread(10**6) as second:
+        assert second is None
