@@ -25,7 +25,8 @@ LAYERS = [
     {"scoring", "strategy"},
     {"release"},
     {"conformal", "baselines"},
-    {"planning", "audit", "report"},
+    {"planning", "audit"},
+    {"report"},
     {"cli"},
 ]
 # A picture of a plan and the page of an estimator come from the report room, imported only when asked for.

@@ -16,6 +16,7 @@ __all__ = [
     "coverage",
     "coverage_by_group",
     "coverage_by_size",
+    "covered",
     "efficiency",
     "informativeness",
     "size_stratified_coverage",
@@ -28,17 +29,17 @@ def coverage(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None)
 
     Paper: Definition 3, coverage
     """
-    return _mean(_covered(y, sets, classes))
+    return _mean(covered(y, sets, classes=classes))
 
 
 def coverage_by_group(
     y: ArrayLike, sets: ArrayLike, groups: ArrayLike, *, classes: ArrayLike | None = None
 ) -> dict[Hashable, Any]:
     """Coverage within each group of records."""
-    covered, groups = _covered(y, sets, classes), np.asarray(groups)
-    if groups.shape != covered.shape[:1]:
+    inside, groups = covered(y, sets, classes=classes), np.asarray(groups)
+    if groups.shape != inside.shape[:1]:
         raise ValueError("groups must hold one value for each set")
-    return {value: _mean(covered[groups == value]) for value in np.unique(groups).tolist()}
+    return {value: _mean(inside[groups == value]) for value in np.unique(groups).tolist()}
 
 
 def coverage_by_size(
@@ -51,15 +52,15 @@ def coverage_by_size(
     array = _sets(sets)
     if array.ndim != 2:
         raise ValueError("coverage_by_size takes one level at a time: give sets[:, :, level]")
-    covered = _covered(y, array, classes)
+    inside = covered(y, array, classes=classes)
     if array.dtype == np.bool_:
         sizes = array.sum(axis=1)
-        return {int(size): _mean(covered[sizes == size]) for size in np.unique(sizes)}
+        return {int(size): _mean(inside[sizes == size]) for size in np.unique(sizes)}
     widths = np.maximum(array[:, 1] - array[:, 0], 0.0)
     shares = np.arange(1, check_count("bins", bins)) / bins
     place = np.searchsorted(np.unique(np.quantile(widths, shares, method="lower")), widths)
     groups = [place == k for k in np.unique(place)]
-    return {(float(widths[g].min()), float(widths[g].max())): _mean(covered[g]) for g in groups}
+    return {(float(widths[g].min()), float(widths[g].max())): _mean(inside[g]) for g in groups}
 
 
 def size_stratified_coverage(y: ArrayLike, sets: ArrayLike, *, bins: int = 3, classes: ArrayLike | None = None) -> Any:
@@ -118,7 +119,8 @@ def informativeness(sets: ArrayLike) -> Any:
     return _mean(array.sum(axis=1) == 1)
 
 
-def _covered(y: ArrayLike, sets: ArrayLike, classes: ArrayLike | None) -> NDArray[np.bool_]:
+def covered(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None) -> NDArray[np.bool_]:
+    """Which sets hold the true y: (n,), or (n, levels)."""
     array, truth = _sets(sets), np.asarray(y)
     if truth.shape != array.shape[:1]:
         raise ValueError("y must hold one value for each set")

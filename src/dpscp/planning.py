@@ -131,6 +131,13 @@ class Plan:
             found[row.guarantee] = ([x for x, _ in kept], [o for _, o in kept])
         return found
 
+    def what_if(self, guarantee: str, epsilons: Sequence[float], levels: Sequence[float]) -> list[list[PlanRow]]:
+        """One guarantee at other budgets (a row each) and other levels (a column each), all else as planned."""
+        if self._public is None or self.n is None:
+            raise ValueError("what_if needs a plan with n, as plan(n, epsilon) makes it")
+        others = [[self._public.with_("epsilon", e).with_("alpha", round(1 - v, 12)) for v in levels] for e in epsilons]
+        return [[_row(guarantee, public, bare=True) for public in line] for line in others]
+
     def _told(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Headline, titles and cells of the table, and notes."""
         given = [f"{asked(1 - self.alpha)} coverage", f"delta {self.delta:g}"]

@@ -9,9 +9,10 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.report import budget_tracks, evaluate, html_report, write_report
+from dpscp._printed import observed
+from dpscp.report import About, StudyBudget, budget_tracks, evaluate, html_report, write_report
 from dpscp.report.figures import PALETTE, budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
-from dpscp.report.numbers import ATTACKS
+from dpscp.report.numbers import ATTACKS, verdict
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4000, 4))
@@ -66,6 +67,7 @@ def expected_numbers(model, evaluation) -> dict[str, float]:
     ledger, delta = model.ledger_, model.delta
     found = {"ledger.epsilon": ledger.epsilon(delta), "delta": delta, "budget.epsilon": model.epsilon}
     found["attack.1.blind"] = ATTACKS[1]
+    found["nominal"] = ledger.public_facts["n_records"]
     found |= {f"group.{rows}.epsilon": ledger.epsilon(delta, rows=rows) for rows in (1, 2, 5, 10)}
     for i, x in enumerate(ATTACKS):
         found |= {f"attack.{i}.false_alarms": x, f"attack.{i}.missed": ledger.tradeoff(x)}
@@ -269,3 +271,65 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
         write_report(path, model)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_the_head_says_what_was_declared_and_nothing_else():
+    model = dp.PrivateConformalClassifier(random_state=0, classes=["a", "b", "c"], n_records=4000).fit(X, LABELS)
+    bare = html_report(model)
+    assert not [words for words in ("Purpose", "SHA-256", 'id="study"') if words in bare]
+    study = StudyBudget(epsilon=2.0, delta=1e-5, spent=1.23456, left=0.76544, fits=2)
+    page = parsed(html_report(model, about=About("triage <b>", "people 2025", "ab" * 32, study)))
+    text = " ".join("".join(page.text).split())
+    assert not [words for words in ("triage <b>", "people 2025", "ab" * 32) if words not in text]
+    shown = {name: words for name, _, words in page.found}
+    # what is spent is rounded up, what is left down
+    assert (shown["study.spent"], shown["study.left"], shown["study.fits"]) == ("1.235", "0.765", "2")
+
+
+def test_the_verdict_follows_the_worst_that_is_known():
+    model = dp.PrivateConformalClassifier(random_state=0, classes=["a", "b", "c"], n_records=3000).fit(
+        X[:3000], LABELS[:3000]
+    )
+    checked = evaluate(model, X[3000:], LABELS[3000:])
+    wrong = evaluate(model, X[3000:], np.roll(LABELS[3000:], 1))
+    assert [verdict(model.certificates_, e)[0] for e in (None, checked, wrong)] == ["usable", "usable", "contradicted"]
+    small = dp.PrivateConformalClassifier(random_state=0, classes=["a", "b", "c"], n_records=20)
+    with pytest.warns(dp.GuaranteeWarning):
+        small.fit(X[:20], LABELS[:20])
+    assert verdict(small.certificates_, None)[0] == "vacuous"
+    asymptotic = dp.PrivateConformalClassifier(
+        random_state=0, guarantee="asymptotic", classes=["a", "b", "c"], n_records=3000
+    ).fit(X[:3000], LABELS[:3000])
+    assert verdict(asymptotic.certificates_, checked)[0] == "not certified"
+
+
+def test_labels_and_groups_are_counted_by_hand():
+    def side(rows):
+        return np.asarray(rows)[:, 1] > 0
+
+    model = dp.PrivateConformalClassifier(
+        random_state=0, classes=["a", "b", "c"], n_records=3000, groups=side, group_values=[False, True], epsilon=3
+    ).fit(X[:3000], LABELS[:3000])
+    rows, truth = X[3000:], LABELS[3000:]
+    found = evaluate(model, rows, truth)
+    sets = model.predict_set(rows)[1][:, :, 0]
+    inside = sets[np.arange(len(truth)), np.searchsorted(["a", "b", "c"], truth)]
+    for parts, place in ((found.by_label, truth), (found.by_group, side(rows).astype(str))):
+        assert [part.name for part in parts] == sorted(set(place.tolist()))
+        for part in parts:
+            chosen = place == part.name
+            assert part.n == chosen.sum()
+            assert part.coverage == (pytest.approx(inside[chosen].mean()),)
+            assert part.mean_size == (pytest.approx(sets[chosen].sum(axis=1).mean()),)
+            assert part.interval[0] <= part.coverage[0] <= part.interval[1]
+    assert 'id="what-if"' not in html_report(model)
+
+
+def test_other_budgets_are_the_plan():
+    model = dp.PrivateConformalClassifier(
+        random_state=0, classes=["a", "b", "c"], n_records=4000, guarantee="split"
+    ).fit(X, LABELS)
+    planned = dp.plan(4000, 2.0, classes=3, n_features=4, alpha=0.05).row("split")
+    table = html_report(model).split('id="what-if"')[1].split("</table>")[0]
+    row = next(line for line in table.split("<tr>") if ">2<" in line)
+    assert f"about {observed(0.95 + planned.overshoot)}" in row.split("<td")[3]

@@ -191,7 +191,9 @@ def _fit(given: argparse.Namespace) -> int:
     write_note(given.output, given.table, given.separator)
     evaluation = None if checked is None else fits.evaluation_of(estimator, checked)
     if given.report is not None:
-        write_report(given.report, estimator, evaluation=evaluation, title=f"Private prediction of {schema.target}")
+        about = fits.about(given.output, given.purpose, given.data_name, store)
+        title = f"Private prediction of {schema.target}"
+        write_report(given.report, estimator, evaluation=evaluation, title=title, about=about)
     data = {"model": str(given.output), "report": given.report and str(given.report)}
     told = fits.summary(estimator, evaluation)
     _tell(given, {**data, **told}, *_promise_lines(told), f"model:    {given.output}", *_report_line(given.report))
@@ -273,7 +275,13 @@ def _report(given: argparse.Namespace) -> int:
     if given.evaluate is not None:
         others = fits.other_records(estimator, given.model, given.evaluate, given.separator)
         evaluation = fits.evaluation_of(estimator, others)
-    write_report(given.output, estimator, evaluation=evaluation, title=given.title)
+    store = None
+    if given.budget is not None:
+        from dpscp.budget import BudgetStore
+
+        store = BudgetStore.open(given.budget)
+    about = fits.about(given.model, given.purpose, given.data_name, store)
+    write_report(given.output, estimator, evaluation=evaluation, title=given.title, about=about)
     told = fits.summary(estimator, evaluation)
     _tell(given, {"report": str(given.output), **told}, *_promise_lines(told), *_report_line(given.output))
     return 0

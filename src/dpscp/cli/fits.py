@@ -1,5 +1,6 @@
 """What the commands do with records: fit, predict, report. Everything before ``fit`` touches public numbers only."""
 
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,13 @@ from dpscp.cli.evaluation import Labelled, is_held_out, note_of, refuse_training
 from dpscp.cli.tables import CommandError, Table, open_table
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.guarantees import Certificate
-from dpscp.report.numbers import Evaluation, evaluate_blocks
+from dpscp.report.numbers import About, Evaluation, StudyBudget, evaluate_blocks
 from dpscp.schema import Schema
 from dpscp.sources.tables import as_frame
 
 __all__ = [
     "Records",
+    "about",
     "added_columns",
     "evaluation_of",
     "fitted",
@@ -164,6 +166,17 @@ def evaluation_of(estimator: Estimator, records: Labelled) -> Evaluation:
     """The estimator's sets on labelled records outside the promise."""
     found = evaluate_blocks(estimator, records.blocks("evaluating"))
     return replace(found, held_out=records.held_out)
+
+
+def about(model: Path, purpose: str | None, data: str | None, store: Any) -> About:
+    """What a report says about itself: what was declared, the model file's checksum, and the study's budget."""
+    study = None
+    if store is not None:
+        told = store.to_dict()
+        spent = float("inf") if told["spent"] is None else told["spent"]
+        study = StudyBudget(told["epsilon"], told["delta"], spent, store.remaining(), len(told["entries"]))
+        data = data or told["dataset"]
+    return About(purpose, data, hashlib.sha256(model.read_bytes()).hexdigest(), study)
 
 
 def other_records(estimator: Estimator, model: Path, path: Path, separator: str | None) -> Labelled:

@@ -69,6 +69,10 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     def forced(made: argparse.ArgumentParser) -> None:
         made.add_argument("--force", action="store_true", help="replace files that exist")
 
+    def declared(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--purpose", help="of the release, for the report")
+        made.add_argument("--data-name", help="of the records, for the report (default: the budget store's)")
+
     def budgeted(made: argparse.ArgumentParser, epsilon: float | None) -> None:
         made.add_argument("--epsilon", type=float, default=epsilon, help=f"privacy budget (default {epsilon})")
         made.add_argument("--delta", type=float, default=1e-5, help="privacy budget (default 1e-05)")
@@ -119,6 +123,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
     made.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="default model.dpscp")
     made.add_argument("--report", type=Path, help="write an HTML report as well")
+    declared(made)
     forced(made)
     made.add_argument("--evaluate", type=Path, help="labelled table outside the promise, to check on")
     made.add_argument("--budget", type=Path, help="budget store that this fit spends from (see 'dpscp budget')")
@@ -147,6 +152,8 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     made.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="default report.html")
     made.add_argument("--evaluate", type=Path, help="labelled table outside the promise, to check on")
     made.add_argument("--title", help="of the page")
+    declared(made)
+    made.add_argument("--budget", type=Path, help="budget store of the study: the page says what is spent and left")
     separated(made)
 
     made = command(

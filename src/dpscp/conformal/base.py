@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,9 @@ from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.torch_records import inputs_of
+
+if TYPE_CHECKING:
+    from dpscp.report.numbers import About
 
 __all__ = ["PrivateConformal"]
 
@@ -349,16 +352,16 @@ class PrivateConformal(BaseEstimator, ABC):
         """Thresholds that fit every row: (n_levels,), or (n, n_levels) with groups; an unknown group gets full sets."""
         if self.group_values_ is None:
             return np.asarray(self.threshold_)
-        if self.schema_ is not None and isinstance(self.groups, str):
-            index, _ = self.schema_.groups(X, self.groups)
-        elif callable(self.groups):
-            index = group_index(self.groups, X, self.group_values_, n, thorough=False)
-        else:
-            raise ValueError(
-                "groups must be the function of X that the thresholds were found with; set it after loading"
-            )
         everything = np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])
-        return np.asarray(everything[index])
+        return np.asarray(everything[self.group_of(X, n)])
+
+    def group_of(self, X: Any, n: int) -> NDArray[np.int64]:
+        """Each of ``n`` rows' place in ``group_values_``; -1 for a group that is not among them."""
+        if self.schema_ is not None and isinstance(self.groups, str):
+            return self.schema_.groups(X, self.groups)[0]
+        if callable(self.groups) and self.group_values_ is not None:
+            return group_index(self.groups, X, self.group_values_, n, thorough=False)
+        raise ValueError("groups must be the function of X that the thresholds were found with; set it after loading")
 
     def _rows(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
@@ -407,13 +410,21 @@ class PrivateConformal(BaseEstimator, ABC):
         arrays |= self._extra_arrays()
         persistence.write_file(path, header, arrays)
 
-    def report(self, path: str | PathLike[str], X: Any = None, y: Any = None, *, title: str | None = None) -> None:
+    def report(
+        self,
+        path: str | PathLike[str],
+        X: Any = None,
+        y: Any = None,
+        *,
+        title: str | None = None,
+        about: "About | None" = None,
+    ) -> None:
         """Write the page about this fit to exactly ``path``; needs the extra ``dpscp[report]``.
 
         With ``X`` and ``y`` (after a fit with a schema, a frame and its target column), labelled records that the fit
         did not see, the page shows how the sets fare on them (after
         a fit with ``persons``, give one random record of each). Those numbers are computed in the clear and NOT
-        private; the page says so.
+        private; the page says so. ``about``: ``dpscp.report.About`` with purpose, name of the data and the like.
         """
         from dpscp.report.numbers import evaluate
         from dpscp.report.page import write_report
@@ -423,7 +434,7 @@ class PrivateConformal(BaseEstimator, ABC):
             raise ValueError("give X and y of labelled records for an evaluation, or neither")
         if self.schema_ is not None and isinstance(y, str):
             y = self.schema_.with_target(y).targets(X)
-        write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title)
+        write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title, about=about)
 
     def _repr_html_(self) -> str:
         """scikit-learn's diagram and, once fitted, both promises."""

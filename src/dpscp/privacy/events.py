@@ -187,7 +187,8 @@ class EventKind:
     """How the events of one class are written to a file, read back and taken apart.
 
     ``read`` takes the fields that ``write`` returned, by name. An event with ``parts`` is put together again by
-    ``rebuilt(event, parts)``. ``histories`` lists what one record may have met, see ``possible_histories``.
+    ``rebuilt(event, parts)``. ``histories`` lists what one record may have met, see ``possible_histories``. ``words``
+    says what happened, for a person.
     """
 
     name: str
@@ -197,6 +198,7 @@ class EventKind:
     parts: Callable[[Any], Sequence[DpEvent]] = lambda _event: ()
     rebuilt: Callable[[Any, tuple[DpEvent, ...]], DpEvent] = lambda event, _parts: event
     histories: Callable[[Any], list[Counter[DpEvent]]] = lambda event: [Counter({event: 1})]
+    words: Callable[[Any], str] = lambda event: type(event).__name__.removesuffix("DpEvent")
 
 
 _KINDS: dict[type[DpEvent], EventKind] = {}
@@ -249,6 +251,11 @@ def composed_parts(event: DpEvent) -> list[DpEvent]:
     if not isinstance(event, ComposedDpEvent):
         return [event]
     return [part for inner in event.events for part in composed_parts(inner)]
+
+
+def event_words(event: DpEvent) -> str:
+    """What happened, for a person; noise in units of what one record can change."""
+    return _kind_of(event).words(event)
 
 
 def parallel_parts(event: DpEvent) -> tuple[DpEvent, ...]:
@@ -355,6 +362,7 @@ def _several(
         lambda event: tuple(event.events),
         lambda _event, parts: cls(parts),
         histories,
+        lambda event: ("; " if cls is ComposedDpEvent else " | ").join(map(event_words, event.events)),
     )
 
 
@@ -365,6 +373,7 @@ for _kind in (
         GaussianDpEvent,
         lambda noise_multiplier: gaussian_event(noise_multiplier),
         histories=_noisy_histories,
+        words=lambda event: f"a noisy sum, noise {event.noise_multiplier:.4g} times one record",
     ),
     EventKind(
         "laplace",
@@ -376,6 +385,7 @@ for _kind in (
         "discrete_gaussian",
         DiscreteGaussianDpEvent,
         lambda sigma, sensitivity: discrete_gaussian_event(sigma, sensitivity),
+        words=lambda event: f"a noisy count, noise {event.sigma / event.sensitivity:.4g} times one record",
     ),
     EventKind("bounded_range", BoundedRangeDpEvent, lambda loss_range: bounded_range_event(loss_range)),
     EventKind("approximate_dp", ApproximateDpEvent, lambda epsilon, delta: approximate_dp_event(epsilon, delta)),
@@ -389,6 +399,7 @@ for _kind in (
         _repeated_parts,
         lambda event, parts: SelfComposedDpEvent(parts[0], event.count) if parts else event,
         _repeated_histories,
+        lambda event: f"{event.count} times {event_words(event.event)}",
     ),
     # what was sampled together is one basic event, not a part
     EventKind(
@@ -397,6 +408,7 @@ for _kind in (
         _read_sampled,
         lambda event: {"sampling_rate": float(event.sampling_probability), "event": event_to_dict(event.event)},
         histories=_sampled_histories,
+        words=lambda event: f"{event_words(event.event)}, over a random share of {event.sampling_probability:.3g}",
     ),
     _several("composed", ComposedDpEvent, _composed_histories),
     _several("parallel", ParallelDpEvent, _parallel_histories),

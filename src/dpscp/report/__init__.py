@@ -3,7 +3,16 @@
 matplotlib and jinja2 are imported only when a page or a figure is asked for (``pip install 'dpscp[report]'``).
 """
 
-from dpscp.report.numbers import Evaluation, LevelEvaluation, budget_tracks, evaluate
+from dpscp.report.numbers import About, Evaluation, LevelEvaluation, StudyBudget, budget_tracks, evaluate
 from dpscp.report.page import html_report, write_report
 
-__all__ = ["Evaluation", "LevelEvaluation", "budget_tracks", "evaluate", "html_report", "write_report"]
+__all__ = [
+    "About",
+    "Evaluation",
+    "LevelEvaluation",
+    "StudyBudget",
+    "budget_tracks",
+    "evaluate",
+    "html_report",
+    "write_report",
+]

@@ -1,6 +1,6 @@
 """The numbers of a report, without any drawing: what was spent, what was promised, how labelled records fare."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,19 +9,26 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpscp import metrics
+from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger, epsilon_of, gdp_mu
+from dpscp.privacy.events import DpEvent, composed_parts, event_words
+from dpscp.records import label_index
 
 __all__ = [
     "ATTACKS",
     "GROUP_SIZES",
     "TERMS",
     "WHY_BELOW",
+    "About",
     "Evaluation",
     "LevelEvaluation",
+    "PartEvaluation",
     "Spending",
+    "StudyBudget",
     "budget_tracks",
     "evaluate",
     "evaluate_blocks",
+    "verdict",
 ]
 
 # False-alarm rates at which the attacker's best detection is printed.
@@ -65,15 +72,41 @@ WHY_BELOW = (
 
 
 @dataclass(frozen=True)
+class StudyBudget:
+    """What a study may spend on these records, and what all its fits have spent so far; numbers of a budget store."""
+
+    epsilon: float
+    delta: float
+    spent: float
+    left: float
+    fits: int
+
+
+@dataclass(frozen=True)
+class About:
+    """What a page says about itself. All of it is declared by whoever writes the page; nothing comes from records.
+
+    ``model_sha256`` is the checksum of the model file that the page is about.
+    """
+
+    purpose: str | None = None
+    data: str | None = None
+    model_sha256: str | None = None
+    study: StudyBudget | None = None
+
+
+@dataclass(frozen=True)
 class Spending:
     """One stage's part of the budget: epsilon if it were alone, and its share of the squared Gaussian-DP budget.
 
     Epsilons do not add up; squared Gaussian-DP levels do (exactly for Gaussian noise), so shares are made of these.
+    ``parts`` are what the stage is made of, in words and by the same measure.
     """
 
     stage: str
     epsilon: float
     share: float
+    parts: tuple["Spending", ...] = ()
 
 
 def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[Spending, ...], ...]:
@@ -88,11 +121,14 @@ def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[S
     return tuple(tracks)
 
 
-def _spending(stage: str, event: Any, epsilon: float, delta: float) -> Spending:
+def _spending(stage: str, event: DpEvent, epsilon: float, delta: float, *, split: bool = True) -> Spending:
     alone = epsilon_of(event, delta)
     if not np.isfinite(alone):
         return Spending(stage, alone, 1.0)
-    return Spending(stage, alone, (gdp_mu(alone, delta) / gdp_mu(epsilon, delta)) ** 2 if alone > 0 else 0.0)
+    pieces = composed_parts(event) if split else []
+    parts = [_spending(event_words(piece), piece, epsilon, delta, split=False) for piece in pieces]
+    share = (gdp_mu(alone, delta) / gdp_mu(epsilon, delta)) ** 2 if alone > 0 else 0.0
+    return Spending(stage, alone, share, tuple(parts) if len(parts) > 1 else ())
 
 
 @dataclass(frozen=True)
@@ -122,16 +158,50 @@ class LevelEvaluation:
 
 
 @dataclass(frozen=True)
+class PartEvaluation:
+    """How the sets fare on the records of one label or group; coverage and mean size, one of each level.
+
+    ``interval`` is a 95 % Clopper-Pearson interval for the coverage of the first level.
+    """
+
+    name: str
+    n: int
+    coverage: tuple[float, ...]
+    interval: tuple[float, float]
+    mean_size: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Results on labelled records outside the promise; these numbers are not private.
 
     ``held_out`` says that a comparison told the records from those of the fit; nothing else may be called held out.
+    ``by_label`` and ``by_group`` split the records by their true label and by the groups of the fit, where it has any.
     """
 
     n: int
     kind: str
     levels: tuple[LevelEvaluation, ...]
     held_out: bool = False
+    by_label: tuple[PartEvaluation, ...] = ()
+    by_group: tuple[PartEvaluation, ...] = ()
+
+
+def verdict(certificates: Sequence[Certificate], evaluation: Evaluation | None) -> tuple[str, str]:
+    """One word about a release, and a sentence why: contradicted, vacuous, checked or unchecked.
+
+    Contradicted: labelled records put coverage below a promise. Vacuous: a promise is kept only by sets too large to be
+    of use, or nothing is proven.
+    """
+    if evaluation is not None and any(level.is_below_promise for level in evaluation.levels):
+        return "contradicted", "the evaluation puts coverage below the promise: do not rely on these sets"
+    if any(certificate.is_vacuous for certificate in certificates):
+        return "vacuous", "the promise is kept, and its sets are too large, or too little is proven, to be of use"
+    if any(not certificate.is_certified for certificate in certificates):
+        return "not certified", "privacy is proven, coverage is expected and not proven at the level that was asked for"
+    if evaluation is None:
+        return "usable", "both promises are proven; no evaluation on labelled records is part of this page"
+    return "usable", "both promises are proven, and the evaluation does not contradict them"
 
 
 def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
@@ -146,6 +216,7 @@ def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evalua
     """``evaluate`` on records that come in blocks; of each record only the sizes of its sets are kept."""
     classes = getattr(estimator, "classes_", None)
     kept, hits = [], np.zeros(len(estimator.certificates_), dtype=np.int64)
+    labels, groups = _Parts(() if classes is None else classes), _Parts(_own_groups(estimator))
     for X, y in blocks:
         if classes is not None:
             sets = estimator.predict_set(X)[1]
@@ -153,9 +224,13 @@ def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evalua
         else:
             sets = estimator.predict_interval(X)[1]
             sizes = np.maximum(sets[:, 1] - sets[:, 0], 0.0)
-        covered = np.atleast_1d(metrics.coverage(y, sets, classes=classes))
-        hits += np.round(covered * len(sets)).astype(np.int64)
+        covered = metrics.covered(y, sets, classes=classes)
+        hits += covered.sum(axis=0)
         kept.append(sizes)
+        if classes is not None:
+            labels.add(label_index(np.asarray(y), tuple(classes.tolist())), covered, sizes)
+        if groups.names:
+            groups.add(estimator.group_of(X, len(sets)), covered, sizes)
     sizes = np.concatenate(kept)
     n = len(sizes)
     levels = []
@@ -163,7 +238,35 @@ def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evalua
         described = _widths(sizes[:, place]) if classes is None else _set_sizes(sizes[:, place], len(classes))
         share, interval = hits[place] / n, _clopper_pearson(int(hits[place]), n)
         levels.append(LevelEvaluation(certificate.target, certificate.coverage, float(share), interval, **described))
-    return Evaluation(n, "interval" if classes is None else "set", tuple(levels))
+    kind = "interval" if classes is None else "set"
+    return Evaluation(n, kind, tuple(levels), by_label=labels.found(), by_group=groups.found())
+
+
+def _own_groups(estimator: Any) -> Sequence[Any]:
+    """The groups of a fit; those by label are in the table of labels already."""
+    return () if estimator.group_values_ is None or estimator.groups == "label" else estimator.group_values_
+
+
+class _Parts:
+    """Sums for each of some parts of the evaluated records; a record of no part is in none of them."""
+
+    def __init__(self, names: Sequence[Any]) -> None:
+        self.names = [str(name) for name in names]
+        self._sums: tuple[Any, ...] = (0, 0, 0)
+
+    def add(self, place: NDArray[np.int64], covered: NDArray[np.bool_], sizes: NDArray[Any]) -> None:
+        member = place == np.arange(len(self.names))[:, None]
+        added = (member.sum(axis=1), member.astype(np.int64) @ covered, member.astype(np.float64) @ sizes)
+        self._sums = tuple(a + b for a, b in zip(self._sums, added, strict=True))
+
+    def found(self) -> tuple[PartEvaluation, ...]:
+        if not self.names:
+            return ()
+        return tuple(
+            PartEvaluation(name, int(n), tuple(hits / n), _clopper_pearson(int(hits[0]), int(n)), tuple(sizes / n))
+            for name, n, hits, sizes in zip(self.names, *self._sums, strict=True)
+            if n
+        )
 
 
 def _set_sizes(sizes: NDArray[Any], n_classes: int) -> dict[str, Any]:

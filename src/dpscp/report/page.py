@@ -3,6 +3,7 @@
 import math
 import platform
 from collections.abc import Callable, Mapping
+from datetime import date
 from importlib import metadata
 from os import PathLike
 from pathlib import Path
@@ -16,22 +17,32 @@ from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
 from dpscp.persistence import written_whole
 from dpscp.persons import Unit
+from dpscp.planning import plan
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
-from dpscp.report.numbers import ATTACKS, GROUP_SIZES, TERMS, WHY_BELOW, Evaluation, budget_tracks
+from dpscp.report.numbers import ATTACKS, GROUP_SIZES, TERMS, WHY_BELOW, About, Evaluation, budget_tracks, verdict
 
 __all__ = ["html_report", "write_atomically", "write_report"]
 
 _LIBRARIES = ("dpscp", "numpy", "scipy", "scikit-learn", "dp-accounting", "randomgen")
 # Shown as the schema itself, or of no use to a reader.
 _HIDDEN_FACTS = ("schema",)
+# Budgets, as multiples of this one, and levels for which the page says what to expect.
+_OTHER_BUDGETS, _OTHER_LEVELS = (0.5, 1.0, 2.0, 4.0), (0.8, 0.9, 0.95, 0.99)
+_NOTHING_DECLARED = About()
 
 
-def html_report(estimator: Any, *, evaluation: Evaluation | None = None, title: str | None = None) -> str:
+def html_report(
+    estimator: Any,
+    *,
+    evaluation: Evaluation | None = None,
+    title: str | None = None,
+    about: About | None = None,
+) -> str:
     """A page about a fitted estimator: promises, ledger, certificate, public facts, and what is not protected.
 
     Everything on it is part of the release already, except ``evaluation``: numbers on labelled records outside the
-    promise, which the page marks as such. The page loads nothing from elsewhere and runs no script. Needs the extra
-    ``dpscp[report]``.
+    promise, which the page marks as such, and ``about``: what its writer declares. The page loads nothing from
+    elsewhere and runs no script. Needs the extra ``dpscp[report]``.
     """
     check_is_fitted(estimator)
     try:
@@ -46,18 +57,25 @@ def html_report(estimator: Any, *, evaluation: Evaluation | None = None, title: 
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
     )
     environment.filters["plain"] = plain
+    environment.filters["spent"] = spent_epsilon
     environment.filters["words"] = lambda name: str(name).replace("_", " ")
     environment.globals |= {"number": _number, "term": _term, "asked": asked, "observed": observed}
     environment.globals |= {"at_least": at_least, "at_most": at_most, "spent_epsilon": spent_epsilon}
-    content = _content(estimator, evaluation)
+    environment.globals["left_epsilon"] = lambda left: f"{math.floor(left * 1000) / 1000:g}"
+    content = _content(estimator, evaluation) | {"about": about or _NOTHING_DECLARED, "today": date.today().isoformat()}
     return environment.get_template("template.html").render(**content, title=title or "Private prediction sets")
 
 
 def write_report(
-    path: str | PathLike[str], estimator: Any, *, evaluation: Evaluation | None = None, title: str | None = None
+    path: str | PathLike[str],
+    estimator: Any,
+    *,
+    evaluation: Evaluation | None = None,
+    title: str | None = None,
+    about: About | None = None,
 ) -> None:
     """Write ``html_report`` to exactly ``path``; a failure leaves no half-written file."""
-    write_atomically(path, html_report(estimator, evaluation=evaluation, title=title).encode())
+    write_atomically(path, html_report(estimator, evaluation=evaluation, title=title, about=about).encode())
 
 
 def write_atomically(path: str | PathLike[str], data: bytes) -> None:
@@ -135,6 +153,9 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
         "certificates": certificates,
         "unit": Unit.of_facts(ledger.public_facts),
+        "verdict": verdict(estimator.certificates_, evaluation),
+        "nominal": _nominal(estimator),
+        "what_if": _what_if(estimator),
         "terms": TERMS,
         "why_below": WHY_BELOW,
         "thresholds": _thresholds(estimator),
@@ -144,6 +165,36 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "schema": ledger.public_facts.get("schema"),
         "versions": {name: metadata.version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
     }
+
+
+def _nominal(estimator: Any) -> tuple[int, str] | None:
+    """The public number of records, or of persons where these are protected; None where it was not declared."""
+    facts = estimator.ledger_.public_facts
+    named = next((name for name in ("n_persons", "n_records") if facts.get(name)), None)
+    return None if named is None else (int(facts[named]), named.removeprefix("n_"))
+
+
+def _what_if(estimator: Any) -> list[tuple[float, list[tuple[float, Any]]]]:
+    """For other budgets: each level and what the plan says about it; from public numbers alone.
+
+    Plans know nothing of groups: a fit with groups has no such table.
+    """
+    nominal, certificate = _nominal(estimator), estimator.certificates_[0]
+    if nominal is None or estimator.group_values_ is not None:
+        return []
+    facts, epsilon = estimator.ledger_.public_facts, float(estimator.epsilon)
+    classes = estimator.classes_.tolist() if isinstance(estimator, PrivateConformalClassifier) else None
+    planned = plan(
+        nominal[0],
+        epsilon,
+        delta=float(estimator.delta),
+        classes=classes,
+        n_features=int(estimator.n_features_in_),
+        rows_per_person=facts.get("rows_per_person"),
+    )
+    epsilons = [epsilon * times for times in _OTHER_BUDGETS]
+    rows = planned.what_if(certificate.guarantee, epsilons, _OTHER_LEVELS)
+    return [(e, list(zip(_OTHER_LEVELS, row, strict=True))) for e, row in zip(epsilons, rows, strict=True)]
 
 
 def _thresholds(estimator: Any) -> list[tuple[str, float, float]]:
