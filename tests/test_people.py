@@ -14,7 +14,7 @@ import dpscp as dp
 from dpscp._printed import asked, at_least, observed
 from dpscp.cli import main
 from dpscp.cli.demo import unused_folder
-from dpscp.cli.fits import size_mismatch
+from dpscp.cli.fits import Records, size_mismatch
 from dpscp.records import column_bounds
 from dpscp.schema import parse_schema
 
@@ -109,7 +109,8 @@ def test_a_wrong_number_of_persons_is_told_too():
     for declared, told in ((100, False), (104, False), (110, True), (300, True)):
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
-        found = size_mismatch(schema, frame)
+        records = Records(schema.matrix(frame), schema.targets(frame), schema.persons(frame))
+        found = size_mismatch(schema, records)
         assert (found is not None) == told
         assert found is None or f"n_persons = {declared}" in found
 
