@@ -30,8 +30,8 @@ STUDIES = (
     "rivals",
     "unprinted_settings",
 )
-# needs torch and Opacus; a closer look at one guarantee: to be asked for by name
-EXTRA = ("opacus_time", "corrected")
+# asked for by name: the first needs torch and Opacus, the others look again at what is a part of other studies
+EXTRA = ("opacus_time", "corrected", "defaults")
 QUICK_TRIALS = 3
 
 
