@@ -12,7 +12,7 @@ Theory: Result H
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,10 +159,10 @@ class Persons:
     offsets: Index
     rows_per_person: int | None = None
 
-    @classmethod
-    def single(cls, n_rows: int) -> Self:
+    @staticmethod
+    def single(n_rows: int) -> "Persons":
         """Every row its own person."""
-        return cls(np.arange(n_rows + 1))
+        return _OnePerRow(n_rows)
 
     @classmethod
     def of_rows(cls, persons: "Persons | None", n_rows: int) -> "Persons":
@@ -210,6 +210,8 @@ class Persons:
     @cached_property
     def weights(self) -> NDArray[np.float64]:
         """The weight of each row; a person's add up to one."""
+        if self._one_each:
+            return np.broadcast_to(1.0, self.n_rows)  # one number, however many rows
         return np.repeat(1.0 / self.sizes, self.sizes)
 
     @cached_property
@@ -244,6 +246,29 @@ class Persons:
             return np.arange(self.count)
         generator = secure_generator(stream_seed(random_state, SCORED_ROWS))
         return np.asarray(self.offsets[:-1] + generator.integers(0, self.sizes))
+
+
+class _OnePerRow(Persons):
+    """Every row its own person: one number instead of one for each row, unless somebody asks where rows begin."""
+
+    def __init__(self, n_rows: int) -> None:
+        object.__setattr__(self, "rows_per_person", None)
+        object.__setattr__(self, "_n", n_rows)
+
+    @cached_property
+    def offsets(self) -> Index:
+        """0, 1, 2, ..."""
+        return np.arange(self.n_rows + 1)
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return self.n_rows
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows: private."""
+        return int(vars(self)["_n"])
 
 
 def person_numbers(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> Index:

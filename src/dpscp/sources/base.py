@@ -45,7 +45,7 @@ Total = TypeVar("Total")
 MOST_IN_A_BLOCK = 1 << 25
 # Rows that are read at once, about so many numbers but not fewer rows than that: a part and what is computed from it
 # stay in the cache, and what a step does once for each part costs little.
-_PART_NUMBERS, _PART_ROWS = 1 << 17, 1 << 10
+_PART_NUMBERS, _PART_ROWS = 1 << 15, 1 << 10
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Block:
     targets: Array
     persons: Persons | None = None
     groups: Index | None = None
-    chosen: Index | None = None
+    chosen: NDArray[np.integer[Any]] | None = None
     steps: tuple[Rows, ...] = ()
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class Block:
     def part(self, drawn: NDArray[np.bool_]) -> Self:
         """The records of the persons that were drawn; rows are not copied."""
         kept, persons = (drawn, None) if self.persons is None else self.persons.part(drawn)
-        places = np.flatnonzero(kept)
+        places = np.flatnonzero(kept).astype(np.int32)  # they are fewer than 2^31, and there are many of them
         return replace(
             self,
             targets=self.targets[places],

@@ -255,7 +255,7 @@ class OpacusTraining:
             optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
         # in clip norms; the slack is for torch, which may round a record's gradient differently in another batch
         noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
-        weights = None if persons.rows_per_person is None else torch.from_numpy(persons.weights).to(device)
+        weights = None if persons.rows_per_person is None else torch.tensor(persons.weights, device=device)
         for drawn in self._batches(persons.count, rng):
             batch = persons.rows_of(drawn)
             sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in trainable]
