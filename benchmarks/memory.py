@@ -1,8 +1,8 @@
 """Time and memory of whole fits and of prediction, as multiples of the table: `python benchmarks/memory.py`.
 
 Each measurement is a process of its own: the table is made, a small fit loads what is loaded once, a fit is timed, and
-another one runs between two looks at the process' memory (Linux). With `--against TREE` the code of another checkout runs in turns
-with this one. Medians of `--runs`.
+another one runs between two looks at the process' memory (Linux). With `--against TREE` the code of another checkout
+runs in turns with this one. Medians of `--runs`.
 """
 
 import argparse
