@@ -26,6 +26,7 @@ from dpscp import (
     SeededWarning,
 )
 from dpscp.privacy import dpsgd_event, gaussian_event
+from dpscp.privacy.events import possible_histories
 from dpscp.sets import residual_interval
 from dpscp.tasks import HARD_BOUNDS
 from dpscp.training import (
@@ -590,8 +591,11 @@ class TestLevels:
         assert [e.note.split(":")[0] for e in entries] == ["level 0.7", "level 0.8", "level 0.9"]
         assert model.ledger_.epsilon(DELTA, "rdp") <= 4.0
         single = classifier(QUICK, guarantee="universal", confidence_level=0.9).fit(X, y)
-        three, one = (c.terms["count_noise"] for c in (model.certificates_[2], single.certificate_))
-        assert three == pytest.approx(math.sqrt(3) * one, rel=0.05)
+        three, one = model.certificates_[2].terms, single.certificate_.terms
+        # three paths of N brackets meet 3 N - 3 different ones at most: a count serves every level that passes it
+        counts = 3 * three["steps"] - 3
+        assert three["count_noise"] == pytest.approx(math.sqrt(counts / one["steps"]) * one["count_noise"], rel=0.03)
+        assert [sum(possible_histories(e.event)[0].values()) for e in entries] == [three["steps"] - j for j in range(3)]
 
     def test_split_keeps_them_in_one_line(self):
         X, y = measured()

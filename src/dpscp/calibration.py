@@ -47,6 +47,7 @@ from dpscp.quantile import (
 )
 from dpscp.quantile.counts import known_size
 from dpscp.quantile.observer import SearchObserver
+from dpscp.quantile.search import AskedCounts
 
 __all__ = [
     "Calibration",
@@ -108,6 +109,11 @@ class Rule:
     def possible(self) -> tuple[bool, ...]:
         """Which targets have an inner level; for the others only full sets can keep the promise."""
         return tuple(a >= _SMALLEST_LEVEL for a in self.inner)
+
+    @property
+    def shares_counts(self) -> bool:
+        """Whether a noisy count answers all levels: the statistics of other ranks differ from level to level."""
+        return self.rank == "centred"
 
     @property
     def size_share(self) -> float:
@@ -200,9 +206,14 @@ class Searches:
     size_noise: LatticeNoise | None
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """How many noisy counts each level's search adds to those before it."""
+        return _new_counts(self.rule, len(self.asked), self.steps)
+
+    @property
     def events(self) -> tuple[DpEvent, ...]:
         """What each level's search of one group costs; the first one releases the size as well."""
-        events = [noise.event(self.steps) for noise in self.noises]
+        events = [noise.event(count) for noise, count in zip(self.noises, self.counts, strict=True)]
         if self.size_noise is not None:
             events[0] = compose(self.size_noise.event(1), events[0])
         return tuple(events)
@@ -211,12 +222,13 @@ class Searches:
         """``spent`` with these searches; groups are disjoint and cost the same, so one of them stands for all."""
         rule, notes = self.rule, []
         groups = f", {rule.n_groups} disjoint groups in parallel" if (rule.n_groups or 1) > 1 else ""
-        for place, (i, noise) in enumerate(zip(self.asked, self.noises, strict=True)):
+        for place, (i, noise, count) in enumerate(zip(self.asked, self.noises, self.counts, strict=True)):
             size = ""
             if place == 0 and self.size_noise is not None:
                 size = f"the number of scores once, noise {self.size_noise.count_noise:.4g}; "
+            more = "more " if place and rule.shares_counts else ""
             notes.append(
-                f"{size}level {1 - rule.alphas[i]:g}: {self.steps} noisy counts, noise {noise.count_noise:.4g}, "
+                f"{size}level {1 - rule.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
                 f"rank statistic {rule.rank!r}{groups}"
             )
         if rule.guarantee.held_out and spent.entries and notes:
@@ -252,12 +264,18 @@ def plan_searches(
     if steps is None:
         units, _ = sized_lattice_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)
         steps = rule.steps(units[0].count_noise)
+    counts = _new_counts(rule, len(asked), steps)
     noises, size_noise = sized_lattice_noise(
-        budget.epsilon, budget.delta, steps, sensitivities, before, accountant, rule.size_share
+        budget.epsilon, budget.delta, counts, sensitivities, before, accountant, rule.size_share
     )
     searches = Searches(rule, asked, steps, noises, size_noise)
     budget.require(searches.ledger(spent), accountant)
     return searches
+
+
+def _new_counts(rule: Rule, levels: int, steps: int) -> tuple[int, ...]:
+    """The noisy counts that each level adds."""
+    return tuple(AskedCounts.new_questions(j, steps) if rule.shares_counts else steps for j in range(levels))
 
 
 @dataclass(frozen=True)
@@ -292,7 +310,7 @@ def find_thresholds(
         values[:, searches.asked] = [
             [q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found
         ]
-        # each level has noise of its own: a threshold is raised to those of lower levels, so that sets are nested
+        # where levels have noise of their own, a threshold is raised to those of lower levels, so that sets are nested
         rising = np.argsort([-a for a in rule.alphas], kind="stable")
         values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
     ledger = searches.ledger(spent).declare(**_search_facts(searches, spent, found, (low, high)))
@@ -312,7 +330,7 @@ def _search_all(
     random_state: int | None,
     observer: SearchObserver | None,
 ) -> list[list[PrivateQuantile]]:
-    """One search for each group and asked level; all levels of a group share the size that its first one released."""
+    """One search for each group and asked level; a group's levels share its released size and its noisy counts."""
     rule, seed = searches.rule, seed_of(random_state)
     n_searches = len(scores_by_group) * len(searches.asked)
     seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
@@ -322,6 +340,7 @@ def _search_all(
         warnings.simplefilter("ignore", GuaranteeWarning)
         for scores in scores_by_group:
             row: list[PrivateQuantile] = []
+            counts = AskedCounts() if rule.shares_counts else None
             for i, noise in zip(searches.asked, searches.noises, strict=True):
                 row.append(
                     private_quantile(
@@ -340,6 +359,7 @@ def _search_all(
                         size_noise=None if row else searches.size_noise,
                         released_size=row[0].released_size if row else None,
                         release_confidence=rule.release_confidence,
+                        asked=counts,
                         random_state=next(seeds),
                         observer=observer,
                     )

@@ -3,11 +3,13 @@
 import dataclasses
 import math
 from fractions import Fraction
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 import dpscp
 from dpscp import private_quantile
@@ -36,7 +38,7 @@ def statistic(monkeypatch):
     def run(scores, **setting):
         seen = {}
 
-        def spy(counter, score_range, statistic, draws, _):
+        def spy(counter, score_range, statistic, draws, *_):
             seen.update(scale=statistic.scale, removed=statistic.removed, needed=statistic.needed)
             return score_range[1]
 
@@ -381,3 +383,47 @@ def test_a_noise_made_for_another_statistic_is_refused():
     assert exact.event == noise.event(8)
     with pytest.raises(ValueError, match=r"count_noise was made for a statistic of sensitivity 1/2, this one has 9/10"):
         private_quantile(scores, alpha=0.1, score_range=(0, 1), count_noise=noise, rank="linear", random_state=1)
+
+
+class TestSharedCounts:
+    SETTING = MappingProxyType({"score_range": (0, 1), "steps": 9})
+
+    def search(self, alphas, noise=30.0):
+        asked = search.AskedCounts()
+        setting = {**self.SETTING, "count_noise": lattice_noise(noise, Fraction(1, 2)), "asked": asked}
+        return [private_quantile(SCORES, alpha=a, **setting).threshold for a in alphas], len(asked._noise)
+
+    # paths that part as early as paths can use up all that was paid for; those of high levels stay together for long
+    @pytest.mark.parametrize(
+        ("alphas", "all_used"),
+        [((0.1,), True), ((0.8, 0.3), True), ((0.8, 0.6, 0.3), True), ((0.2, 0.1, 0.05), False)],
+    )
+    def test_no_more_counts_are_released_than_were_paid_for(self, alphas, all_used):
+        paid = sum(search.AskedCounts.new_questions(place, 9) for place in range(len(alphas)))
+        assert paid == sum(min(2**depth, len(alphas)) for depth in range(9))
+        assert self.search(alphas, noise=500.0)[1] <= paid
+        quiet = self.search(alphas, noise=0.01)[1]
+        assert quiet <= paid
+        assert (quiet == paid) == all_used
+
+    def test_thresholds_are_nested_by_themselves(self):
+        alphas = (0.3, 0.2, 0.1, 0.05)
+        assert all(np.all(np.diff(self.search(alphas, noise=40.0)[0]) >= 0) for _ in range(20))
+        setting = {**self.SETTING, "count_noise": 40.0}
+        alone = [[private_quantile(SCORES, alpha=a, **setting).threshold for a in alphas] for _ in range(20)]
+        assert not all(np.all(np.diff(found) >= 0) for found in alone)
+
+    def test_each_search_has_the_law_that_it_has_alone(self):
+        together = [self.search((0.3, 0.2))[0][1] for _ in range(80)]
+        alone = [private_quantile(SCORES, alpha=0.2, count_noise=30.0, **self.SETTING).threshold for _ in range(80)]
+        assert stats.ks_2samp(together, alone).pvalue > 1e-6
+
+    def test_other_questions_are_refused(self):
+        asked = search.AskedCounts()
+        setting = {"alpha": 0.1, "asked": asked, "count_noise": 5.0, **self.SETTING}
+        private_quantile(SCORES, **setting)
+        for other in ({"count_noise": 6.0}, {"steps": 8}, {"score_range": (0, 2)}):
+            with pytest.raises(ValueError, match="same rank, noise, steps and score_range"):
+                private_quantile(SCORES, **{**setting, **other})
+        with pytest.raises(ValueError, match="asked needs rank='centred'"):
+            private_quantile(SCORES, **setting, rank="linear")

@@ -177,7 +177,7 @@ def shared_lattice_noise(
 def sized_lattice_noise(
     epsilon: float,
     delta: float,
-    steps: int,
+    steps: int | Sequence[int],
     sensitivities: Sequence[float | Fraction],
     training: DpEvent | Ledger | None = None,
     accountant: str | Accountant = "pld",
@@ -185,14 +185,17 @@ def sized_lattice_noise(
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
     """``shared_lattice_noise``, and the noise of one release of the number of scores (None without ``size_share``).
 
-    ``size_share`` is the part of the squared Gaussian-DP level of all these releases that the size gets.
+    ``steps`` may be a number for each sensitivity. ``size_share`` is the part of the squared Gaussian-DP level of all
+    these releases that the size gets.
 
     Theory: Result G
     """
     if not 0 <= size_share < 1:
         raise ValueError(f"size_share must be at least 0 and below 1, got {size_share:g}: the search needs the rest")
     fractions = [sensitivity_fraction(s) for s in sensitivities]
-    releases = check_count("steps", steps) * len(fractions)
+    each = steps if isinstance(steps, tuple | list) else [steps] * len(fractions)
+    counts = [check_count("steps", count) for count in each]
+    releases = sum(counts)
     # one record changes the size by 1: 1 / size_noise^2 = share / (1 - share) * releases / ratio^2
     size_ratio = math.sqrt((1 - size_share) / (size_share * releases)) if size_share else None
 
@@ -204,7 +207,8 @@ def sized_lattice_noise(
 
     def spending(ratio: float) -> DpEvent:
         own = size(ratio)
-        return compose(*([] if own is None else [own.event(1)]), *(lattice.event(steps) for lattice in lattices(ratio)))
+        searches = (lattice.event(n) for lattice, n in zip(lattices(ratio), counts, strict=True))
+        return compose(*([] if own is None else [own.event(1)]), *searches)
 
     weight = releases / (1 - size_share)
     ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant)

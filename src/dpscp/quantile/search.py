@@ -22,6 +22,7 @@ from dpscp.quantile.release_level import KnownSize, release_offset
 from dpscp.quantile.released_size import ReleasedSize, release_size, size_tail
 
 __all__ = [
+    "AskedCounts",
     "PrivateQuantile",
     "default_steps",
     "noisy_midpoint_quantile",
@@ -60,6 +61,41 @@ class PrivateQuantile:
     def is_finite(self) -> bool:
         """Whether the search found a threshold below the end of its range."""
         return self.threshold < self.score_range[1]
+
+
+class AskedCounts:
+    """What searches of the same scores have asked for: give it to each of them, and no count is released twice.
+
+    A noisy count of the centred statistic is the same question at every level, so a search that comes to a bracket
+    takes the answer that is there. The brackets of one path differ and their noises are independent: each search alone
+    has the law that it would have without the others, and its offset holds. At depth d (from 0) k paths meet at most
+    min(2^d, k) different brackets, so all k searches together release at most the sum of their ``new_questions``.
+
+    Theory: Result F; section 1.2
+    """
+
+    def __init__(self) -> None:
+        self._noise: dict[tuple[int, float, float], int] = {}
+        self._search: tuple[Any, ...] | None = None
+
+    def require_alike(self, *search: Any) -> None:
+        """Refuse a search whose noisy counts are other numbers than those of the searches before."""
+        if self._search not in (None, search):
+            raise ValueError("asked must come from searches of the same rank, noise, steps and score_range")
+        self._search = search
+
+    def noise(self, step: int, left: float, right: float, fresh: int) -> int:
+        """The noise on the count in the middle of a bracket: ``fresh`` where nobody asked for it before."""
+        return self._noise.setdefault((step, left, right), fresh)
+
+    @staticmethod
+    def new_questions(place: int, steps: int) -> int:
+        """How many counts the search at ``place`` (from 0) adds: one for each depth with more than ``place`` brackets.
+
+        >>> [sum(AskedCounts.new_questions(j, 12) for j in range(k)) for k in (1, 2, 3, 10)]
+        [12, 23, 33, 95]
+        """
+        return max(1, steps - place.bit_length())
 
 
 def round_level(alpha: float) -> Fraction:
@@ -117,6 +153,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     size_noise: float | LatticeNoise | None = None,
     released_size: ReleasedSize | None = None,
     release_confidence: float | None = None,
+    asked: AskedCounts | None = None,
     random_state: int | None = None,
     observer: SearchObserver | None = None,
 ) -> PrivateQuantile:
@@ -149,6 +186,8 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence : aim so high that, with this probability over scores and noise, this one threshold lies at or
         above the 1 - alpha quantile of the scores' law, beside the average. For independent scores whose number is
         public (n_records) or released.
+    asked : shared by several searches of the same scores, see ``AskedCounts``; ``event`` is still that of this search
+        alone. Needs ``rank="centred"``.
     random_state : None draws from the operating system; an integer is for tests, warns, and is not private.
     observer : for tests and audits: called with a ``SearchView``, exact counts included. What it hears is not private.
 
@@ -187,9 +226,10 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         alone = aim.offset_of_one_release(release_confidence, promised, sure_of_size=n_min is None)
         offset = max(offset, alone)
     statistic = aim.statistic(counter.size, offset)
+    asked = AskedCounts() if asked is None else _for_this_search(asked, rank, noise, steps, (low, high))
     draws = noise.sample(steps, source)
     seen: list[CountView] | None = None if observer is None else []
-    threshold = _right_endpoint_search(counter, (low, high), statistic, draws, seen)
+    threshold = _right_endpoint_search(counter, (low, high), statistic, draws, asked, seen)
     if observer is not None and seen is not None:
         observer(SearchView((low, high), noise.scale, statistic.base, statistic.bar, tuple(seen), bought))
     spent = noise.event(steps) if bought is None else compose(bought.event, noise.event(steps))
@@ -338,6 +378,16 @@ def _check_sized(
         raise ValueError("give size_noise (release the size) or released_size (use one again), not both")
 
 
+def _for_this_search(
+    asked: AskedCounts, rank: str, noise: LatticeNoise, steps: int, score_range: tuple[float, float]
+) -> AskedCounts:
+    """``asked``, if its counts are those of this search."""
+    if rank != "centred":
+        raise ValueError(f"asked needs rank='centred', got {rank!r}: other statistics differ from level to level")
+    asked.require_alike(noise, steps, score_range)
+    return asked
+
+
 @dataclass(frozen=True)
 class _Statistic:
     """scale * (C - removed) + noise is compared with scale * needed; ``scale * removed`` is an integer."""
@@ -360,6 +410,7 @@ def _right_endpoint_search(
     score_range: tuple[float, float],
     statistic: _Statistic,
     draws: list[int],
+    asked: AskedCounts,
     seen: list[CountView] | None,
 ) -> float:
     """Halve the range; move the right end only where the noisy statistic reaches its bar: integers are compared.
@@ -373,7 +424,7 @@ def _right_endpoint_search(
         # scores are clipped into the range: at its end all of them count
         at_the_end = middle >= score_range[1]
         count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
-        margin = scale * count - base + noise - bar
+        margin = scale * count - base + asked.noise(step, left, right, noise) - bar
         # a count at the very end of the range is not asked for: such a step tells no more than its noise
         if seen is not None and not at_the_end:
             seen.append(CountView((left, right), count, margin))
