@@ -25,6 +25,7 @@ from dpscp.privacy import IntegerSource, ParallelDpEvent, dpsgd_event, epsilon_o
 from dpscp.privacy.accounting import tradeoff_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.quantile import noisy_midpoint_quantile, private_quantile, rank_sensitivity
+from dpscp.quantile.search import AskedCounts
 from dpscp.training import DPSGD, FunctionModel, Trained
 
 DELTA = 1e-5
@@ -228,32 +229,49 @@ def test_each_level_has_the_noise_of_its_own_sensitivity():
 # ---- what the ledger holds
 
 
-def test_a_split_ledger_holds_every_level(drawn):
+@pytest.fixture
+def asked(monkeypatch):
+    """Everything that the searches of a fit asked for, counts that served several levels once."""
+    made = []
+
+    class Spied(AskedCounts):
+        def __init__(self):
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr("dpscp.calibration.AskedCounts", Spied)
+    return lambda: sum(len(one._noise) for one in made)
+
+
+def test_a_split_ledger_holds_every_level(drawn, asked):
     model = classifier(guarantee="split", confidence_level=[0.6, 0.7, 0.9]).fit(*labelled())
     both = model.ledger_.event
     assert isinstance(both, ParallelDpEvent)
     training, calibration = both.events
     assert training == QUICK.calibrated(4.0, DELTA, accountant="rdp").event
-    counted = Counter()
-    for sigma, values in drawn:
-        counted[sigma] += len(values)
     (history,) = possible_histories(calibration)
     held = Counter()
     for event, count in history.items():
         held[event.sigma] += count
-    assert held == counted
+    steps = model.ledger_.public_facts["search_steps"]
+    assert sorted(held.values()) == [1, 3 * steps - 3]  # the size; a count is paid for once, whichever levels it serves
+    assert {sigma for sigma, _ in drawn} == set(held)
+    assert steps < asked() <= 3 * steps - 3
     for part in (training, calibration):  # each may spend the whole budget, and does
         assert 0.99 * 4.0 <= epsilon_of(part, DELTA, "rdp") <= 4.0
 
 
 @pytest.mark.parametrize("guarantee", FULL_DATA)
-def test_records_used_twice_count_twice(drawn, guarantee):
+def test_records_used_twice_count_twice(drawn, asked, guarantee):
     model = classifier(guarantee=guarantee, confidence_level=[0.7, 0.8]).fit(*labelled())
     (history,) = possible_histories(model.ledger_.event)  # no disjoint parts: nothing was held out
     (steps,) = (count for event, count in history.items() if not isinstance(event, DiscreteGaussianDpEvent))
     assert steps == QUICK.steps
     searched = sum(count for event, count in history.items() if isinstance(event, DiscreteGaussianDpEvent))
-    assert searched == sum(len(values) for _, values in drawn)
+    if asked():
+        assert asked() <= searched == 2 * model.ledger_.public_facts["search_steps"] - 1
+    else:  # a statistic that differs from level to level
+        assert searched == sum(len(values) for _, values in drawn)
     assert 0.99 * 4.0 <= model.ledger_.epsilon(DELTA, "rdp") <= 4.0
 
 

@@ -209,8 +209,8 @@ mutant(
 )
 mutant(
     "privacy/solving.py",
-    "lattice.event(steps) for lattice in lattices(ratio)",
-    "lattice.event(steps) for lattice in lattices(ratio)[:1]",
+    "zip(lattices(ratio), counts, strict=True)",
+    "zip(lattices(ratio), counts[:1], strict=False)",
     "several levels, noise for one",
     f"{SPIES}::test_a_split_ledger_holds_every_level",
 )
@@ -1296,6 +1296,23 @@ mutant(
     f"{SPIES}::test_the_ledger_of_a_recipe_holds_all_its_releases",
 )
 
+# ---- counts that serve several levels, and the quantile of the rivals
+
+mutant(
+    "quantile/search.py",
+    "steps - place.bit_length()",
+    "steps - 2 * place.bit_length()",
+    "fewer counts are paid for than several levels may ask for",
+    "tests/quantile/test_search.py::TestSharedCounts::test_no_more_counts_are_released_than_were_paid_for",
+)
+mutant(
+    "quantile/exponential.py",
+    "costs.astype(object) * whole_rate",
+    "costs.astype(object) * 2 * whole_rate",
+    "the exponential mechanism draws at twice its rate",
+    "tests/quantile/test_exponential.py::test_ends_are_drawn_by_their_distance_from_the_quantile",
+)
+
 # ---- baselines
 
 BASELINES = "tests/test_baselines.py"
@@ -1443,8 +1460,8 @@ mutant(
 )
 mutant(
     "quantile/search.py",
-    "margin = scale * count - base + noise - bar",
-    "margin = scale * count - base + noise // 2 - bar",
+    "asked.noise(step, left, right, noise) - bar",
+    "asked.noise(step, left, right, noise) // 2 - bar",
     "counts get half their noise",
     f"{AUDIT}::test_audit_reaches_its_share_of_the_claim_and_never_exceeds_it[search-quick]",
 )
