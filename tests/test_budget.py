@@ -317,7 +317,7 @@ def test_summary_and_dict(store):
     assert "epsilon 1 at delta 1e-06" in text
     assert f"data set: {NAME}" in text
     assert data["dataset"] == NAME
-    assert "commit uno" in text
+    assert "alone: uno" in text
     assert data["spent"] + data["remaining"] == pytest.approx(1.0)
     assert [line["kind"] for line in data["lines"]] == ["budget", "reserve", "commit"]
     assert json.loads(json.dumps(data)) == data

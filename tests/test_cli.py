@@ -126,7 +126,8 @@ def test_schema_fit_predict_report(run, folder):
     code, _, _ = run("predict m.dpscp new.csv -o out.csv")
     assert code == 0
     found = pd.read_csv(folder / "out.csv")
-    assert list(found.columns[-3:]) == ["prediction", "set", "set_size"]
+    assert list(found.columns[-4:]) == ["prediction", "set", "set_size", "errors"]
+    assert found["errors"].isna().all()
     sets = model.predict_set(parse_schema(SCHEMA).matrix(people(500, 1)))[1][:, :, 0]
     assert found["set_size"].tolist() == sets.sum(axis=1).tolist()
     assert [json.loads(s) for s in found["set"]] == [model.classes_[row].tolist() for row in sets]
@@ -221,7 +222,7 @@ def test_several_levels_parquet_and_json(run, folder):
     code, out, _ = run("predict model.dpscp new.parquet -o out.parquet --json")
     assert code == 0
     told = json.loads(out)
-    assert told["columns"] == ["prediction", "set_80", "set_size_80", "set_90", "set_size_90"]
+    assert told["columns"] == ["prediction", "set_80", "set_size_80", "set_90", "set_size_90", "errors"]
     found = pd.read_parquet(folder / "out.parquet")
     assert (found["set_size_80"] <= found["set_size_90"]).all()
     code, out, _ = run("report model.dpscp -o r2.html --evaluate new.csv --json")
@@ -296,19 +297,41 @@ def test_schema_that_does_not_fit(run, folder, old, new, said):
     ("column", "value", "said"),
     [("age", "", "missing values"), ("age", CANARY, "not a number"), ("region", CANARY, "declared categories")],
 )
-@pytest.mark.parametrize("command", ["fit", "predict"])
-def test_records_that_do_not_fit(run, folder, command, column, value, said):
+def test_records_that_do_not_fit(run, folder, column, value, said):
+    """A fit is refused; of rows to predict, a bad one has no prediction and says why, by its number."""
     table = people(50, 2).astype(str)
     table.loc[7, column] = value
     table.to_csv(folder / "odd.csv", index=False)
-    line = (
-        "fit odd.csv --schema people.toml -o odd.out"
-        if command == "fit"
-        else "predict model.dpscp odd.csv -o odd.csv.gz"
-    )
-    refused(run(line), said, column)
+    refused(run("fit odd.csv --schema people.toml -o odd.out"), said, column)
     assert not (folder / "odd.out").exists()
-    assert not (folder / "odd.csv.gz").exists()
+    code, out, err = run("predict model.dpscp odd.csv -o odd.csv.gz --json")
+    assert (code, json.loads(out)["errors"]) == (0, 1)
+    assert "1 of 50 rows" in err
+    found = pd.read_csv(folder / "odd.csv.gz")
+    (bad,) = np.flatnonzero(found["errors"].notna())
+    assert bad == 7
+    assert found["errors"][7].startswith(f"row 8: column {column!r}")
+    assert said in found["errors"][7]
+    assert CANARY not in found["errors"][7]
+    assert found.loc[7, ["prediction", "set_80", "set_size_80", "set_90", "set_size_90"]].isna().all()
+    fine = pd.read_csv(folder / "odd.csv.gz").drop(index=7)
+    assert fine[["prediction", "set_90", "set_size_90"]].notna().all().all()
+    people(50, 2).drop(index=7).to_csv(folder / "even.csv", index=False)
+    assert run("predict model.dpscp even.csv -o even.out.csv")[0] == 0
+    assert fine["set_90"].tolist() == pd.read_csv(folder / "even.out.csv")["set_90"].tolist()
+
+
+def test_an_unknown_category_can_be_told_at_prediction(run, folder):
+    table = people(50, 2)
+    table.loc[7, "region"] = CANARY
+    table.to_csv(folder / "odd.csv", index=False)
+    code, out, err = run("predict model.dpscp odd.csv -o odd.out.csv --unknown other --json")
+    assert (code, json.loads(out)["errors"], err) == (0, 0, "")
+    found = pd.read_csv(folder / "odd.out.csv")
+    model = dp.load(folder / "model.dpscp")
+    row = model.schema_.matrix(table.assign(region="north"))[7]
+    row[[name.startswith("region=") for name in model.schema_.feature_names]] = 0
+    assert found["set_size_90"][7] == model.predict_set(row[None])[1][0, :, 1].sum()
 
 
 def test_missing_column(run, folder):
@@ -433,7 +456,12 @@ def test_budget_store_is_spent(run):
     assert run(f"{line} --dataset people")[0] == 0
     code, out, _ = run("budget show study.budget --json")
     assert code == 0
-    assert 0.9 < json.loads(out)["spent"] <= 1.0
+    told = json.loads(out)
+    assert 0.9 < told["spent"] <= 1.0
+    # reserved and committed, with what each costs alone; a person reads what counts
+    assert [x.get("epsilon") for x in told["lines"]] == [None, pytest.approx(told["spent"]), told["spent"]]
+    text = run("budget show study.budget")[1].splitlines()[-1]
+    assert re.fullmatch(r"2: \d{4}-\d\d-\d\dT\S+ commit epsilon [01]\.\d{3} alone: \w+\.fit", text)
     refused(run("budget create other.budget"), "--epsilon and --delta")
     refused(run("budget create other.budget --epsilon 3 --delta 1e-5"), "--dataset")
     refused(run("budget create study.budget --epsilon 3 --delta 1e-5 --dataset people"), "there is a file already")
@@ -558,7 +586,11 @@ def test_trouble_in_a_late_block_leaves_no_file(run, folder, small_blocks, colum
     table.loc[1150, column] = value
     text = table.to_csv(index=False, quoting=csv.QUOTE_NONE, escapechar="\\").replace("\\", "")
     (folder / "late.csv").write_bytes(text.encode().replace(b"latin", b"\xe9"))
-    refused(run("predict model.dpscp late.csv -o late-out.csv"), said)
+    if said.startswith("column"):  # a row to predict is told by its number in the table, whatever its block
+        assert run("predict model.dpscp late.csv -o late-rows.csv")[0] == 0
+        assert pd.read_csv(folder / "late-rows.csv")["errors"].dropna().tolist()[0].startswith(f"row 1151: {said}")
+    else:
+        refused(run("predict model.dpscp late.csv -o late-out.csv"), said)
     refused(run("fit late.csv --schema people.toml -o late.dpscp"), said)
     refused(run("report model.dpscp -o late.html --evaluate late.csv"), said)
     assert not any((folder / name).exists() for name in ("late-out.csv", "late.dpscp", "late.html"))

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
+from dpscp.audit import ModelGame
 from dpscp.cli import main
 from dpscp.report import evaluate
 from dpscp.schema import parse_schema
@@ -86,6 +87,25 @@ def test_every_option_of_fit_reaches_the_estimator(run, folder):
     assert "taken_from_data" not in facts
     assert (told["budget_epsilon"], told["delta"], told["is_private"]) == (0.7, 1e-7, False)
     assert len(told["certificates"]) == 2
+
+
+def test_score_groups_and_unknown_reach_the_estimator(run, folder):
+    table = people(400, 0).assign(region=np.resize(["north", "south"], 400))
+    table.loc[3, "region"] = "elsewhere"
+    table.to_csv(folder / "regions.csv", index=False)
+    region = '[columns.region]\ntype = "categorical"\ncategories = ["north", "south"]\n'
+    (folder / "regions.toml").write_text(SCHEMA + region)
+    told = run(
+        "fit regions.csv --schema regions.toml --epsilon 8 --confidence 0.5 --score raps --groups region "
+        "--unknown other --seed 1 -o regions.dpscp --json"
+    )
+    model = dp.load(folder / "regions.dpscp")
+    assert (model.conformity_score, model.groups, model.group_values_) == ("raps", "region", ("north", "south"))
+    assert len(told["thresholds"]) == 2
+    assert [c.unknown for c in model.schema_.columns] == ["other"] * 3
+    assert model.schema_.feature_names[-2:] == ("region=north", "region=south")
+    run("predict regions.dpscp regions.csv -o regions.out.csv")
+    assert pd.read_csv(folder / "regions.out.csv")["set_size"][3] == 3  # a group that was not declared
 
 
 def test_what_one_release_covers_is_asked_for_and_told(run, folder):
@@ -199,6 +219,15 @@ def test_every_option_of_audit_reaches_the_game(run, monkeypatch):
     monkeypatch.setattr(sys.modules["dpscp.audit"], "audit", listening)  # dpscp.audit itself is the function
     run("audit pipeline --knowledge black-box --runs 12 --null")
     assert asked == {"game": "pipeline", "knowledge": "black-box", "runs": 12, "null": True}
+
+
+def test_an_audit_of_ones_own_model_plays_with_its_settings(run, folder):
+    run("fit people.csv --schema people.toml --epsilon 3 --confidence 0.5 --guarantee universal -o own.dpscp")
+    told = run("audit --model own.dpscp --runs 8 --json")
+    assert (told["passed"], told["runs"], told["knowledge"]) == (True, 8, "black-box")
+    claim = ModelGame(dp.load(folder / "own.dpscp")).claim
+    assert 0.95 * 3 <= dp.privacy.epsilon_of(claim, 1e-5) <= 3.0
+    assert told["claimed"] == [dp.privacy.epsilon_of(claim, delta) for delta in told["deltas"]]
 
 
 def test_every_option_of_demo_reaches_the_fit(run, monkeypatch):

@@ -94,6 +94,24 @@ def test_unknown_categories_and_missing_numbers_can_be_declared():
     assert matrix[:, names.index("income")].tolist() == [2.5, 2.5]
 
 
+def test_rows_to_predict_are_read_with_what_is_wrong_with_each():
+    schema = parse_schema(TEXT)
+    odd = frame(age=["x", "7"], region=["north", CANARY], member=["2", "0"])
+    matrix, wrong = schema.rows(odd)
+    assert matrix.shape == (2, 7)
+    assert "'age' is declared numeric" in wrong[0]
+    assert "'member' holds a value that is not among" in wrong[0]
+    assert "'region' holds a value" in wrong[1]
+    assert CANARY not in wrong[1]
+    matrix, wrong = schema.rows(odd, unknown="other")
+    assert wrong[1] is None
+    assert matrix[1, 3:6].tolist() == [0, 0, 0]
+    assert matrix[:, 6].tolist() == [0.5, 0]  # between its two categories
+    matrix, wrong = schema.rows(frame())
+    np.testing.assert_array_equal(matrix, schema.matrix(frame()))
+    assert wrong == [None, None]
+
+
 def test_missing_column_and_target():
     schema = parse_schema(TEXT)
     with pytest.raises(SchemaError, match="lacks column 'age'"):

@@ -35,6 +35,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from dpscp._checks import check_probability
+from dpscp._printed import spent_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import Budget, Ledger
 from dpscp.privacy.events import require_event
@@ -258,7 +259,8 @@ class BudgetStore:
         for line in lines[1:]:
             state = " (never committed: counts as spent)" if line.kind == "reserve" else ""
             if line.kind == "commit" or line.reservation not in done:
-                text.append(f"{line.line}: {line.written} {line.kind} {line.note}{state}")
+                alone = spent_epsilon(_epsilon(Ledger.from_json(line.content), budget.delta))
+                text.append(f"{line.line}: {line.written} {line.kind} epsilon {alone} alone: {line.note}{state}")
         return "\n".join(text)
 
     def to_dict(self) -> dict[str, Any]:
@@ -277,6 +279,7 @@ class BudgetStore:
             "entries": ledger.to_dict()["entries"],
             "lines": [
                 {"line": x.line, "kind": x.kind, "reservation": x.reservation, "written": x.written, "note": x.note}
+                | ({} if x.kind == "budget" else {"epsilon": _alone(x, budget)})
                 for x in lines
             ],
         }
@@ -525,6 +528,12 @@ def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
             raise ValueError(_SEEDED)
         return Ledger(event.entries)
     return Ledger().add("release", require_event(event), note)
+
+
+def _alone(line: Line, budget: Budget) -> float | None:
+    """What a line costs by itself at the budget's delta: composition is not a sum; None without any privacy."""
+    epsilon = _epsilon(Ledger.from_json(line.content), budget.delta)
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def _epsilon(ledger: Ledger, delta: float) -> float:

@@ -2,7 +2,14 @@
 
 from sklearn.exceptions import NotFittedError
 
-__all__ = ["BudgetError", "GuaranteeWarning", "NotFittedError", "SeededWarning", "UnsupportedEventError"]
+__all__ = [
+    "BudgetError",
+    "GuaranteeWarning",
+    "HintWarning",
+    "NotFittedError",
+    "SeededWarning",
+    "UnsupportedEventError",
+]
 
 
 class BudgetError(ValueError):
@@ -15,6 +22,10 @@ class UnsupportedEventError(ValueError):
 
 class GuaranteeWarning(UserWarning):
     """A promise is weaker than the caller may expect (vacuous certificate, threshold at the end of its range)."""
+
+
+class HintWarning(UserWarning):
+    """Every promise holds, and a public number that the caller may know would make the sets smaller."""
 
 
 class SeededWarning(GuaranteeWarning):

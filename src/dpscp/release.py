@@ -36,12 +36,16 @@ Observer = Callable[[StepView | SearchView], None]
 
 @dataclass(frozen=True)
 class Release:
-    """What a fit publishes: model, thresholds (n_groups, n_levels), ledger, and a certificate for each level."""
+    """What a fit publishes: model, thresholds (n_groups, n_levels), ledger, and a certificate for each level.
+
+    ``task`` is the request's, with what training found.
+    """
 
     model: Model
     thresholds: NDArray[np.float64]
     ledger: Ledger
     certificates: tuple[Certificate, ...]
+    task: Task
 
 
 def release(
@@ -77,6 +81,7 @@ def release(
         for_training, for_threshold = _parts(records, strategy, split_seed)
         trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
+        request = replace(request, task=request.task.after(trained))
         spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
         spent = strategy.enter(spent, trained).assume(*assumed)
         scoring = Scoring(request.task, trained, corrected=strategy.guarantee.needs_trajectory)
@@ -103,7 +108,7 @@ def release(
     certificates = tuple(replace(c, terms={**c.terms, **request.task.chosen}) for c in found.certificates)
     if request.task.classes_found:
         certificates = tuple(certificate.with_found_classes() for certificate in certificates)
-    return Release(trained.model, found.values, ledger, certificates)
+    return Release(trained.model, found.values, ledger, certificates, request.task)
 
 
 def _for_rows(request: Request, store: BudgetStore | None) -> Request:

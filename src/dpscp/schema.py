@@ -110,29 +110,45 @@ class Column:
 
     def encode(self, values: Any) -> NDArray[np.float64]:
         """The features of the values (a pandas Series), one column each."""
+        features, wrong = self.read(values, self.unknown)
+        for said, rows in wrong.items():
+            if rows.any():
+                raise SchemaError(said)
+        return features
+
+    def read(self, values: Any, unknown: str) -> tuple[NDArray[np.float64], dict[str, NDArray[np.bool_]]]:
+        """The features, and which rows have what wrong with them, in words without values: these rows mean nothing.
+
+        An ``unknown`` category is wrong ("refuse") or sets no indicator ("other"); where one feature tells two
+        categories apart, it then stands half-way.
+        """
         _refuse_dates(values, self.name)
         if self.type == "categorical":
             places = _places(values, self.categories or ())
-            if self.unknown == "refuse" and (places < 0).any():
-                raise SchemaError(
-                    f"column {self.name!r} holds a value that is not among its declared categories (or is missing); "
-                    'add it to categories, or set unknown = "other" in the schema'
-                )
+            odd = places < 0
             hidden = len(self.categories or ()) - len(self._shown)
-            return np.asarray(places[:, None] == np.arange(hidden, hidden + len(self._shown)), dtype=np.float64)
-        numbers = _numbers(values, self.name)
-        absent = np.isnan(numbers)
-        if self.missing == "refuse" and absent.any():
-            raise SchemaError(
-                f'column {self.name!r} has missing values; fill them in, or set missing = "indicator" or a public '
-                "number in the schema"
+            features = np.asarray(places[:, None] == np.arange(hidden, hidden + len(self._shown)), dtype=np.float64)
+            if hidden:
+                features[odd] = 0.5
+            said = (
+                f"column {self.name!r} holds a value that is not among its declared categories (or is missing); "
+                'add it to categories, or set unknown = "other" in the schema'
             )
+            return features, {said: odd & (unknown == "refuse")}
+        numbers, odd = _numbers(values)
+        absent = np.isnan(numbers) & ~odd
         assert self.bounds is not None
-        middle = self.bounds[0] / 2 + self.bounds[1] / 2
-        numbers[absent] = middle if isinstance(self.missing, str) else self.missing
+        numbers[odd | absent] = self.bounds[0] / 2 + self.bounds[1] / 2
+        if not isinstance(self.missing, str):
+            numbers[absent] = self.missing
         # clipped here as well: an infinite value is beyond the bounds like any other
         numbers = np.clip(numbers, *self.bounds)
-        return np.column_stack([numbers, absent]) if self.missing == "indicator" else numbers[:, None]
+        missing = (
+            f'column {self.name!r} has missing values; fill them in, or set missing = "indicator" or a public '
+            "number in the schema"
+        )
+        wrong = {_no_number(self.name): odd, missing: absent & (self.missing == "refuse")}
+        return np.column_stack([numbers, absent]) if self.missing == "indicator" else numbers[:, None], wrong
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; what was not declared is left out."""
@@ -254,6 +270,26 @@ class Schema:
 
         Columns that are not declared are left alone.
         """
+        return np.hstack([column.encode(values) for column, values in self._values(frame)])
+
+    def rows(self, frame: Any, *, unknown: str | None = None) -> tuple[NDArray[np.float64], list[str | None]]:
+        """The matrix of a frame to predict, and what is wrong with each row, in words; None where nothing is.
+
+        One bad row costs its own prediction only. ``unknown`` takes the place of what the columns declare.
+        """
+        features = []
+        said: list[str | None] = []
+        for column, values in self._values(frame):
+            found, wrong = column.read(values, column.unknown if unknown is None else unknown)
+            features.append(found)
+            said = said or [None] * len(found)
+            for text, bad in wrong.items():
+                for place in np.flatnonzero(bad):
+                    said[place] = "; ".join(filter(None, (said[place], text)))
+        return np.hstack(features), said
+
+    def _values(self, frame: Any) -> list[tuple[Column, Any]]:
+        """The columns that become features, each with its values."""
         found = _columns(frame, [c.name for c in self._used])
         missing = [c.name for c in self._used if c.name not in found]
         if missing:
@@ -261,7 +297,7 @@ class Schema:
                 f"the table lacks column {', '.join(map(repr, missing))}, which the schema declares; add it, or "
                 'declare it as "ignore" and fit again'
             )
-        return np.hstack([column.encode(found[column.name]) for column in self._used])
+        return [(column, found[column.name]) for column in self._used]
 
     def targets(self, frame: Any) -> NDArray[Any]:
         """The target column: texts among the declared classes, or numbers."""
@@ -270,7 +306,9 @@ class Schema:
             raise SchemaError(f"the table lacks the target column {self.target!r}")
         _refuse_dates(values, self.target)
         if self.task == "regression":
-            numbers = _numbers(values, self.target)
+            numbers, odd = _numbers(values)
+            if odd.any():
+                raise SchemaError(_no_number(self.target))
             if np.isnan(numbers).any():
                 raise SchemaError(f"the target column {self.target!r} has missing values; drop those records")
             return numbers
@@ -546,20 +584,22 @@ def _places(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
     return np.asarray(found[codes])
 
 
-def _numbers(values: Any, name: str) -> NDArray[np.float64]:
-    """The values as numbers, a missing one as NaN; a text that is no number is refused without showing it."""
+def _numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The values as numbers, NaN for one that is missing or no number, and which are the latter."""
     import pandas as pd
 
     numbers = pd.to_numeric(values, errors="coerce")
     absent = values.isna()
     if not pd.api.types.is_numeric_dtype(values):
         absent |= values.astype(str).str.strip().str.lower().isin(ABSENT)
-    if (numbers.isna() & ~absent).any():
-        raise SchemaError(
-            f"column {name!r} is declared numeric and holds something that is not a number; fix the table (a date "
-            'can become days since a public day), or declare the column as "categorical" or "ignore"'
-        )
-    return np.array(numbers, dtype=np.float64)
+    return np.array(numbers, dtype=np.float64), np.asarray(numbers.isna() & ~absent, dtype=bool)
+
+
+def _no_number(name: str) -> str:
+    return (
+        f"column {name!r} is declared numeric and holds something that is not a number; fix the table (a date "
+        'can become days since a public day), or declare the column as "categorical" or "ignore"'
+    )
 
 
 def _toml(value: Any) -> str:

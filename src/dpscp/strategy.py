@@ -19,6 +19,7 @@ from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.persons import RECORDS, Unit, require_person_ledger
 from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
+from dpscp.privacy.events import require_event
 from dpscp.records import untold_overflow
 from dpscp.sources import RecordSource
 from dpscp.tasks import Task
@@ -34,12 +35,15 @@ from dpscp.training.mechanism import (
     require_sources,
     train_on,
 )
+from dpscp.training.private_bounds import PRIVATE, PrivateBounds
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 from dpscp.training.scaling import ScaledTarget
 from dpscp.training.torch_modules import comes_from_torch
 
 __all__ = ["Request", "Strategy", "choose_strategy", "chosen_guarantee", "chosen_score"]
+
+_PRIVATE_NAMES = {True: "feature_bounds", False: "y_bounds"}
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,21 @@ class Request:
             value = getattr(self, name)
             if value != "auto":
                 check_probability(name, value)
+        if isinstance(self.feature_bounds, str):
+            check_choice("feature_bounds", self.feature_bounds, (PRIVATE,))
         if self.feature_bound is not None:
             check_positive("feature_bound", self.feature_bound)
             if self.feature_bounds is not None:
                 raise ValueError("give feature_bound (of the row norm) or feature_bounds (of each feature), not both")
-        if self.input_shape is not None and any(np.ndim(end) for end in self.feature_bounds or ()):
+        if self.input_shape is not None and (
+            self.private_features or any(np.ndim(end) for end in self.feature_bounds or ())
+        ):
             raise ValueError(f"feature_bounds must be two numbers (low, high), for records of {self.input_shape}")
+
+    @property
+    def private_features(self) -> bool:
+        """Whether training finds the bounds of the features."""
+        return isinstance(self.feature_bounds, str)
 
     def public_facts(self) -> dict[str, Any]:
         """What this fit declares public, as plain JSON values."""
@@ -95,7 +108,7 @@ class Request:
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
         facts |= {name: value for name, value in declared.items() if value is not None}
         facts |= self.task.chosen
-        if self.feature_bounds is not None:
+        if self.feature_bounds is not None and not self.private_features:
             facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
         return facts
 
@@ -122,6 +135,9 @@ class Strategy:
         if self.model is not None:
             return Ledger().then(self.model.ledger)
         assert self.mechanism is not None
+        if isinstance(self.mechanism, PrivateBounds):
+            own, inner = self.mechanism.bounds_event, self.mechanism.mechanism
+            return Ledger().add("bounds", require_event(own)).add("training", paid_event(inner))
         return Ledger().add("training", paid_event(self.mechanism))
 
     def train(
@@ -158,7 +174,10 @@ class Strategy:
         if self.model is not None:
             # what this fit declares (its n_records, say) stands above what the model's training declared
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
-        return ledger.add("training", trained.event, str(trained.public_facts.get("mechanism", "")))
+        for stage, event in trained.stages or (("training", trained.event),):
+            note = trained.public_facts.get("mechanism", "") if stage == "training" else "noisy counts on a public grid"
+            ledger = ledger.add(stage, event, str(note))
+        return ledger
 
 
 def choose_strategy(request: Request) -> Strategy:
@@ -219,6 +238,11 @@ def _for_private_model(request: Request) -> Strategy:
         raise ValueError(
             f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel carries none"
         )
+    if request.private_features or request.task.private_range:
+        raise ValueError(
+            f"{_PRIVATE_NAMES[request.private_features]}='private' is found in training, and a PrivateModel was "
+            "trained elsewhere: give public bounds"
+        )
     model = request.estimator
     if request.unit.by_person:
         require_person_ledger(model.ledger)
@@ -243,6 +267,15 @@ def _mechanism(
             mechanism = ScaledTarget(mechanism, request.task.y_bounds)
     else:
         mechanism = _own_mechanism(request)
+    if request.private_features or request.task.private_range:
+        if guarantee.needs_stability:
+            raise ValueError(
+                f"{_PRIVATE_NAMES[request.private_features]}='private' depends on the records, and guarantee="
+                f"{guarantee.name!r} needs training whose constants do not: give public bounds, or another guarantee"
+            )
+        found = request.n_features if request.private_features else 0
+        mechanism = PrivateBounds(mechanism, found, target=request.task.private_range)
+        facts["bounds_share"] = mechanism.share
     # labels travel as their index, so that a class without a record keeps its place
     needs = Needs(_indices(request.task), guarantee.needs_trajectory, request.input_shape)
     mechanism = configured(mechanism, needs)
@@ -310,7 +343,7 @@ def _own_mechanism(request: Request) -> Mechanism:
             "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a torch.nn.Module, a "
             f"PrivateModel, or with prefit=True a fitted scikit-learn estimator, got {type(mechanism).__name__}"
         )
-    if request.feature_bounds is not None:
+    if request.feature_bounds is not None and not request.private_features:
         return Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)
     if request.feature_bound is not None:
         return Preprocessed((NormClip(request.feature_bound),), mechanism)
@@ -341,7 +374,8 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         guarantee=guarantee,
         features=features,
         feature_bound=request.feature_bound,
-        feature_bounds=request.feature_bounds,
+        # behind private bounds every feature lies in the unit range
+        feature_bounds=(-1.0, 1.0) if request.private_features else request.feature_bounds,
         y_bounds=request.task.y_bounds,
         quantiles=quantiles,
         train_epsilon=None if share is None else share * request.budget.epsilon,

@@ -1,12 +1,13 @@
 """What classification and regression do differently in a release: targets, scores and their range, what must hold."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._checks import check_range
 from dpscp.persons import Persons
 from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
 from dpscp.scores.intervals import OwnIntervalScore, score_name
@@ -46,6 +47,13 @@ class Task(Protocol):
     @property
     def y_bounds(self) -> tuple[float, float] | None:
         """The public range of the target; None for classification."""
+
+    @property
+    def private_range(self) -> bool:
+        """Whether training finds the range of the target: until then ``y_bounds`` is the unit range that it maps to."""
+
+    def after(self, trained: Trained) -> "Task":
+        """The task with what training found."""
 
     @property
     def quantile_pair(self) -> bool:
@@ -98,9 +106,14 @@ class Classification:
 
     name: ClassVar[str] = "classification"
     y_bounds: ClassVar[None] = None
+    private_range: ClassVar[bool] = False
     quantile_pair: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = (ALL_LABELS,)
     chosen: ClassVar[Mapping[str, Any]] = {}
+
+    def after(self, trained: Trained) -> "Classification":  # noqa: ARG002
+        """Itself: labels are declared."""
+        return self
 
     @property
     def natural_score(self) -> bool:
@@ -166,6 +179,7 @@ class Regression:
     score: IntervalScore = field(default_factory=lambda: interval_score("absolute"))
     hard_bounds: bool = False
     """Whether the caller says that no target lies outside ``y_bounds``: intervals then end there."""
+    private_range: bool = False
 
     name: ClassVar[str] = "regression"
     classes: ClassVar[None] = None
@@ -181,6 +195,13 @@ class Regression:
         """The name of the score, where it has one."""
         name = score_name(self.score)
         return {} if name is None else {"conformity_score": name}
+
+    def after(self, trained: Trained) -> "Regression":
+        """With the range that training found; a score outside of it counts as the end of its own range."""
+        if not self.private_range:
+            return self
+        low, high = check_range("y_bounds", trained.public_facts["y_bounds"])
+        return replace(self, y_bounds=(low, high), private_range=False)
 
     @property
     def quantile_pair(self) -> bool:
@@ -208,8 +229,8 @@ class Regression:
             self.score.try_it(self.y_bounds)
 
     def training_targets(self, targets: Array) -> Array:
-        """Within the public range."""
-        return np.asarray(np.clip(targets, *self.y_bounds))
+        """Within the public range; as they are where training has to find one."""
+        return targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))
 
     def check_model(self, model: Model) -> None:
         """A regression model; how many outputs it has shows when it is asked."""

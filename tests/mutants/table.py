@@ -691,8 +691,8 @@ mutant(
 )
 mutant(
     "training/private_target.py",
-    "if spent <= epsilon:\n                return whole",
-    "if spent <= 1.02 * epsilon:\n                return whole",
+    "if spent <= epsilon:\n            return found",
+    "if spent <= 1.02 * epsilon:\n            return found",
     "the target's share may push training over its budget",
     "tests/training/test_recipe.py::test_private_target_stays_within_the_budget",
 )
@@ -1178,7 +1178,7 @@ mutant(
 )
 mutant(
     "conformal/base.py",
-    'feature_bounds=column_bounds(self._public("feature_bounds"), taken.width, names),',
+    "feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, taken.width, names),",
     "feature_bounds=(taken.records.whole.read().min(axis=0) - 1e-9, taken.records.whole.read().max(axis=0) + 1e-9),",
     "the estimator takes its feature bounds from the records",
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
@@ -1220,7 +1220,7 @@ mutant(
 )
 mutant(
     "tasks.py",
-    "return np.asarray(np.clip(targets, *self.y_bounds))",
+    "return targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))",
     "return np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
     f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
@@ -1255,8 +1255,8 @@ mutant(
 )
 mutant(
     "strategy.py",
-    'return ledger.add("training", trained.event, str(',
-    "return ledger\n        return (str(",
+    "ledger = ledger.add(stage, event, str(note))",
+    "str(note)",
     "training is free",
     f"{SPIES}::test_records_used_twice_count_twice",
 )
@@ -1530,8 +1530,8 @@ mutant(
 )
 mutant(
     "schema.py",
-    "numbers[absent] = middle if",
-    "numbers[absent] = np.nanmean(numbers) if",
+    "numbers[odd | absent] = self.bounds[0] / 2 + self.bounds[1] / 2",
+    "numbers[odd | absent] = np.nanmean(numbers)",
     "missing numbers are filled with the mean of the records",
     "tests/test_schema.py::test_matrix_follows_the_declarations",
 )
@@ -2350,4 +2350,44 @@ mutant(
     "            pass\n",
     "a mechanism that needs an array is found out after the budget is reserved",
     f"{BLOCKS}::test_what_blocks_cannot_do_is_refused",
+)
+
+# ---- bounds found privately
+
+BOUNDS = "tests/training/test_private_bounds.py"
+mutant(
+    "training/private_bounds.py",
+    "noisy = counts * noise.scale + drawn",
+    "noisy = counts * noise.scale + 0 * drawn",
+    "bounds are found without noise",
+    f"{BOUNDS}::test_noise_reaches_the_counts",
+)
+mutant(
+    "training/private_bounds.py",
+    "self.noise.event(self._columns)",
+    "self.noise.event(1)",
+    "the counts of one column are paid for",
+    f"{BOUNDS}::test_the_event_is_that_of_the_noise_that_is_drawn",
+)
+mutant(
+    "training/private_bounds.py",
+    "counted[block.persons.one_row_each(seed)] = True",
+    "counted[:] = True",
+    "every row of a person counts for the bounds",
+    f"{BOUNDS}::test_persons_count_once",
+)
+mutant(
+    "strategy.py",
+    'return Ledger().add("bounds", require_event(own)).add("training", paid_event(inner))',
+    'return Ledger().add("training", paid_event(inner))',
+    "the bounds are not in the plan, so universal levels and reservations leave them out",
+    f"{BOUNDS}::test_bounds_are_an_entry_of_the_ledger_and_count_as_training",
+    f"{BOUNDS}::test_the_plan_holds_what_is_spent",
+)
+mutant(
+    "tasks.py",
+    "return replace(self, y_bounds=(low, high), private_range=False)",
+    "return replace(self, private_range=False)",
+    "scores are searched in the unit range instead of the one that was found",
+    f"{BOUNDS}::test_bounds_are_an_entry_of_the_ledger_and_count_as_training",
 )

@@ -14,6 +14,7 @@ from dpscp.audit.play import GAMES, audit
 if TYPE_CHECKING:
     from dpscp.audit.bounds import Audit, audited_epsilons
     from dpscp.audit.games import Game, PipelineGame, SearchGame, TrainingGame
+    from dpscp.audit.model_game import ModelGame
     from dpscp.audit.modules import ModuleGame
     from dpscp.audit.person_games import PersonSearchGame, PersonTrainingGame
 else:  # the package's front page imports this room: it stays light until a game is played
@@ -24,6 +25,7 @@ else:  # the package's front page imports this room: it stays light until a game
         "PipelineGame": "dpscp.audit.games",
         "SearchGame": "dpscp.audit.games",
         "TrainingGame": "dpscp.audit.games",
+        "ModelGame": "dpscp.audit.model_game",
         "ModuleGame": "dpscp.audit.modules",
         "PersonSearchGame": "dpscp.audit.person_games",
         "PersonTrainingGame": "dpscp.audit.person_games",
@@ -34,6 +36,7 @@ __all__ = [
     "GAMES",
     "Audit",
     "Game",
+    "ModelGame",
     "ModuleGame",
     "PersonSearchGame",
     "PersonTrainingGame",

@@ -30,6 +30,8 @@ _OUT_OF_MEMORY = (
     "not enough memory for this table; free some, drop columns that the schema does not use from the file, "
     "or predict a large table in parts"
 )
+# Games of one's own model in each world: a minute or two.
+_MODEL_RUNS = 200
 REFUSED, USAGE, OVER_BUDGET, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -153,6 +155,8 @@ def _fit(given: argparse.Namespace) -> int:
     keep_existing(outputs, force=given.force)
     table = open_table(given.table, given.separator)
     schema = _declared(given, table)
+    if given.unknown is not None:
+        schema = replace(schema, columns=tuple(replace(c, unknown=given.unknown) for c in schema.columns))
     store = None
     if given.budget is not None:
         from dpscp.budget import BudgetStore
@@ -185,7 +189,9 @@ def _fit(given: argparse.Namespace) -> int:
         confidence_level=levels,
         guarantee=given.guarantee,
         release_confidence=given.release_confidence,
+        groups=given.groups,
         random_state=given.seed,
+        **({} if given.score is None else {"conformity_score": given.score}),
     )
     estimator.save(given.output)
     write_note(given.output, given.table, given.separator)
@@ -253,16 +259,18 @@ def _report_line(path: Path | None) -> list[str]:
 def _predict(given: argparse.Namespace) -> int:
     check_output(given.output, given.table, given.model)
     estimator = fits.load_model(given.model)
-    table, schema, n = open_table(given.table, given.separator), fits.schema_of(estimator), 0
+    table, schema, n, bad = open_table(given.table, given.separator), fits.schema_of(estimator), 0, 0
     with written_table(given.output) as write:
         for block in table.blocks("predicting"):
-            made = fits.predicted(estimator, schema, block)
+            made, wrong = fits.predicted(estimator, schema, block, first=n + 1, unknown=given.unknown)
             write(made)
-            n += len(made)
+            n, bad = n + len(made), bad + wrong
     added = made.schema.names[len(table.column_names) :]
+    if bad:
+        _show_warning(f"{bad:,} of {n:,} rows do not fit the schema and have no prediction: column 'errors' says why")
     _tell(
         given,
-        {"output": str(given.output), "records": n, "columns": added},
+        {"output": str(given.output), "records": n, "errors": bad, "columns": added},
         f"wrote {given.output}: {n:,} records, with the columns {', '.join(added)}",
     )
     return 0
@@ -315,7 +323,14 @@ def _audit(given: argparse.Namespace) -> int:
 
     if given.figure is not None:
         check_output(given.figure)
-    result = audit(given.game, knowledge=given.knowledge, runs=given.runs, null=given.null)
+    if given.model is None:
+        result = audit(given.game or "search", knowledge=given.knowledge, runs=given.runs, null=given.null)
+    else:
+        from dpscp.audit import ModelGame
+
+        if given.game is not None:
+            raise CommandError(f"give a game ({given.game}) or --model, whose settings are a game of their own")
+        result = audit(ModelGame(fits.load_model(given.model)), runs=given.runs or _MODEL_RUNS, null=given.null)
     if given.figure is not None:
         result.plot(given.figure)
     _tell(given, result.to_dict(), str(result))

@@ -122,9 +122,8 @@ def schema_of(estimator: Estimator) -> Schema:
     return estimator.schema_
 
 
-def added_columns(estimator: Estimator, frame: Any) -> dict[str, Any]:
+def added_columns(estimator: Estimator, X: NDArray[np.float64]) -> dict[str, Any]:
     """The columns that ``predict`` adds: prediction, then set and size (or lower and upper) for each level."""
-    X = schema_of(estimator).matrix(frame)
     levels = [certificate.target for certificate in estimator.certificates_]
     marks = [""] if len(levels) == 1 else [f"_{100 * level:g}" for level in levels]
     found: dict[str, Any] = {}
@@ -142,15 +141,25 @@ def added_columns(estimator: Estimator, frame: Any) -> dict[str, Any]:
     return found
 
 
-def predicted(estimator: Estimator, schema: Schema, block: Any) -> Any:
-    """A block of a table (an Arrow batch) with the columns that ``predict`` adds."""
+def predicted(
+    estimator: Estimator, schema: Schema, block: Any, *, first: int = 1, unknown: str | None = None
+) -> tuple[Any, int]:
+    """A block of a table (an Arrow batch) with the columns that ``predict`` adds, and how many of its rows are bad.
+
+    A row that does not fit the schema has no prediction, and the last column says what is wrong with it and which row
+    of the table it is (``first`` is that of the block). Rows to predict are not private to the model.
+    """
     import pyarrow as pa
 
-    for name, values in added_columns(estimator, as_frame(block, schema)).items():
+    X, wrong = schema.rows(as_frame(block, schema), unknown=unknown)
+    bad = np.array([said is not None for said in wrong], dtype=bool)
+    added = {name: pa.array(np.asarray(values), mask=bad) for name, values in added_columns(estimator, X).items()}
+    texts = [said and f"row {first + place}: {said}" for place, said in enumerate(wrong)]
+    for name, values in {**added, "errors": pa.array(texts, pa.string())}.items():
         if name in block.schema.names:
             raise CommandError(f"the table already has a column {name!r}; rename or drop it first")
-        block = block.append_column(name, pa.array(values))
-    return block
+        block = block.append_column(name, values)
+    return block, int(bad.sum())
 
 
 def _as_texts(classes: NDArray[Any], sets: NDArray[np.bool_]) -> list[str]:

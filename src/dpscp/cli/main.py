@@ -73,6 +73,10 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         made.add_argument("--purpose", help="of the release, for the report")
         made.add_argument("--data-name", help="of the records, for the report (default: the budget store's)")
 
+    def unknowns(made: argparse.ArgumentParser, when: str) -> None:
+        text = f"what a category that is not declared means {when} (default: what each column of the schema says)"
+        made.add_argument("--unknown", choices=("refuse", "other"), help=text)
+
     def budgeted(made: argparse.ArgumentParser, epsilon: float | None) -> None:
         made.add_argument("--epsilon", type=float, default=epsilon, help=f"privacy budget (default {epsilon})")
         made.add_argument("--delta", type=float, default=1e-5, help="privacy budget (default 1e-05)")
@@ -120,6 +124,9 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         metavar="NAME",
         help="how coverage is guaranteed: %(choices)s (default auto)",
     )
+    made.add_argument("--score", help="lac, aps, raps; absolute, cqr, normalized (regression); default: the first")
+    made.add_argument("--groups", metavar="COLUMN", help="a promise for each category of this column, or 'label'")
+    unknowns(made, "to the model")
     made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
     made.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="default model.dpscp")
     made.add_argument("--report", type=Path, help="write an HTML report as well")
@@ -140,6 +147,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     made.add_argument("model", type=Path, help="written by 'dpscp fit'")
     made.add_argument("table", type=Path, help="CSV or Parquet file with the schema's columns")
     made.add_argument("-o", "--output", type=Path, required=True, help="CSV or Parquet file to write")
+    unknowns(made, "at prediction")
     separated(made)
 
     made = command(
@@ -180,8 +188,10 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "try to break the privacy claim by a distinguishing game",
         "dpscp audit search",
         "dpscp audit pipeline --runs 300 --figure audit.png",
+        "dpscp audit --model model.dpscp",
     )
-    made.add_argument("game", nargs="?", default="search", choices=GAMES)
+    made.add_argument("game", nargs="?", choices=GAMES, help="default search")
+    made.add_argument("--model", type=Path, help="play with the settings of this model file, on made-up records")
     made.add_argument("--knowledge", default="white-box", choices=("white-box", "black-box"), help="of the attacker")
     made.add_argument("--runs", type=int, help="games in each world (default: about a minute of work)")
     made.add_argument("--null", action="store_true", help="control: both worlds the same, every bound must be 0")

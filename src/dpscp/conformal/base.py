@@ -19,7 +19,7 @@ from dpscp._sklearn import BaseEstimator
 from dpscp.budget import BudgetStore
 from dpscp.conformal.prefit import PREFIT, Prefit
 from dpscp.conformal.reading import Reading, checked_source
-from dpscp.exceptions import GuaranteeWarning, SeededWarning
+from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
@@ -38,6 +38,7 @@ from dpscp.training.mechanism import Model, load_model, require_loadable, trains
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.private_model import PrivateModel
+from dpscp.training.recipe import WIDEST_TABLE
 from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.torch_records import inputs_of
 
@@ -95,8 +96,8 @@ class PrivateConformal(BaseEstimator, ABC):
         request: Request,
         records: RecordSource,
         store: BudgetStore | None,
-    ) -> None:
-        """Make the release and keep it; the fitted attributes are set at the very end."""
+    ) -> Task:
+        """Make the release and keep it, the fitted attributes at the very end; the task with what training found."""
         request.task.try_score()
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
@@ -121,7 +122,8 @@ class PrivateConformal(BaseEstimator, ABC):
             self.ledger_ = self.ledger_.declare(schema=self.schema_.to_dict())
         self.certificates_ = found.certificates
         self.certificate_ = found.certificates[0]
-        self._tell(request.task)
+        self._tell(found.task)
+        return found.task
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
         """Refuse what cannot work before a record is looked at, and drop an earlier fit: no mixture of two."""
@@ -274,7 +276,17 @@ class PrivateConformal(BaseEstimator, ABC):
         return checked_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
 
     def _request(self, task: Task, taken: "Taken") -> Request:
-        """The public numbers of this fit, checked."""
+        """The public numbers of this fit, checked; a hint where bounds would help."""
+        bounds = self._public("feature_bounds")
+        unbounded = self.feature_bound is None and bounds is None
+        if self.estimator is None and unbounded and taken.width <= WIDEST_TABLE[self._name]:
+            warnings.warn(
+                "no feature_bounds were given, so rows are scaled to norm one and a table loses much of what it says; "
+                "give public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
+                "feature_bounds='private'",
+                HintWarning,
+                stacklevel=3,
+            )
         alphas, _ = check_levels(self.confidence_level)
         unit, names = taken.unit, vars(self).get("feature_names_in_")
         given = self._public(unit.count_name)
@@ -288,7 +300,7 @@ class PrivateConformal(BaseEstimator, ABC):
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=column_bounds(self._public("feature_bounds"), taken.width, names),
+            feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, taken.width, names),
             n_records=n_records,
             n_found=given is None,
             n_features=taken.width,

@@ -1,5 +1,6 @@
 """The private regressor with prediction intervals."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -11,6 +12,7 @@ from dpscp._checks import check_choice, check_range
 from dpscp._sklearn import RegressorMixin
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
+from dpscp.exceptions import HintWarning
 from dpscp.guarantees import Guarantee
 from dpscp.guarantees.registry import AUTO
 from dpscp.privacy import Accountant
@@ -21,9 +23,13 @@ from dpscp.scores.intervals import INTERVAL_SCORES, score_name
 from dpscp.sources.base import is_source
 from dpscp.strategy import chosen_score
 from dpscp.tasks import HARD_BOUNDS, Regression
+from dpscp.training.private_bounds import PRIVATE
 from dpscp.training.torch_records import inputs_of, labelled_arrays
 
 __all__ = ["PrivateConformalRegressor"]
+
+# A spread below what its release resolves is told from this part of the range on: few records hide wider ones too.
+_WIDE = 0.1
 
 
 class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
@@ -31,7 +37,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     As ``PrivateConformalClassifier``, for real targets. ``y_bounds`` is the public range of the target and is required:
     targets are clipped to it for training and predictions lie in it; scores use the targets as they are, so the promise
-    holds for targets outside as well.
+    holds for targets outside as well. ``y_bounds="private"`` finds a range by noisy counts on a public grid of powers
+    of two, for 5 % of the squared training budget (``y_bounds_`` holds it); a range that is publicly known is better.
 
     ``conformity_score``: ``"absolute"`` |y - prediction|; ``"cqr"`` distance outside a privately trained pair of
     quantiles; ``"normalized"`` |y - centre| / half-width of that pair; or a ``dpscp.scores.IntervalScore`` of your own.
@@ -74,7 +81,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         train_share: float | str = 0.5,
         calibration_fraction: float | str = "auto",
         release_confidence: float | None = None,
-        y_bounds: tuple[float, float] | None = None,
+        y_bounds: tuple[float, float] | str | None = None,
         clip_to_bounds: bool = False,
         feature_bound: float | None = None,
         feature_bounds: Any = None,
@@ -150,26 +157,52 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         if not is_source(X):
             rows = self._table(X, reset=True)
             targets = checked_targets(y, len(rows))
-        if self._public("y_bounds") is None:
+        declared = self._public("y_bounds")
+        if declared is None:
             raise ValueError(
-                "y_bounds=(low, high) is required: the public range of the target, never taken from the data"
+                "y_bounds=(low, high) is required: the public range of the target, never taken from the data. If "
+                "nobody knows it, y_bounds='private' finds one for a few percent of the budget"
             )
-        self.y_bounds_ = check_range("y_bounds", self._public("y_bounds"))
+        private = isinstance(declared, str) and bool(check_choice("y_bounds", declared, (PRIVATE,)))
+        if private and self.clip_to_bounds:
+            raise ValueError(
+                "clip_to_bounds=True says that no target lies outside y_bounds, and nobody can say that of bounds that "
+                "are found: give y_bounds=(low, high), or leave clip_to_bounds out"
+            )
+        bounds = (-1.0, 1.0) if private else check_range("y_bounds", declared)
         if is_source(X):
             taken = self._from_source(X, y, persons, self._reading(checked_targets, by_label=None), unit)
         else:
             taken = self._from_arrays(X, rows, targets, self._groups_of(table, len(rows)), unit, persons)
-        task = Regression(self.y_bounds_, hard_bounds=self.clip_to_bounds)
+        task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private)
         request = self._request(task, taken)
         auto = by_name and self.conformity_score == AUTO
         task = replace(task, score=interval_score(chosen_score(request) if auto else self.conformity_score))
-        self._release(replace(request, task=task), taken.records, budget)
+        found = self._release(replace(request, task=task), taken.records, budget)
+        self.y_bounds_ = check_range("y_bounds", found.y_bounds)
         self.conformity_score_ = score_name(task.score)
+        self._tell_wide_range()
         return self
+
+    def _tell_wide_range(self) -> None:
+        """A hint where the public range is far wider than the target's spread, a released number."""
+        low, high = self.y_bounds_
+        facts = self.ledger_.public_facts
+        spread = facts.get("target_scale", high - low)
+        # noise lifts it above the floor now and then
+        unresolved = spread <= 2 * facts.get("target_scale_floor", 0.0) and spread <= _WIDE * (high - low)
+        if unresolved and self.y_bounds != PRIVATE:
+            warnings.warn(
+                f"y_bounds=({low:g}, {high:g}) is so wide that the spread of the target drowns in noise, which grows "
+                "with it: if targets are publicly known to lie closer together, give a tighter range; "
+                "y_bounds='private' finds one",
+                HintWarning,
+                stacklevel=3,
+            )
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
         super()._restore(header, arrays, module)
-        self.y_bounds_ = check_range("y_bounds", self._public("y_bounds"))
+        self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._public("y_bounds")))
         # files of before 0.3 name the score among the parameters only
         given = header["parameters"].get("conformity_score")
         self.conformity_score_ = self.ledger_.public_facts.get("conformity_score", given)

@@ -21,6 +21,7 @@ from dpscp.exceptions import SeededWarning
 
 __all__ = [
     "BATCHES",
+    "BOUNDS",
     "HELD_OUT",
     "KEPT_ROWS",
     "PREPROCESSING",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 # Streams beside the one of the seed itself, which a training mechanism draws from.
-PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, HELD_OUT = 1, 2, 3, 4, 5, 6
+PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, HELD_OUT, BOUNDS = 1, 2, 3, 4, 5, 6, 7
 _INTEGER_NOISE = 2
 
 

@@ -19,6 +19,7 @@ from dpscp.training.preprocess import (
     PublicBounds,
     UnitNorm,
 )
+from dpscp.training.private_bounds import PrivateBounds
 from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.summary import SufficientStatistics
 
@@ -41,6 +42,7 @@ __all__ = [
     "OutputPerturbation",
     "Preprocessed",
     "PreprocessedModel",
+    "PrivateBounds",
     "PrivateCentring",
     "PrivateModel",
     "PrivateStandardize",

@@ -129,7 +129,8 @@ class Trained:
     """The outcome of private training: everything here may be published.
 
     `event` is what training cost, `stability` the proven shift bound (None where no bound is known),
-    `public_facts` what was declared public on the way. `trajectory` is kept only on request.
+    `public_facts` what was declared public on the way. `trajectory` is kept only on request. `stages` names the
+    parts of `event` that are entries of their own in a ledger; empty: it is one entry.
 
     Theory: section 1 (public facts), Result C (stability)
     """
@@ -139,6 +140,7 @@ class Trained:
     stability: "Stability | None"
     public_facts: Mapping[str, object] = field(default_factory=dict)
     trajectory: Trajectory | None = None
+    stages: "tuple[tuple[str, DpEvent], ...]" = ()
 
 
 class HasEvent(Protocol):

@@ -40,7 +40,7 @@ from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.release import SUM_SLACK, gaussian_release, summed, weighted_rows
 from dpscp.training.targets import unit_targets
 
-__all__ = ["PrivateTarget"]
+__all__ = ["PrivateTarget", "calibrated_beside"]
 
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
 # this in norm.
@@ -110,15 +110,9 @@ class PrivateTarget(ArrayFed):
         """
         check_positive("epsilon", epsilon)
         mu = gdp_mu(epsilon, check_probability("delta", delta))
-        target = replace(self, noise_multiplier=1 / (mu * math.sqrt(self.share)))
-        rest = gdp_epsilon(delta, mu * math.sqrt(1 - self.share))
-        for _ in range(12):
-            whole = replace(target, mechanism=self.mechanism.calibrated(rest, delta, accountant=accountant))
-            spent = epsilon_of(paid_event(whole), delta, accountant)
-            if spent <= epsilon:
-                return whole
-            rest *= 0.999 * epsilon / spent
-        raise BudgetError(f"no noise found for epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta")
+        noise = 1 / (mu * math.sqrt(self.share))
+        inner = calibrated_beside(self.mechanism, gaussian_event(noise), self.share, epsilon, delta, accountant)
+        return replace(self, noise_multiplier=noise, mechanism=inner)
 
     def moments(self, y: ArrayLike, weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """The exact weighted sums that `train` adds noise to; never released as they are."""
@@ -153,7 +147,8 @@ class PrivateTarget(ArrayFed):
         model = _rescaled(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
         event = compose(gaussian_event(set_noise(self.noise_multiplier)), inner.event)
-        return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds})
+        facts = {"y_bounds": self.y_bounds, "target_scale": scale * half, "target_scale_floor": floor * half}
+        return Trained(model, event, None, {**inner.public_facts, **facts})
 
 
 @dataclass(frozen=True)
@@ -166,6 +161,28 @@ class _Standardised:
 
     def __call__(self, block: Block) -> Block:
         return block.with_targets((unit_targets(block.targets, self.y_bounds) - self.mean) / self.scale)
+
+
+def calibrated_beside(
+    mechanism: Mechanism,
+    beside: DpEvent,
+    share: float,
+    epsilon: float,
+    delta: float,
+    accountant: str | Accountant,
+) -> Mechanism:
+    """The mechanism within what ``beside``, a release of this share of the squared budget, leaves of (epsilon, delta).
+
+    It gets what Gaussian DP leaves; where the accountant finds the composition above the budget, a little less.
+    """
+    rest = gdp_epsilon(delta, gdp_mu(epsilon, delta) * math.sqrt(1 - share))
+    for _ in range(12):
+        found = mechanism.calibrated(rest, delta, accountant=accountant)
+        spent = epsilon_of(compose(beside, paid_event(found)), delta, accountant)
+        if spent <= epsilon:
+            return found
+        rest *= 0.999 * epsilon / spent
+    raise BudgetError(f"no noise found for epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta")
 
 
 def _rescaled(model: Model, scale: float, shift: float) -> Model:

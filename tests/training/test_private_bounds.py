@@ -1,0 +1,246 @@
+"""Bounds found privately: an exact grid, noise that is accounted for, sets that are valid outside of the bounds."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import dpscp as dp
+from dpscp.exceptions import HintWarning
+from dpscp.persons import Persons
+from dpscp.privacy import IntegerSource, epsilon_of, lattice_noise
+from dpscp.sources import Block
+from dpscp.sources.array import ArraySource
+from dpscp.training import DPSGD, PrivateBounds
+from dpscp.training.private_bounds import _CELLS, _edges, grid_cells
+
+TRAINING_FREE = DPSGD(steps=5, loss="squared")
+TRAINING = TRAINING_FREE.with_noise(3.0)
+
+
+def records(n=3000, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.uniform(0, 100, n), rng.normal(-3000, 100, n), np.zeros(n)])
+    return X, X[:, 0] + rng.normal(size=n)
+
+
+def test_every_float_lies_in_its_cell():
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([2.0 ** np.arange(-32, 64), 2.0 ** rng.uniform(-32, 63.9, 2000)])
+    values = np.concatenate([sizes, -sizes, np.nextafter(sizes, 0)[1:96], [0.0, -0.0, 1e-12, -1e-12, 5e-324]])
+    low, high = _edges(grid_cells(values))
+    assert (low <= values).all()
+    assert (values <= high).all()
+    assert np.all((np.abs(values) < 2.0**-32) == ((low < 0) & (high > 0)))
+    np.testing.assert_array_equal(grid_cells([1e300, -1e300]), [_CELLS - 1, 0])
+    # a power of two begins its cell: no two cells share a number
+    assert grid_cells(4.0) == grid_cells(np.nextafter(8.0, 0)) == grid_cells(8.0) - 1
+
+
+def test_one_record_changes_one_count_of_each_column_by_one():
+    X, y = records(50)
+    bounds = PrivateBounds(TRAINING, 3, target=True)
+    change = bounds.counts(Block(0, X, y)) - bounds.counts(Block(0, X[1:], y[1:]))
+    assert change.shape == (4, _CELLS)
+    np.testing.assert_array_equal(change.sum(axis=1), 1)
+    assert set(np.unique(change)) == {0, 1}
+
+
+def test_the_event_is_that_of_the_noise_that_is_drawn(monkeypatch):
+    """As many releases of sensitivity one as there are columns, with the very noise object that is sampled."""
+    bounds = PrivateBounds(TRAINING_FREE, 3, target=True).calibrated(1.0, 1e-5)
+    assert epsilon_of(bounds.event, 1e-5) <= 1.0
+    assert bounds.bounds_event == bounds.noise.event(4)
+    assert bounds.noise.sensitivity == bounds.noise.scale
+    drawn = []
+    sample = type(bounds.noise).sample
+
+    def spy(noise, size, source):
+        drawn.append((noise, size))
+        return sample(noise, size, source)
+
+    monkeypatch.setattr(type(bounds.noise), "sample", spy)
+    trained = bounds.train(*records(200), random_state=1)
+    assert drawn == [(bounds.noise, 4 * _CELLS)]
+    assert trained.stages == (("bounds", bounds.bounds_event), ("training", bounds.mechanism.event))
+    assert trained.stability is None
+    with pytest.raises(ValueError, match="noise is not set"):
+        PrivateBounds(TRAINING, 3).train(*records(20))
+
+
+def test_noise_reaches_the_counts():
+    """The released bounds follow the noisy counts: with much noise a cell without records wins now and then."""
+    bounds = PrivateBounds(TRAINING, 1, noise=lattice_noise(50.0))
+    counts = np.zeros((1, _CELLS), dtype=np.int64)
+    ends = {tuple(map(float, np.ravel(bounds.release(counts, IntegerSource(None))))) for _ in range(20)}
+    assert len(ends) > 10
+
+
+def test_found_bounds_hold_nearly_all_records_and_little_else():
+    X, y = records()
+    bounds = PrivateBounds(TRAINING, 3, target=True, noise=lattice_noise(20.0))
+    counts = bounds.counts(Block(0, X, y))
+    low, high = bounds.release(counts, IntegerSource(1))
+    inside = np.clip(X, low[:3], high[:3]) == X
+    # what is cut off is less than noise can hide, in a cell at each end
+    assert (~inside).sum(axis=0).max() <= 2 * 5.5 * 20
+    assert (low[1], high[1]) == (-4096.0, -2048.0)
+    assert high[0] == 128.0
+    assert (low[2], high[2]) == (-(2.0**-32), 2.0**-32)
+    # the empty cells: at most one run in a hundred is widened by noise alone, twice that beside the last full ones
+    false = sum(bounds.release(counts, IntegerSource(None))[1][1] > 0 for _ in range(40))
+    assert false <= binom.isf(1e-6, 40, 0.01)
+
+
+def test_persons_count_once():
+    """One random row of each: three rows of one person are one count in each column."""
+    X, y = records(300)
+    persons = Persons(np.concatenate([[0], np.arange(3, 301)]), rows_per_person=3)
+    seen = []
+    bounds = PrivateBounds(TRAINING, 3, target=True, noise=lattice_noise(5.0))
+    release = PrivateBounds.release
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrivateBounds, "release", lambda self, *given: seen.append(given[0]) or release(self, *given))
+        bounds.train(X, y, persons=persons, random_state=0)
+    np.testing.assert_array_equal(seen[0].sum(axis=1), persons.count)
+
+
+def test_blocks_give_what_one_array_gives():
+    X, y = records(300)
+    bounds = PrivateBounds(TRAINING, 3, target=True, noise=lattice_noise(5.0))
+    parts = ArraySource.of_blocks([Block(0, X[:100], y[:100]), Block(1, X[100:], y[100:])])
+    whole, spread = (
+        m.public_facts
+        for m in (
+            bounds.train(X, y, random_state=0, n_records=300),
+            bounds.train_source(parts, random_state=0, n_records=300),
+        )
+    )
+    assert (whole["feature_bounds"], whole["y_bounds"]) == (spread["feature_bounds"], spread["y_bounds"])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = records()
+    model = dp.PrivateConformalRegressor(
+        epsilon=4.0, y_bounds="private", feature_bounds="private", guarantee="universal",
+        conformity_score="absolute", random_state=0,
+    )  # fmt: skip
+    return model.fit(X, y)
+
+
+def test_bounds_are_an_entry_of_the_ledger_and_count_as_training(fitted):
+    assert [entry.stage for entry in fitted.ledger_.entries] == ["bounds", "training", "calibration"]
+    assert 0.99 * 4 <= fitted.ledger_.epsilon(1e-5) <= 4.0
+    facts = fitted.ledger_.public_facts
+    assert facts["found_privately"] == ("feature_bounds", "y_bounds")
+    assert facts["y_bounds"] == fitted.y_bounds_
+    assert facts["score_range"] == (0.0, fitted.y_bounds_[1] - fitted.y_bounds_[0])
+    spent = dp.Ledger(fitted.ledger_.entries[:2])
+    inner = dp.guarantees.universal_alpha(0.1, spent.tradeoff_function("add"))
+    assert facts["inner_levels"][0] == pytest.approx(1 - inner, abs=2e-6)
+
+
+def test_the_plan_holds_what_is_spent(tmp_path):
+    """What is reserved before a record is used is what the run commits."""
+    store = dp.BudgetStore.create(tmp_path / "b", 8.0, 1e-5, dataset="d")
+    model = dp.PrivateConformalRegressor(TRAINING_FREE, epsilon=1.0, guarantee="universal", y_bounds="private")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(*records(200), budget=store)
+    reserved, committed = (dp.Ledger.from_json(line.content) for line in store.lines()[1:])
+    assert [e.stage for e in reserved.entries] == ["bounds", "training", "calibration"]
+    assert reserved.event == committed.event
+
+
+def test_the_file_holds_what_was_found(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    loaded, (X, _) = dp.load(tmp_path / "model"), records(50, 1)
+    assert (loaded.y_bounds, loaded.y_bounds_) == ("private", fitted.y_bounds_)
+    np.testing.assert_array_equal(loaded.predict_interval(X)[1], fitted.predict_interval(X)[1])
+
+
+@pytest.mark.parametrize("guarantee", ["universal", "split"])
+def test_targets_outside_the_found_bounds_are_covered_at_the_promised_rate(guarantee):
+    """A third of the targets lie far outside: rare enough in each cell to be missed, and still covered."""
+    covered = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(0, 1, (900, 2))
+        far = 2.0 ** rng.uniform(-30, 60, 900) * rng.choice([-1, 1], 900)
+        y = np.where(rng.random(900) < 1 / 3, far, 5 + X[:, 0])
+        model = dp.PrivateConformalRegressor(
+            DPSGD(steps=5, loss="squared", learning_rate=0.1), epsilon=4.0, y_bounds="private",
+            feature_bounds=(0, 1), guarantee=guarantee, random_state=seed,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # full sets are the only valid answer, and said to be
+            model.fit(X[:600], y[:600])
+        covered += [dp.metrics.coverage(y[600:], model.predict_interval(X[600:])[1][:, :, 0])]
+    assert np.mean(covered) >= 0.9 - 4 * np.std(covered, ddof=1) / 12**0.5
+
+
+def test_the_cost_is_reserved_before_a_record_is_used(tmp_path):
+    store = dp.BudgetStore.create(tmp_path / "b", 0.5, 1e-5, dataset="d")
+    model = dp.PrivateConformalRegressor(epsilon=1.0, y_bounds="private", feature_bounds="private")
+    with pytest.raises(dp.BudgetError, match="does not fit"):
+        model.fit(*records(500), budget=store)
+    assert len(store.lines()) == 1
+
+
+def test_what_cannot_be_is_refused(fitted):
+    X, y = records(100)
+    for settings in ({"y_bounds": "private"}, {"y_bounds": (0, 100), "feature_bounds": "private"}):
+        with pytest.raises(ValueError, match=r"bounds='private' depends on the records.*give public bounds"):
+            dp.PrivateConformalRegressor(guarantee="stability", **settings).fit(X, y)
+        model = dp.PrivateModel(fitted.model_, fitted.ledger_)
+        with pytest.raises(ValueError, match="is found in training"):
+            dp.PrivateConformalRegressor(model, **settings).fit(X, y)
+    with pytest.raises(ValueError, match="feature_bounds must be one of 'private'"):
+        dp.PrivateConformalRegressor(y_bounds=(0, 1), feature_bounds="privat").fit(X, y)
+    with pytest.raises(ValueError, match="y_bounds must be one of 'private'"):
+        dp.PrivateConformalRegressor(y_bounds="auto").fit(X, y)
+    with pytest.raises(ValueError, match="nobody can say that of bounds that are found"):
+        dp.PrivateConformalRegressor(y_bounds="private", clip_to_bounds=True).fit(X, y)
+    with pytest.raises(ValueError, match="nothing to find"):
+        PrivateBounds(TRAINING)
+
+
+# ---- hints
+
+
+def hints(fit):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", HintWarning)
+        fit()
+    return [str(w.message) for w in told]
+
+
+def test_a_table_without_bounds_gets_one_hint():
+    X, y = records(200)
+    settings = {"epsilon": 8.0, "guarantee": "split", "random_state": 0}
+    unbounded = dp.PrivateConformalClassifier(classes=[0, 1], **settings)
+    (said,) = hints(lambda: unbounded.fit(X, y > 50))
+    assert "feature_bounds=" in said
+    assert "'private'" in said
+    mechanism = DPSGD(steps=5)
+    for bounded in ({"feature_bounds": (-4000, 4000)}, {"feature_bound": 4000.0}, {"estimator": mechanism}):
+        model = dp.PrivateConformalClassifier(classes=[0, 1], **settings, **bounded)
+        assert hints(lambda model=model: model.fit(X, y > 50)) == []
+
+
+def test_a_range_that_is_far_wider_than_the_target_gets_a_hint(fitted):
+    X, y = records(2000)
+    told = {}
+    for high in (200, 1e5):
+        settings = {"y_bounds": (-10, high), "feature_bounds": (-4000, 4000), "random_state": 0}
+        model = dp.PrivateConformalRegressor(epsilon=8.0, **settings)
+        told[high] = hints(lambda model=model: model.fit(X, y))
+    assert told[200] == []
+    (said,) = told[1e5]
+    assert "y_bounds=(-10, 100000)" in said
+    assert "give a tighter range" in said
+    # in the target's own units, whatever range was found: the spread of uniform targets of width 100
+    assert 0.7 * 100 / 12**0.5 < fitted.ledger_.public_facts["target_scale"] < 1.4 * 100 / 12**0.5
