@@ -67,9 +67,9 @@ class ModelGame:
     def _records(self) -> tuple[Array, Array]:
         """Made-up rows and targets, the same in every game; the last is the record that is there or not."""
         facts, width = self.model.ledger_.public_facts, self.model.n_features_in_
-        rng = np.random.default_rng(0)
         low, high = (np.broadcast_to(end, width) for end in facts.get("feature_bounds", (-1.0, 1.0)))
-        rows = rng.uniform(low, high, (self.n + 1, width))
+        spread = np.outer(np.arange(self.n + 1), np.sqrt(np.arange(width) + 0.5)) % 1  # evenly, without a draw
+        rows = low + (high - low) * spread
         rows[-1] = high
         if isinstance(self.model, PrivateConformalClassifier):
             place = np.where(rows[:, 0] > (low[0] + high[0]) / 2, 0, len(self.model.classes_) - 1)
