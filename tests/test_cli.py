@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp.cli import main, questions
+from dpscp.cli import demo, main, questions
 from dpscp.cli.evaluation import Labelled, fingerprints, is_held_out
 from dpscp.cli.fits import _as_texts, evaluation_of, other_records
 from dpscp.cli.tables import Table, open_table
@@ -251,10 +251,12 @@ def test_demo_writes_everything(run, folder):
     assert code == 0
     lines = out.strip().splitlines()
     heads = [line.split(":")[0].strip() for line in lines[:2] + lines[3:]]
-    assert heads == ["privacy", "coverage", "checked", "report"]
-    assert "5,000 held-out records" in lines[1]
-    assert "19 of 20 such releases cover at least 8" in lines[2]
-    assert "NOT private" in lines[3]
+    assert heads == ["privacy", "coverage", "compare", "checked", "report"]
+    assert "adding or removing one person" in lines[0]
+    assert "1,200 held-out records" in lines[1]
+    assert "19 of 20 such releases cover at least" in lines[2]
+    assert "without any privacy" in lines[3]
+    assert "NOT private" in lines[4]
     made = {p.name for p in (folder / "demo").iterdir()}
     assert made - {"model.dpscp.origin.json"} == {
         "records.csv",
@@ -265,6 +267,18 @@ def test_demo_writes_everything(run, folder):
     }
     refused(run("report demo/model.dpscp -o again.html --evaluate demo/records.csv"), "was fitted on")
     assert run("predict demo/model.dpscp demo/heldout.csv -o demo/predicted.csv")[0] == 0
+
+
+def test_the_demo_shares_nobody_and_its_sets_are_of_use(run, folder):
+    records, held_out = demo.demo_tables()
+    assert not set(records.person) & set(held_out.person)
+    assert records.person.nunique() == demo.SCHEMA.n_persons
+    assert records.person.value_counts().max() <= demo.SCHEMA.rows_per_person
+    told = json.loads(run("demo --folder useful --json")[1])["evaluation"]
+    # 1.47 labels of two on average over fits, and one fit is 0.06 off
+    assert told["levels"][0]["mean_size"] < 1.47 + 4 * 0.06
+    assert told["levels"][0]["mean_size"] > told["reference"]["mean_size"] - 4 * 0.06
+    assert told["reference"]["coverage"] >= 0.9 - 4 * (0.09 / 1200 + 0.09 / 1700) ** 0.5
 
 
 # ---- refusals

@@ -224,6 +224,12 @@ def _promise_lines(told: dict[str, Any]) -> list[str]:
         average = f"for {certificate['covered']}, {certificate['on_average']}"
         lines += [text, f"          {average}; {certificate['one_release']}"]
     if "evaluation" in told:
+        if told["evaluation"]["reference"] is not None:
+            other = told["evaluation"]["reference"]
+            lines.append(
+                f"compare:  {observed(other['coverage'])} of them and {other['mean_size']:.3g} on average without any "
+                f"privacy ({other['method']})"
+            )
         lines += _verdict_lines(told)
         lines.append(_evaluation_line(told["evaluation"]["held_out"]))
     return lines

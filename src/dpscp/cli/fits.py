@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -241,5 +241,6 @@ def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[
                 }
                 for v in evaluation.levels
             ],
+            "reference": None if evaluation.reference is None else asdict(evaluation.reference),
         }
     return found

@@ -23,6 +23,7 @@ __all__ = [
     "Evaluation",
     "LevelEvaluation",
     "PartEvaluation",
+    "Reference",
     "Spending",
     "StudyBudget",
     "budget_tracks",
@@ -158,6 +159,15 @@ class LevelEvaluation:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """What another method reached on the same records at the first level, for comparison."""
+
+    method: str
+    coverage: float
+    mean_size: float
+
+
+@dataclass(frozen=True)
 class PartEvaluation:
     """How the sets fare on the records of one label or group; coverage and mean size, one of each level.
 
@@ -177,6 +187,7 @@ class Evaluation:
 
     ``held_out`` says that a comparison told the records from those of the fit; nothing else may be called held out.
     ``by_label`` and ``by_group`` split the records by their true label and by the groups of the fit, where it has any.
+    ``reference`` is a method without privacy, beside it.
     """
 
     n: int
@@ -185,6 +196,7 @@ class Evaluation:
     held_out: bool = False
     by_label: tuple[PartEvaluation, ...] = ()
     by_group: tuple[PartEvaluation, ...] = ()
+    reference: Reference | None = None
 
 
 def verdict(certificates: Sequence[Certificate], evaluation: Evaluation | None) -> tuple[str, str]:
