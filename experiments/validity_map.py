@@ -71,13 +71,13 @@ def run(task: Task, data: Path | None) -> list[Row]:
     X, y, X_test, y_test = records(name, seed, data)
     own = seed_of(seed, epsilon)
     rows = []
-    trained = _train(name, X, y, epsilon, own, keep=True)
+    trained = train(name, X, y, epsilon, own, keep=True)
     scores = dp.scores.lac(trained.model.predict_proba(X), y)
     for method in FULL_DATA:
         found = _calibrated(method, trained, X, y, scores, epsilon, own)
         rows.append({**_base(method, epsilon, len(X)), **_measured(trained, found, X_test, y_test)})
     held = np.random.default_rng(own).random(len(X)) < CALIBRATION_FRACTION
-    trained = _train(name, X[~held], y[~held], epsilon, own, keep=False, n=round((1 - CALIBRATION_FRACTION) * len(X)))
+    trained = train(name, X[~held], y[~held], epsilon, own, keep=False, n=round((1 - CALIBRATION_FRACTION) * len(X)))
     scores = dp.scores.lac(trained.model.predict_proba(X[held]), y[held])
     found = _quiet_calibrate(
         scores, training=None, epsilon=epsilon, guarantee="split", held_out=True, random_state=own
@@ -113,9 +113,10 @@ def _overfitting() -> tuple[NDArray[Any], NDArray[Any]]:
     return (means[y] + rng.normal(size=(len(y), 400))).astype(np.float32), y
 
 
-def _train(
+def train(
     name: str, X: NDArray[Any], y: NDArray[Any], epsilon: float, seed: int, *, keep: bool, n: int | None = None
 ) -> Trained:
+    """A linear head on unit rows, trained with this budget."""
     mechanism = Preprocessed(
         (UnitNorm(),),
         DPSGD(
