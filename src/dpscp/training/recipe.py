@@ -380,8 +380,8 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[s
     clip = 0.5
     noise = 0.9
     if guarantee.needs_trajectory:
-        # a record's own pull on its logits grows with clip_norm * sum(step sizes) / n; past this the
-        # correction overshoots
+        # a record's own pull on its logits grows with clip_norm * sum(step sizes) / n; longer training does not
+        # make the corrected sets smaller
         noise = min(noise, 0.15 / problem.mu)
     total = noise * s / clip
     # the step that momentum adds up to; the squared-like loss is steeper along the intercept
