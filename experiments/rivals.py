@@ -352,7 +352,7 @@ _INTRODUCTION = (
     "size (coverage). A rival and the library's rule under \"the library's training\" share one trained model in each "
     "trial: private prediction sets and P-COQS the model and the held-out part of `split`, DPCP the model of "
     "`corrected`; their difference is calibration alone. The exponential mechanism is accounted for by its loss range "
-    "in the privacy loss distribution of the whole release, twice as cheap as published, and P-COQS by the exact "
+    "in the privacy loss distribution of the whole release, at half the published cost, and P-COQS by the exact "
     "integer noise of its 20 counts. Of DPCP only the abstract was at hand: its quantile is taken to be that of "
     "private prediction sets, once at the plain conformal level and once at their raised one. All regression scores "
     "are absolute residuals. *Proven*: coverage that is proven for exchangeable records whatever their law; for DPCP "
@@ -392,14 +392,18 @@ def _grid(found: dict[tuple[str, str, float], dict[str, Any]]) -> list[str]:
         proven = [m["proven"] for m in mine]
         told = "-" if None in proven else " / ".join(dict.fromkeys(f"{p:.2f}" for p in proven))
         paired = [
-            ""
-            if m["size_minus_ours_percent"] is None
-            else f"{m['size_minus_ours_percent']:+.1f}"
+            f"{m['size_minus_ours_percent']:+.1f}"
             + ("" if m["size_minus_ours_percent_se"] is None else f" (se {m['size_minus_ours_percent_se']:.1f})")
             for m in mine
+            if m["size_minus_ours_percent"] is not None
         ]
         body.append(
-            [name, *(f"{tables.number(m['size'])} ({m['coverage']:.3f})" for m in mine), told, " / ".join(paired)]
+            [
+                name,
+                *(f"{tables.number(m['size'])} ({m['coverage']:.3f})" for m in mine),
+                told,
+                " / ".join(paired) or "-",
+            ]
         )
     return tables.grid(head, body)
 
@@ -409,7 +413,7 @@ _WHY = (
     "sets of a few ranks. Where P-COQS is smaller its coverage is lower by as much, and it has no proof: scores in a "
     "few lumps bring it below its level ([midpoint rule](quantile_failures.md)). *Private prediction sets* pay for a "
     "union over all ends of the grid, log(ends / failure probability) / rate ranks, where the minimax offset of the "
-    "library's search is a fraction of the noise of one count. *DPCP* scores the records that its model was trained "
+    "library's search is about the noise of one count. *DPCP* scores the records that its model was trained "
     "on and corrects nothing. Its quantile leans upwards by itself: the cost of an end rises by 1 for each record "
     "left above it but by 1/9 only for each record too many below it, so at level .9 it overshoots by about "
     "8 / rate ranks, which hides the optimism of a model that overfits little. Nothing ties the two together: "

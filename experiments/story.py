@@ -128,7 +128,8 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
             "- one page for each study: "
             + ", ".join(f"[{name}]({name}.md)" for name in STUDIES + ((PERSONS,) if _has_persons(results) else ()))
             + "; the same numbers as CSV beside them. And: [settings that the paper does not "
-            "print](unprinted_settings.md)",
+            "print](unprinted_settings.md)"
+            + (", [published rivals](rivals.md)" if (results / "rivals.md").exists() else ""),
         ]
     )
 
