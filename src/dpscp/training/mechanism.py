@@ -326,13 +326,15 @@ def train_persons(
 
 def trains_sources(mechanism: Mechanism) -> bool:
     """Whether a mechanism can train on records that lie in several blocks."""
-    able = isinstance(mechanism, SourceWise) and mechanism.trains_sources
+    # a class of mechanisms has the names of one, and is none
+    able = isinstance(mechanism, SourceWise) and not isinstance(mechanism, type) and mechanism.trains_sources
     return able and not _changes_train_alone(type(mechanism))
 
 
 def _changes_train_alone(kind: type) -> bool:
     """Whether a class has a `train` of its own in front of an inherited `train_source`, which would pass it by."""
-    definers = [next(base for base in kind.__mro__ if name in vars(base)) for name in ("train", "train_source")]
+    names = ("train", "train_source")
+    definers = [next((base for base in kind.__mro__ if name in vars(base)), object) for name in names]
     return definers[0] is not definers[1] and issubclass(definers[0], definers[1])
 
 
