@@ -1,19 +1,18 @@
-"""Time one DP-SGD step of `dpscp` against Opacus' PrivacyEngine and non-private torch, in one run on one
-thread.
+"""Time one DP-SGD step of `dpscp` against peers in one run: Opacus' PrivacyEngine, non-private torch, ghost clipping
+written by hand in torch and in JAX.
 
-Run with `python benchmarks/training.py`. Every contender trains the same model with the same expected batch
-size; Opacus and torch read their batches through a DataLoader, as their users do. Contenders take turns, so
-that a busy machine slows all of them; the table prints medians over the rounds in microseconds a step, and
-ratios against `dpscp`.
+Run with `python benchmarks/training.py`, or `--threads 2` to give everybody two threads. Every contender trains the
+same model with the same expected batch size. Opacus and torch read their batches through a DataLoader, as their users
+do; the two by hand index the table themselves, and JAX takes batches of a fixed size, since its programs have fixed
+shapes. Contenders take turns, so that a busy machine slows all of them; the tables print medians over the rounds, in
+microseconds of CPU time a step (all threads together) and of the clock, and how many times ours each peer needs. Noise:
+ours comes from AES in counter mode, float64 and rounded to a grid, and its sums are float64; peers use the generators
+of their libraries and float32.
 """
-
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import itertools
+import os
 import statistics
 import sys
 import time
@@ -22,9 +21,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
+_parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+_parser.add_argument("--rounds", type=int, default=7)
+_parser.add_argument("--threads", type=int, default=1)
+_parser.add_argument("--only", default="", help="part of the name of the cases to run")
+OPTIONS = _parser.parse_args() if __name__ == "__main__" else _parser.parse_args([])
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, str(OPTIONS.threads))
+if OPTIONS.threads == 1:
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
-from dpscp.training import DPSGD
+import numpy as np  # noqa: E402 (reads the number of threads)
+
+from dpscp.training import DPSGD  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -35,14 +44,24 @@ class Case:
     n_classes: int | None
     hidden: tuple[int, ...]
     batch: int
-    target: float
+    steps: int
+    """Steps a round for the peers; ours takes ten times as many, since its set-up counts."""
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (self.d, *self.hidden, self.n_classes or 1)
 
 
 CASES = (
-    Case("MLP 8-32-16-1, batch 128", 16_512, 8, None, (32, 16), 128, 20),
-    Case("head 512x8, batch 256", 13_671, 512, 8, (), 256, 10),
-    Case("MLP 10-16-16-5, batch 32", 10_000, 10, 5, (16, 16), 32, 20),
+    Case("MLP 8-32-16-1, batch 128", 16_512, 8, None, (32, 16), 128, 150),
+    Case("head 512x8, batch 256", 13_671, 512, 8, (), 256, 150),
+    Case("MLP 10-16-16-5, batch 32", 10_000, 10, 5, (16, 16), 32, 150),
+    Case("MLP 784-512-512-10, batch 256", 20_000, 784, 10, (512, 512), 256, 12),
+    Case("head 512x8, full batch", 13_671, 512, 8, (), 13_671, 12),
 )
+Steps = Callable[[int], None]
+# Opacus holds a gradient for every record of a batch: with more numbers than this it takes minutes.
+_MOST_GRADIENTS = 10**7
 
 
 def make_data(case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -52,33 +71,23 @@ def make_data(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return X, y
 
 
-def mechanism_for(case: Case) -> DPSGD:
+def ours(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
+    """A whole call of `train`, set-up included, from system entropy."""
     loss = "squared" if case.n_classes is None else "cross_entropy"
     classes = None if case.n_classes is None else tuple(range(case.n_classes))
-    return DPSGD(
+    mechanism = DPSGD(
         hidden=case.hidden, loss=loss, classes=classes, sampling_rate=case.batch / case.n,
         learning_rate=1e-3, momentum=0.9, noise_multiplier=1.0,
     )  # fmt: skip
-
-
-def ours(case: Case, X: np.ndarray, y: np.ndarray) -> Callable[[int], float]:
-    """A whole call of `train`, set-up included, from system entropy."""
-    mechanism = mechanism_for(case)
-
-    def step_time(steps: int) -> float:
-        start = time.perf_counter()
-        replace(mechanism, steps=steps).train(X, y, n_records=case.n)
-        return (time.perf_counter() - start) / steps
-
-    return step_time
+    return lambda steps: replace(mechanism, steps=steps).train(X, y, n_records=case.n) and None
 
 
 def torch_parts(case: Case, X: np.ndarray, y: np.ndarray) -> tuple[Any, Any, Any, Any]:
     import torch
 
-    widths = (case.d, *case.hidden, case.n_classes or 1)
+    torch.set_num_threads(OPTIONS.threads)
     layers: list[Any] = []
-    for a, b in itertools.pairwise(widths):
+    for a, b in itertools.pairwise(case.widths):
         layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers[:-1])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
@@ -88,9 +97,9 @@ def torch_parts(case: Case, X: np.ndarray, y: np.ndarray) -> tuple[Any, Any, Any
     return model, optimizer, data, loss
 
 
-def torch_loop(model: Any, optimizer: Any, loader: Iterable[Any], loss: Any) -> Callable[[int], float]:
-    def step_time(steps: int) -> float:
-        done, start = 0, time.perf_counter()
+def torch_loop(model: Any, optimizer: Any, loader: Iterable[Any], loss: Any) -> Steps:
+    def run(steps: int) -> None:
+        done = 0
         while True:
             for rows, target in loader:
                 optimizer.zero_grad()
@@ -98,19 +107,19 @@ def torch_loop(model: Any, optimizer: Any, loader: Iterable[Any], loss: Any) -> 
                 optimizer.step()
                 done += 1
                 if done == steps:
-                    return (time.perf_counter() - start) / steps
+                    return
 
-    return step_time
+    return run
 
 
-def plain_torch(case: Case, X: np.ndarray, y: np.ndarray) -> Callable[[int], float]:
+def plain_torch(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
     import torch
 
     model, optimizer, data, loss = torch_parts(case, X, y)
     return torch_loop(model, optimizer, torch.utils.data.DataLoader(data, batch_size=case.batch, shuffle=True), loss)
 
 
-def opacus_engine(case: Case, X: np.ndarray, y: np.ndarray) -> Callable[[int], float]:
+def opacus_engine(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
     import torch
     from opacus import PrivacyEngine
 
@@ -122,52 +131,137 @@ def opacus_engine(case: Case, X: np.ndarray, y: np.ndarray) -> Callable[[int], f
     return torch_loop(model, optimizer, loader, loss)
 
 
-def measure(case: Case, rounds: int, steps: int) -> dict[str, float]:
+def torch_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
+    """The same formulas as ours: norms from inputs and errors, then one product a layer with scaled errors."""
+    import torch
+
+    model, optimizer, data, _ = torch_parts(case, X, y)
+    table, targets = data.tensors
+    layers = [layer for layer in model if isinstance(layer, torch.nn.Linear)]
+
+    @torch.no_grad()
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            full = case.batch == case.n
+            index = slice(None) if full else torch.nonzero(torch.rand(case.n) < case.batch / case.n)[:, 0]
+            inputs, target = [table[index]], targets[index]
+            for layer in layers[:-1]:
+                inputs.append(torch.relu(layer(inputs[-1])))
+            z = layers[-1](inputs[-1])
+            if case.n_classes is None:
+                error = 2 * (z - target)
+            else:
+                error = torch.softmax(z, 1)
+                error[torch.arange(len(target)), target] -= 1
+            errors = [error]
+            for layer, values in zip(layers[:0:-1], inputs[:0:-1], strict=True):
+                errors.insert(0, (errors[0] @ layer.weight) * (values > 0))
+            squares = sum(((a * a).sum(1) + 1) * (e * e).sum(1) for a, e in zip(inputs, errors, strict=True))
+            factors = (1 / squares.sqrt()).clamp(max=1)[:, None]
+            for layer, a, e in zip(layers, inputs, errors, strict=True):
+                scaled = e * factors
+                layer.weight.grad = (scaled.T @ a + torch.randn_like(layer.weight)) / case.batch
+                layer.bias.grad = (scaled.sum(0) + torch.randn_like(layer.bias)) / case.batch
+            optimizer.step()
+
+    return run
+
+
+def jax_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
+    """The same formulas compiled by XLA."""
+    import jax
+    import jax.numpy as jnp
+
+    table, targets = jnp.asarray(X), jnp.asarray(y)
+    key = jax.random.key(0)
+    weights = [jnp.asarray(np.random.default_rng(0).normal(size=(a, b)) / a, jnp.float32) for a, b in
+               itertools.pairwise(case.widths)]  # fmt: skip
+    state = [(w, jnp.zeros(w.shape[1]), jnp.zeros_like(w), jnp.zeros(w.shape[1])) for w in weights]
+
+    @jax.jit
+    def step(state: Any, key: Any) -> Any:
+        key, draw, *noise = jax.random.split(key, 2 + 2 * len(state))
+        index = jax.random.randint(draw, (case.batch,), 0, case.n)
+        rows, target = (table, targets) if case.batch == case.n else (table[index], targets[index])
+        inputs = [rows]
+        for w, b, _, _ in state[:-1]:
+            inputs.append(jax.nn.relu(inputs[-1] @ w + b))
+        z = inputs[-1] @ state[-1][0] + state[-1][1]
+        if case.n_classes is None:
+            errors = [2 * (z - target[:, None])]
+        else:
+            errors = [jax.nn.softmax(z) - jax.nn.one_hot(target, case.n_classes)]
+        for (w, _, _, _), values in zip(state[:0:-1], inputs[:0:-1], strict=True):
+            errors.insert(0, (errors[0] @ w.T) * (values > 0))
+        squares = sum(((a * a).sum(1) + 1) * (e * e).sum(1) for a, e in zip(inputs, errors, strict=True))
+        factors = jnp.minimum(1, 1 / jnp.sqrt(squares))[:, None]
+        after = []
+        for i, (w, b, v, u) in enumerate(state):
+            scaled = errors[i] * factors
+            v = 0.9 * v + (inputs[i].T @ scaled + jax.random.normal(noise[2 * i], w.shape)) / case.batch
+            u = 0.9 * u + (scaled.sum(0) + jax.random.normal(noise[2 * i + 1], b.shape)) / case.batch
+            after.append((w - 1e-3 * v, b - 1e-3 * u, v, u))
+        return after, key
+
+    def run(steps: int) -> None:
+        nonlocal state, key
+        for _ in range(steps):
+            state, key = step(state, key)
+        jax.block_until_ready(state)
+
+    return run
+
+
+PEERS = {"opacus": opacus_engine, "torch": plain_torch, "torch ghost": torch_ghost, "jax ghost": jax_ghost}
+
+
+def measure(case: Case, rounds: int) -> dict[str, tuple[float, float] | None]:
+    """Medians of CPU time and of the clock, microseconds a step; None for a peer that is not installed."""
     X, y = make_data(case)
-    contenders = {"dpscp": ours(case, X, y)}
-    try:
-        import opacus  # noqa: F401
-        import torch
-
-        torch.set_num_threads(1)
-        contenders |= {"opacus": opacus_engine(case, X, y), "torch": plain_torch(case, X, y)}
-    except ImportError:
-        print("install dpscp[torch] to measure Opacus and torch", file=sys.stderr)
-    for step_time in contenders.values():
-        step_time(20)
-    # ours is short: more steps a round, so that set-up weighs as in real training
-    plan = {name: 2000 if name == "dpscp" else steps for name in contenders}
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, step_time in contenders.items():
-            times[name].append(step_time(plan[name]) * 1e6)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def full_batch_seconds() -> float:
-    X, y = make_data(Case("full", 13_671, 512, 8, (), 13_671, 0))
-    mechanism = DPSGD(classes=tuple(range(8)), steps=300, learning_rate=1.0, noise_multiplier=50.0)
-    start = time.perf_counter()
-    mechanism.train(X, y, n_records=13_671)
-    return time.perf_counter() - start
+    runs: dict[str, Steps | None] = {"dpscp": ours(case, X, y)}
+    for name, make in PEERS.items():
+        if name == "opacus" and case.batch * sum(a * b for a, b in itertools.pairwise(case.widths)) > _MOST_GRADIENTS:
+            continue
+        try:
+            runs[name] = make(case, X, y)
+        except ImportError:
+            runs[name] = None
+    plan = {name: case.steps * (10 if name == "dpscp" else 1) for name in runs}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name, run in runs.items() if run is not None}
+    for turn in range(-1, rounds):
+        for name in times:
+            steps, run = plan[name] if turn >= 0 else 5, runs[name]
+            cpu, clock = time.process_time(), time.perf_counter()
+            assert run is not None
+            run(steps)
+            if turn >= 0:
+                used = time.process_time() - cpu, time.perf_counter() - clock
+                times[name].append((used[0] / steps * 1e6, used[1] / steps * 1e6))
+    return {
+        name: None
+        if name not in times
+        else tuple(statistics.median(column) for column in zip(*times[name], strict=True))
+        for name in runs
+    }  # type: ignore[return-value]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=150, help="steps a round for Opacus and torch")
-    options = parser.parse_args()
     warnings.filterwarnings("ignore", message="Full backward hook|Secure RNG")
-    head = f"{'':26} {'dpscp':>9} {'opacus':>9} {'torch':>9}   {'opacus/dpscp':>12} {'torch/dpscp':>11}  target"
-    print("microseconds a step, medians, one thread\n" + head)
+    print(f"microseconds a step, medians of {OPTIONS.rounds} rounds, {OPTIONS.threads} thread(s) each")
     for case in CASES:
-        t = measure(case, options.rounds, options.steps)
-        line = f"{case.name:26} {t['dpscp']:9.1f}"
-        if "opacus" in t:
-            ratios = t["opacus"] / t["dpscp"], t["torch"] / t["dpscp"]
-            line += f" {t['opacus']:9.1f} {t['torch']:9.1f}   {ratios[0]:12.1f} {ratios[1]:11.1f}  >= {case.target:g}"
-        print(line)
-    print(f"full batch, 13671 x 512, 8 classes, 300 steps: {full_batch_seconds():.2f} s")
+        if OPTIONS.only not in case.name:
+            continue
+        print(f"\n{case.name}\n{'':12} {'CPU':>10} {'clock':>10}   times ours: {'CPU':>6} {'clock':>6}")
+        found = measure(case, OPTIONS.rounds)
+        base = found["dpscp"]
+        assert base is not None
+        for name, used in found.items():
+            if used is None:
+                print(f"{name:12} not installed")
+            else:
+                ratios = f"{used[0] / base[0]:18.2f} {used[1] / base[1]:6.2f}"
+                print(f"{name:12} {used[0]:10.1f} {used[1]:10.1f}   {ratios}")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
