@@ -33,8 +33,10 @@ SMALLEST_CLIP_NORM = 1e-30
 _LARGEST_SQUARES = 2.0**500
 # Products added up before they go into the total: two levels keep the chain of additions short.
 _PRODUCTS_PER_PART = 1 << 12
-# Numbers of a slice of rows that is turned into float64 for the product: it stays in cache.
-_SLICE_NUMBERS = 1 << 17
+# Numbers of a slice of rows that is turned into float64 for the product: it stays in cache. Where the product is large
+# itself, as long slices as memory allows: each one's result is added to the sum.
+_SLICE_NUMBERS, _LONG_SLICE_NUMBERS = 1 << 16, 1 << 21
+_LARGE_PRODUCT = 1 << 15
 # A block of fewer records pays more for the product's result, as long as the parameters, than for the records.
 _FEWEST_ROWS = 512
 # From this many inputs on BLAS is about twice as fast with the rows on the left.
@@ -78,7 +80,8 @@ class ClippedGradient:
         self._total_layers, self._extra_layers = network.layers(self.total), network.layers(self._extra)
         self._parts: Array | None = None
         self._products = 0
-        self._slice = aligned_empty((min(self.chunk, max(16, _SLICE_NUMBERS // inputs)), inputs), "float64")
+        numbers = _LONG_SLICE_NUMBERS if outs[0] * inputs >= _LARGE_PRODUCT else _SLICE_NUMBERS
+        self._slice = aligned_empty((min(self.chunk, max(16, numbers // inputs)), inputs), "float64")
         self._slice_product = np.empty(network.shapes[0])
         self._rows_left = inputs >= _WIDE_INPUT
         small = min(_SMALL_PRODUCT // outs[0], _SMALL_WORK // (outs[0] * inputs))
