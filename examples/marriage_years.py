@@ -4,6 +4,8 @@ Data: Fair's survey of 6,366 people (Redbook, 1974), bundled with statsmodels. B
 """
 
 import argparse
+import os
+import tempfile
 
 import numpy as np
 import statsmodels.api as sm
@@ -17,18 +19,21 @@ def main(quick: bool) -> None:
     frame = sm.datasets.fair.load_pandas().data.sample(frac=1.0, random_state=0)[: 4000 if quick else None]
     X, y = frame[list(BOUNDS)].to_numpy(), frame["yrs_married"].to_numpy()
     n = int(0.75 * len(y))
-    for score in ("absolute", "cqr"):
-        reg = dp.PrivateConformalRegressor(
-            epsilon=2.0,
-            delta=1e-5,
-            conformity_score=score,
-            y_bounds=(0, 25),
-            feature_bounds=tuple(np.array(list(BOUNDS.values()), dtype=float).T),
-            n_records=n,
-        ).fit(X[:n], y[:n])
-        _, intervals = reg.predict_interval(X[n:])
-        coverage, width = dp.metrics.coverage(y[n:], intervals[:, :, 0]), dp.metrics.efficiency(intervals[:, :, 0])
-        print(f"{score}: level 0.9: coverage {coverage:.4f} on {len(y) - n} held-out, {width:.1f} years wide")
+    with tempfile.TemporaryDirectory() as folder:  # two fits on the same records: one store adds up what they spend
+        study = dp.BudgetStore.create(os.path.join(folder, "study.budget"), epsilon=4.0, delta=1e-5, dataset="fair")
+        for score in ("absolute", "cqr"):
+            reg = dp.PrivateConformalRegressor(
+                epsilon=2.0,
+                delta=1e-5,
+                conformity_score=score,
+                y_bounds=(0, 25),
+                feature_bounds=tuple(np.array(list(BOUNDS.values()), dtype=float).T),
+                n_records=n,
+            ).fit(X[:n], y[:n], budget=study)
+            _, intervals = reg.predict_interval(X[n:])
+            coverage, width = dp.metrics.coverage(y[n:], intervals[:, :, 0]), dp.metrics.efficiency(intervals[:, :, 0])
+            print(f"{score}: level 0.9: coverage {coverage:.4f} on {len(y) - n} held-out, {width:.1f} years wide")
+        print(f"epsilon of both fits together {study.ledger().epsilon(1e-5):.2f}")
 
 
 if __name__ == "__main__":

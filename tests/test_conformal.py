@@ -712,7 +712,7 @@ class TestRandomness:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             first, second = (
-                regressor(QUICK_REGRESSION, guarantee="universal", random_state=None).fit(X, y) for _ in range(2)
+                regressor(QUICK_REGRESSION, guarantee="universal", random_state=None).fit(X.copy(), y) for _ in range(2)
             )
         assert not np.array_equal(first.predict(X), second.predict(X))
         assert first.ledger_.is_private

@@ -79,9 +79,9 @@ def test_a_guarantee():
 
 
 def test_a_guarantee_in_an_estimator(tmp_path):
-    X, y = records()
     register(CAREFUL)
     for given in ("careful", CAREFUL):
+        X, y = records()
         clf = dp.PrivateConformalClassifier(epsilon=4.0, guarantee=given, classes=[0, 1]).fit(X, y)
         assert clf.certificate_.guarantee == "careful"
     clf.save(tmp_path / "model.dpscp")

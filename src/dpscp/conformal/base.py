@@ -19,6 +19,7 @@ from dpscp._sklearn import BaseEstimator
 from dpscp.budget import BudgetStore
 from dpscp.conformal.prefit import PREFIT, Prefit
 from dpscp.conformal.reading import Reading, checked_source
+from dpscp.conformal.refits import remember, tell_of_other_fits
 from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.registry import AUTO
@@ -96,9 +97,16 @@ class PrivateConformal(BaseEstimator, ABC):
         request: Request,
         records: RecordSource,
         store: BudgetStore | None,
+        brought: Any,
     ) -> Task:
-        """Make the release and keep it, the fitted attributes at the very end; the task with what training found."""
+        """Make the release and keep it, the fitted attributes at the very end; the task with what training found.
+
+        ``brought`` is X as the caller has it, to notice that it is fitted again.
+        """
         request.task.try_score()
+        private = self.random_state is None
+        if private and store is None:
+            tell_of_other_fits(brought)
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
             *((PREFIT,) if self.prefit else ()),
@@ -122,6 +130,8 @@ class PrivateConformal(BaseEstimator, ABC):
             self.ledger_ = self.ledger_.declare(schema=self.schema_.to_dict())
         self.certificates_ = found.certificates
         self.certificate_ = found.certificates[0]
+        if private:
+            remember(brought)
         self._tell(found.task)
         return found.task
 

@@ -176,6 +176,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         """
         score = label_score(self.conformity_score)
         self._start(budget, fit_params)
+        brought = X
         X, y = labelled_arrays(X, y)
         table = X
         X, y, persons = self._described(X, y, persons, schema)
@@ -203,7 +204,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
                 GuaranteeWarning,
                 stacklevel=2,
             )
-        self._release(request, taken.records, budget)
+        self._release(request, taken.records, budget, brought)
         self.classes_ = public
         return self
 

@@ -150,6 +150,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         if by_name:
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
         self._start(budget, fit_params)
+        brought = X
         X, y = labelled_arrays(X, y)
         table = X
         X, y, persons = self._described(X, y, persons, schema)
@@ -178,7 +179,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         request = self._request(task, taken)
         auto = by_name and self.conformity_score == AUTO
         task = replace(task, score=interval_score(chosen_score(request) if auto else self.conformity_score))
-        found = self._release(replace(request, task=task), taken.records, budget)
+        found = self._release(replace(request, task=task), taken.records, budget, brought)
         self.y_bounds_ = check_range("y_bounds", found.y_bounds)
         self.conformity_score_ = score_name(task.score)
         self._tell_wide_range()
