@@ -5,6 +5,7 @@ matplotlib and jinja2 are imported only when a page or a figure is asked for (``
 
 from dpscp.report.numbers import About, Evaluation, LevelEvaluation, StudyBudget, budget_tracks, evaluate
 from dpscp.report.page import html_report, write_report
+from dpscp.report.plots import plot_calibration, plot_intervals, plot_sets
 
 __all__ = [
     "About",
@@ -14,5 +15,8 @@ __all__ = [
     "budget_tracks",
     "evaluate",
     "html_report",
+    "plot_calibration",
+    "plot_intervals",
+    "plot_sets",
     "write_report",
 ]

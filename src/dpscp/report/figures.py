@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
     from dpscp.planning import Plan
 
-__all__ = ["budget_figure", "calibration_figure", "inline_svg", "plan_figure", "size_figure", "tradeoff_figure"]
+__all__ = [
+    "bare_figure",
+    "budget_figure",
+    "calibration_figure",
+    "inline_svg",
+    "name_axes",
+    "plan_figure",
+    "put_legend",
+    "size_figure",
+    "tradeoff_figure",
+]
 
 # name of the page's variable -> colour of the figure on its own
 PALETTE: Mapping[str, str] = {
@@ -41,7 +51,8 @@ _SERIES = ("one", "two", "three", "four", "five", "six")
 _NEEDS = "pictures need matplotlib: pip install 'dpscp[report]'"
 
 
-def _figure(width: float = 4.6, height: float = 2.9, panels: int = 1) -> tuple["Figure", list["Axes"]]:
+def bare_figure(width: float = 4.6, height: float = 2.9, panels: int = 1) -> tuple["Figure", list["Axes"]]:
+    """An empty figure in the report's style, and its panels."""
     try:
         from matplotlib.figure import Figure
     except ImportError:  # pragma: no cover (the test environment has it)
@@ -58,12 +69,14 @@ def _figure(width: float = 4.6, height: float = 2.9, panels: int = 1) -> tuple["
     return figure, axes
 
 
-def _labels(axis: "Axes", x: str, y: str) -> None:
+def name_axes(axis: "Axes", x: str, y: str) -> None:
+    """What the axes show, in the report's style."""
     axis.set_xlabel(x, color=PALETTE["ink"], fontsize=9)
     axis.set_ylabel(y, color=PALETTE["ink"], fontsize=9)
 
 
-def _legend(axis: "Axes", **options: Any) -> None:
+def put_legend(axis: "Axes", **options: Any) -> None:
+    """A legend in the report's style."""
     axis.legend(frameon=False, fontsize=8, labelcolor=PALETTE["ink"], **options)
 
 
@@ -72,7 +85,7 @@ def tradeoff_figure(ledger: Ledger) -> "Figure":
 
     Paper: Section 2.1, trade-off functions
     """
-    figure, (axis,) = _figure()
+    figure, (axis,) = bare_figure()
     x = np.linspace(0, 1, 201)
     f = ledger.tradeoff(x)
     axis.fill_between(x, f, 1 - x, color=PALETTE["soft"], linewidth=0)
@@ -82,8 +95,8 @@ def tradeoff_figure(ledger: Ledger) -> "Figure":
     axis.plot(points, ledger.tradeoff(points), "o", color=PALETTE["two"], markersize=4)
     axis.set_xlim(0, 1)
     axis.set_ylim(0, 1)
-    _labels(axis, "false alarms", "missed members, at least")
-    _legend(axis, loc="upper right")
+    name_axes(axis, "false alarms", "missed members, at least")
+    put_legend(axis, loc="upper right")
     return figure
 
 
@@ -93,7 +106,7 @@ def budget_figure(ledger: Ledger, epsilon: float, delta: float) -> "Figure":
     Paper: Theorem 1 [thm:overall_privacy]
     """
     tracks = budget_tracks(ledger, epsilon, delta)
-    figure, (axis,) = _figure(height=0.75 + 0.45 * len(tracks))
+    figure, (axis,) = bare_figure(height=0.75 + 0.45 * len(tracks))
     stages = list(dict.fromkeys(item.stage for track in tracks for item in track))
     colours = {stage: PALETTE[_SERIES[place % len(_SERIES)]] for place, stage in enumerate(stages)}
     for row, track in enumerate(tracks):
@@ -112,7 +125,7 @@ def budget_figure(ledger: Ledger, epsilon: float, delta: float) -> "Figure":
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     axis.spines["left"].set_visible(False)
     axis.tick_params(axis="y", length=0)
-    _legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+    put_legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return figure
 
 
@@ -131,7 +144,7 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     # the search went by the size that was released, where one was
     whole = max(1.0, terms.get("released_size", planned) + 1)
     aim, spread = terms["rank_target"] / whole, terms["count_noise"] / whole
-    figure, (axis,) = _figure()
+    figure, (axis,) = bare_figure()
     left = min(certificate.target, aim - 3.5 * spread)
     right = max(aim + 3.5 * spread, terms["inner_level"])
     room = 0.06 * (right - left)
@@ -158,26 +171,26 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     axis.set_yticks([])
     axis.spines["left"].set_visible(False)
     axis.locator_params(axis="x", nbins=5)
-    _labels(axis, "share of the calibration records below the threshold", "")
-    _legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    name_axes(axis, "share of the calibration records below the threshold", "")
+    put_legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     return figure
 
 
 def size_figure(level: LevelEvaluation, kind: str) -> "Figure":
     """How large the sets (or how wide the intervals) of held-out records are."""
-    figure, (axis,) = _figure(height=2.4)
+    figure, (axis,) = bare_figure(height=2.4)
     if kind == "set":
         axis.bar(level.sizes, level.shares, color=PALETTE["one"], width=0.75)
         axis.set_xticks(level.sizes)
         axis.set_xticklabels([f"{size:g}" for size in level.sizes])
         if len(level.sizes) > 16:
             axis.locator_params(axis="x", nbins=12)
-        _labels(axis, "labels in the set", "share of records")
+        name_axes(axis, "labels in the set", "share of records")
     else:
         width = level.widest / len(level.sizes)
         axis.bar(level.sizes, level.shares, width=0.92 * width, align="edge", color=PALETTE["one"])
         axis.set_xlim(0, level.widest)
-        _labels(axis, "width of the interval", "share of records")
+        name_axes(axis, "width of the interval", "share of records")
     axis.yaxis.set_major_formatter(lambda value, _: observed(value, 0))
     axis.grid(axis="y", color=PALETTE["line"], linewidth=0.6)
     return figure
@@ -187,7 +200,7 @@ def plan_figure(plan: "Plan") -> "Figure":
     """Expected overshoot of every guarantee against epsilon (at the plan's n) and against n (at its epsilon)."""
     fixed = {"epsilon": plan.n, "n": plan.epsilon}
     varied = [name for name in ("epsilon", "n") if fixed[name] is not None]
-    figure, axes = _figure(width=4.6 * len(varied), height=3.2, panels=len(varied))
+    figure, axes = bare_figure(width=4.6 * len(varied), height=3.2, panels=len(varied))
     for axis, name in zip(axes, varied, strict=True):
         for colour, (guarantee, (x, overshoot)) in zip(_SERIES, plan.curves(name).items(), strict=True):
             certified = plan.row(guarantee).certified
@@ -202,7 +215,7 @@ def plan_figure(plan: "Plan") -> "Figure":
         axis.yaxis.set_major_formatter(lambda value, _: observed(value, 0))
         axis.grid(color=PALETTE["line"], linewidth=0.6)
         at = f"n = {plan.n:,}" if name == "epsilon" else f"epsilon = {plan.epsilon:g}"
-        _labels(axis, f"{name} ({at})", "expected overshoot")
+        name_axes(axis, f"{name} ({at})", "expected overshoot")
     handles, names = axes[0].get_legend_handles_labels()
     shown = [name if plan.row(name).certified else f"{name} (not proven)" for name in names]
     columns = 6 if len(varied) > 1 else 3

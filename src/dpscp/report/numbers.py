@@ -27,6 +27,7 @@ __all__ = [
     "Spending",
     "StudyBudget",
     "budget_tracks",
+    "clopper_pearson",
     "evaluate",
     "evaluate_blocks",
     "verdict",
@@ -248,7 +249,7 @@ def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evalua
     levels = []
     for place, certificate in enumerate(estimator.certificates_):
         described = _widths(sizes[:, place]) if classes is None else _set_sizes(sizes[:, place], len(classes))
-        share, interval = hits[place] / n, _clopper_pearson(int(hits[place]), n)
+        share, interval = hits[place] / n, clopper_pearson(int(hits[place]), n)
         levels.append(LevelEvaluation(certificate.target, certificate.coverage, float(share), interval, **described))
     kind = "interval" if classes is None else "set"
     return Evaluation(n, kind, tuple(levels), by_label=labels.found(), by_group=groups.found())
@@ -275,7 +276,7 @@ class _Parts:
         if not self.names:
             return ()
         return tuple(
-            PartEvaluation(name, int(n), tuple(hits / n), _clopper_pearson(int(hits[0]), int(n)), tuple(sizes / n))
+            PartEvaluation(name, int(n), tuple(hits / n), clopper_pearson(int(hits[0]), int(n)), tuple(sizes / n))
             for name, n, hits, sizes in zip(self.names, *self._sums, strict=True)
             if n
         )
@@ -308,7 +309,8 @@ def _widths(width: NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def _clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact interval for a rate of which ``hits`` of ``n`` were seen."""
     tail = (1 - confidence) / 2
     low = stats.beta.ppf(tail, hits, n - hits + 1) if hits else 0.0
     high = stats.beta.ppf(1 - tail, hits + 1, n - hits) if hits < n else 1.0
