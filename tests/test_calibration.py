@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import dpscp
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate, calibration
-from dpscp.calibration import calibration_rule, find_thresholds, plan_searches
+from dpscp.calibration import find_thresholds
 from dpscp.guarantees import Stability, universal_alpha
 from dpscp.privacy import (
     Budget,
@@ -23,6 +23,7 @@ from dpscp.privacy import (
     non_private_event,
 )
 from dpscp.quantile import rank_sensitivity, search
+from dpscp.searches import calibration_rule, plan_searches
 
 SCORES = np.random.default_rng(0).uniform(size=5000)
 SPENT = gaussian_event(2 / gdp_mu(1.0, 1e-5))  # a quarter of mu^2 at epsilon 1

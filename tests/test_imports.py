@@ -21,6 +21,7 @@ LAYERS = [
     {"quantile", "sets", "metrics", "records", "persistence", "budget", "schema"},
     {"scores", "guarantees", "sources"},
     {"training"},
+    {"searches"},
     {"calibration", "tasks", "paper"},
     {"scoring", "strategy"},
     {"release"},

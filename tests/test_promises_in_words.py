@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import dpscp as dp
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
-from dpscp.calibration import calibration_rule, find_thresholds, plan_searches
+from dpscp.calibration import find_thresholds
 from dpscp.cli import fits
 from dpscp.cli.commands import _promise_lines
 from dpscp.cli.main import main
@@ -24,6 +24,7 @@ from dpscp.quantile import ReleasedSize, search, sized_offset
 from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import TERMS
 from dpscp.report.page import html_report
+from dpscp.searches import calibration_rule, plan_searches
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 4))

@@ -6,7 +6,7 @@ people with their own scores. Both see scores, a ledger of what was spent before
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,32 +15,25 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._checks import check_count, check_nonnegative, check_probability, check_range
-from dpscp.exceptions import BudgetError, GuaranteeWarning
-from dpscp.guarantees import Asked, Certificate, Guarantee, Stability, guarantee_of
-from dpscp.guarantees.certificate import RELEASE_CONFIDENCE, check_release_confidence
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
+from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.persons import RECORDS, Unit, kept_rows, require_person_ledger, unit_of
+from dpscp.persons import Unit, kept_rows, require_person_ledger, unit_of
 from dpscp.privacy import (
     Budget,
-    LatticeNoise,
     Ledger,
     as_event,
-    compose,
-    gdp_epsilon,
-    gdp_mu,
-    sized_lattice_noise,
 )
-from dpscp.privacy.accounting import Accountant, release_accountant
+from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import (
     KnownSize,
     NoisySize,
     PrivateQuantile,
-    default_steps,
     private_quantile,
-    rank_sensitivity,
     release_level,
     release_offset,
     sized_offset,
@@ -48,23 +41,14 @@ from dpscp.quantile import (
 from dpscp.quantile.counts import known_size
 from dpscp.quantile.observer import SearchObserver
 from dpscp.quantile.search import AskedCounts
+from dpscp.searches import Rule, Searches, calibration_rule, plan_searches, row_budget
 
 __all__ = [
     "Calibration",
-    "Rule",
-    "Searches",
     "Thresholds",
     "calibrate",
-    "calibration_rule",
     "find_thresholds",
-    "plan_searches",
-    "row_budget",
 ]
-
-# Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
-_SMALLEST_LEVEL = 2e-6
-# Part of the squared budget of a calibration that releases the number of scores, where it is private.
-SIZE_SHARE = 0.12
 
 INDEPENDENT = "for what a single release covers: the held-out {} are independent draws of one law"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
@@ -74,208 +58,6 @@ _TOO_WIDE = (
     "smaller; guarantee='universal' and 'split' need none."
 )
 _LITTLE_PROVEN = "Less of the budget for training would prove more; guarantee='split' proves the target itself."
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How a guarantee calibrates, in public numbers: an inner level for each target, and what surrounds the search.
-
-    ``n_records`` counts the whole table, ``n_nominal`` is the planned number of scores of one search: of the ``part``
-    that is searched, or of a group's share of it. ``sized``: their true number is private, and a noisy one is released
-    (Result G); otherwise it is ``n_nominal``. ``unit``: what is counted, records or persons.
-    """
-
-    guarantee: Guarantee
-    alphas: tuple[float, ...]
-    inner: tuple[float, ...]
-    rank: str
-    n_records: int
-    n_nominal: int
-    sized: bool = False
-    part: float = 1.0
-    shift: float = 0.0
-    rank_buffer: float = 0.0
-    failure_probability: float | None = None
-    n_groups: int | None = None
-    release_confidence: float | None = None
-    unit: Unit = RECORDS
-
-    @property
-    def grouped(self) -> bool:
-        """Whether there is a threshold for each of several groups."""
-        return self.n_groups is not None
-
-    @property
-    def possible(self) -> tuple[bool, ...]:
-        """Which targets have an inner level; for the others only full sets can keep the promise."""
-        return tuple(a >= _SMALLEST_LEVEL for a in self.inner)
-
-    @property
-    def shares_counts(self) -> bool:
-        """Whether a noisy count answers all levels: the statistics of other ranks differ from level to level."""
-        return self.rank == "centred"
-
-    @property
-    def size_share(self) -> float:
-        """Part of the squared calibration budget that releases the number of scores."""
-        return SIZE_SHARE if self.sized else 0.0
-
-    def steps(self, unit_noise: float) -> int:
-        """How many halvings a search takes when a single count with the whole budget would have ``unit_noise``."""
-        return default_steps(self.n_nominal, unit_noise=unit_noise / math.sqrt(1 - self.size_share))
-
-
-def calibration_rule(
-    guarantee: str | Guarantee,
-    alphas: Sequence[float],
-    spent: Ledger,
-    n_records: int,
-    *,
-    part: float = 1.0,
-    stability: Stability | None = None,
-    score_lipschitz: float | None = None,
-    n_groups: int | None = None,
-    counted: bool = False,
-    release_confidence: float | None = None,
-) -> Rule:
-    """The rule of a guarantee, from public numbers only.
-
-    ``part`` is the share of the ``n_records`` that was drawn, record by record, for calibration (1: all of them);
-    ``n_groups`` the number of disjoint groups with thresholds of their own (None: no groups). ``counted``: n_records
-    is the number that was found and is declared public; otherwise it is a plan, and the true number stays private.
-
-    Theory: section 6
-    """
-    chosen = guarantee_of(guarantee)
-    if release_confidence is not None:
-        check_release_confidence(release_confidence, chosen)
-    asked = Asked(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
-    grouped = n_groups is not None
-    return Rule(
-        guarantee=chosen,
-        alphas=asked.alphas,
-        inner=chosen.inner_levels(asked),
-        # without a released size only the linear statistic follows a group's
-        rank="linear" if grouped and not chosen.releases_size else chosen.rank,
-        n_records=n_records,
-        part=part,
-        n_nominal=max(1, round(part * n_records / (n_groups or 1))),
-        sized=chosen.releases_size and (grouped or part < 1 or not counted),
-        shift=chosen.shift(asked),
-        rank_buffer=chosen.rank_buffer,
-        n_groups=n_groups,
-        release_confidence=release_confidence,
-    )
-
-
-def row_budget(budget: Budget, group: int, planned: Callable[[Budget], Ledger], accountant: str | Accountant) -> Budget:
-    """The budget for one row with which ``group`` of them at once stay within ``budget``; the same for one.
-
-    k rows of a mu-GDP release are k * mu. What discrete noise and sampled steps cost beyond that is tried out on the
-    ledger that is ``planned`` from public numbers.
-
-    Theory: Result H
-    """
-    if group == 1:
-        return budget
-    epsilon, delta = gdp_epsilon(budget.delta, gdp_mu(budget.epsilon, budget.delta) / group), budget.delta
-    for _ in range(12):
-        tried = Budget(epsilon, delta)
-        spent = planned(tried).epsilon(delta, accountant, rows=group)
-        if spent <= budget.epsilon:
-            return tried
-        epsilon *= 0.99 * budget.epsilon / spent
-    raise BudgetError(
-        f"no noise found that protects {group} rows at epsilon = {budget.epsilon:g} and delta = {delta:g}; raise "
-        "epsilon or delta, or lower rows_per_person"
-    )
-
-
-@dataclass(frozen=True)
-class Searches:
-    """What a calibration asks of the scores and what it costs, from public numbers: known before there is a score.
-
-    ``asked`` are the places of the levels that are searched (of a level that only full sets can keep nothing is asked);
-    ``noises`` the noise on the counts of each, ``size_noise`` that of the number of scores, released once.
-    """
-
-    rule: Rule
-    asked: tuple[int, ...]
-    steps: int
-    noises: tuple[LatticeNoise, ...]
-    size_noise: LatticeNoise | None
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """How many noisy counts each level's search adds to those before it."""
-        return _new_counts(self.rule, len(self.asked), self.steps)
-
-    @property
-    def events(self) -> tuple[DpEvent, ...]:
-        """What each level's search of one group costs; the first one releases the size as well."""
-        events = [noise.event(count) for noise, count in zip(self.noises, self.counts, strict=True)]
-        if self.size_noise is not None:
-            events[0] = compose(self.size_noise.event(1), events[0])
-        return tuple(events)
-
-    def ledger(self, spent: Ledger) -> Ledger:
-        """``spent`` with these searches; groups are disjoint and cost the same, so one of them stands for all."""
-        rule, notes = self.rule, []
-        groups = f", {rule.n_groups} disjoint groups in parallel" if (rule.n_groups or 1) > 1 else ""
-        for place, (i, noise, count) in enumerate(zip(self.asked, self.noises, self.counts, strict=True)):
-            size = ""
-            if place == 0 and self.size_noise is not None:
-                size = f"the number of scores once, noise {self.size_noise.count_noise:.4g}; "
-            more = "more " if place and rule.shares_counts else ""
-            notes.append(
-                f"{size}level {1 - rule.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
-                f"rank statistic {rule.rank!r}{groups}"
-            )
-        if rule.guarantee.held_out and spent.entries and notes:
-            return Ledger((), spent.public_facts, spent.seeded).add_disjoint(
-                {"training": spent.event, "calibration": compose(*self.events)},
-                "disjoint records, the worse of the two counts; " + "; ".join(notes),
-            )
-        ledger = spent
-        for event, note in zip(self.events, notes, strict=True):
-            ledger = ledger.add("calibration", event, note)
-        return ledger
-
-
-def plan_searches(
-    rule: Rule,
-    *,
-    spent: Ledger,
-    budget: Budget,
-    steps: int | None = None,
-    accountant: str | Accountant = "pld",
-) -> Searches:
-    """The searches of a rule with the noise that the budget leaves: levels share it, each group gets all of it.
-
-    Held-out records are not those of ``spent``, and each part may spend the whole budget.
-    """
-    accountant = release_accountant(accountant)
-    asked = tuple(i for i, possible in enumerate(rule.possible) if possible)
-    if not asked:
-        budget.require(spent, accountant)
-        return Searches(rule, (), 0, (), None)
-    sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in asked]
-    before = None if rule.guarantee.held_out else spent
-    if steps is None:
-        units, _ = sized_lattice_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)
-        steps = rule.steps(units[0].count_noise)
-    counts = _new_counts(rule, len(asked), steps)
-    noises, size_noise = sized_lattice_noise(
-        budget.epsilon, budget.delta, counts, sensitivities, before, accountant, rule.size_share
-    )
-    searches = Searches(rule, asked, steps, noises, size_noise)
-    budget.require(searches.ledger(spent), accountant)
-    return searches
-
-
-def _new_counts(rule: Rule, levels: int, steps: int) -> tuple[int, ...]:
-    """The noisy counts that each level adds."""
-    return tuple(AskedCounts.new_questions(j, steps) if rule.shares_counts else steps for j in range(levels))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from dpscp._checks import check_choice, check_count, check_positive, check_probability
 from dpscp._printed import asked, at_least, html_paragraph, html_table, observed, odds, text_table
-from dpscp.calibration import Rule, calibration_rule
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
@@ -28,6 +27,7 @@ from dpscp.quantile import (
     union_noise_buffer,
 )
 from dpscp.quantile.search import round_level
+from dpscp.searches import Rule, calibration_rule
 from dpscp.strategy import Request, choose_strategy, chosen_guarantee
 from dpscp.tasks import Classification, Regression, Task
 from dpscp.training.mechanism import shift_bound

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.budget import BudgetStore
-from dpscp.calibration import Rule, Searches, calibration_rule, find_thresholds, plan_searches, row_budget
+from dpscp.calibration import find_thresholds
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
@@ -23,6 +23,7 @@ from dpscp.privacy.seeds import HELD_OUT, BlockStreams, child_seeds
 from dpscp.quantile.observer import SearchView
 from dpscp.records import untold_overflow
 from dpscp.scoring import Scoring, SpreadCounts
+from dpscp.searches import Rule, Searches, calibration_rule, plan_searches, row_budget
 from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.strategy import Request, Strategy, choose_strategy
 from dpscp.tasks import Task

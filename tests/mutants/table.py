@@ -963,14 +963,14 @@ mutant(
 
 CALIBRATION = "tests/test_calibration.py"
 mutant(
-    "calibration.py",
+    "searches.py",
     '"calibration": compose(*self.events)',
     '"calibration": self.events[0]',
     "split, several levels: only the first is in the ledger",
     f"{SPIES}::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "calibration.py",
+    "searches.py",
     '"calibration": compose(*self.events)',
     '"calibration": self.events[0]',
     "split, several levels: noise not divided and only the first in the ledger",
@@ -983,7 +983,7 @@ mutant(
     ),
 )
 mutant(
-    "calibration.py",
+    "searches.py",
     "for event, note in zip(self.events, notes, strict=True):",
     "for event, note in zip(self.events[:1], notes[:1], strict=True):",
     "several levels: only the first is in the ledger",
@@ -1011,14 +1011,14 @@ mutant(
     f"{SPIES}::test_each_level_has_the_noise_of_its_own_sensitivity",
 )
 mutant(
-    "calibration.py",
+    "searches.py",
     "before = None if rule.guarantee.held_out else spent",
     "before = None",
     "calibration forgets what training spent",
     f"{CALIBRATION}::TestBudget::test_parts_do_not_add_up_when_held_out",
 )
 mutant(
-    "calibration.py",
+    "searches.py",
     "(grouped or part < 1 or not counted)",
     "(part < 1 or not counted)",
     "groups of unknown size are taken to be as large as planned",
@@ -1106,7 +1106,7 @@ mutant(
     f"{SPIES}::test_the_two_parts_share_no_record",
 )
 mutant(
-    "calibration.py",
+    "searches.py",
     "if rule.guarantee.held_out and spent.entries and notes:",
     "if spent.entries and notes:",
     "records used twice count once",
@@ -2219,7 +2219,7 @@ mutant(
     NO_IDS,
 )
 mutant(
-    "calibration.py",
+    "searches.py",
     "gdp_mu(budget.epsilon, budget.delta) / group)",
     "gdp_mu(budget.epsilon, budget.delta))",
     "the group is looked at and not paid for at the start",
@@ -2227,7 +2227,7 @@ mutant(
     harmless="the planned ledger is tried and the budget lowered until it fits",
 )
 mutant(
-    "calibration.py",
+    "searches.py",
     "if spent <= budget.epsilon:\n            return tried",
     "if spent:\n            return tried",
     "what k rows cost is computed and not looked at",

@@ -12,11 +12,12 @@ import pytest
 from scipy import special
 
 from dpscp import Ledger, private_quantile
-from dpscp.calibration import calibration_rule, find_thresholds, plan_searches
+from dpscp.calibration import find_thresholds
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.quantile import released_size, search
 from dpscp.quantile.minimax import gap_grid
+from dpscp.searches import calibration_rule, plan_searches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning"),
