@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscp
-from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate, calibration
+from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate, searches
 from dpscp.calibration import find_thresholds
 from dpscp.guarantees import Stability, universal_alpha
 from dpscp.privacy import (
@@ -313,8 +313,8 @@ def test_the_size_is_seen_through_its_noise_only(monkeypatch):
 def test_noise_that_is_accounted_for_is_the_noise_that_is_drawn(monkeypatch, epsilon):
     """One object from the accountant to the sampler and the ledger: built a second time its last digit differed."""
     planned, drawn = [], []
-    honest_plan, honest_draw = calibration.sized_lattice_noise, LatticeNoise.sample
-    monkeypatch.setattr(calibration, "sized_lattice_noise", lambda *a: planned.append(honest_plan(*a)) or planned[-1])
+    honest_plan, honest_draw = searches.sized_lattice_noise, LatticeNoise.sample
+    monkeypatch.setattr(searches, "sized_lattice_noise", lambda *a: planned.append(honest_plan(*a)) or planned[-1])
     monkeypatch.setattr(LatticeNoise, "sample", lambda self, *a: drawn.append(self) or honest_draw(self, *a))
     c = quiet(steps=9, epsilon=epsilon)
     assert list(planned[-1][0]) == drawn
