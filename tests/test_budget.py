@@ -173,7 +173,7 @@ def test_a_fit_that_fails_in_training_has_spent_its_share(path, monkeypatch):
     def fails(*args, **kwargs):
         raise MemoryError
 
-    monkeypatch.setattr(dp.training.DPSGD, "train", fails)
+    monkeypatch.setattr(dp.training.DPSGD, "train_source", fails)
     clf = dp.PrivateConformalClassifier(mechanism, epsilon=0.5, classes=[0, 1], guarantee="corrected")
     with pytest.raises(MemoryError):
         clf.fit(X, (X[:, 0] > 0).astype(int), budget=store)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dpscp.budget import BudgetStore
     from dpscp.calibration import Calibration, calibrate
     from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
-    from dpscp.exceptions import BudgetError, GuaranteeWarning, NotFittedError, SeededWarning
+    from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
     from dpscp.guarantees import Certificate
     from dpscp.planning import plan
     from dpscp.privacy import Budget, Ledger
@@ -25,6 +25,7 @@ else:  # the numerical libraries below take a second to import: a name brings th
         "Calibration": "dpscp.calibration",
         "Certificate": "dpscp.guarantees",
         "GuaranteeWarning": "dpscp.exceptions",
+        "HintWarning": "dpscp.exceptions",
         "Ledger": "dpscp.privacy",
         "NotFittedError": "dpscp.exceptions",
         "PrivateConformalClassifier": "dpscp.conformal",
@@ -74,6 +75,7 @@ __all__ = [
     "Calibration",
     "Certificate",
     "GuaranteeWarning",
+    "HintWarning",
     "Ledger",
     "NotFittedError",
     "PrivateConformalClassifier",

@@ -81,7 +81,7 @@ def test_a_foreign_configuration():
     model = ScaledTarget(INNER, BOUNDS).train(X, y, random_state=0, n_records=300).model
     config = model.config()
     with pytest.raises(ValueError, match="model must be one of"):
-        ScaledTargetModel.from_parts(config | {"inner": {"model": "torch"}}, model.arrays())
+        ScaledTargetModel.from_parts(config | {"inner": {"model": "unheard of"}}, model.arrays())
     with pytest.raises(ValueError, match="low < high"):
         ScaledTargetModel.from_parts(config | {"y_bounds": [3, 1]}, model.arrays())
 

@@ -124,7 +124,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         metavar="NAME",
         help="how coverage is guaranteed: %(choices)s (default auto)",
     )
-    made.add_argument("--score", help="lac, aps, raps; absolute, cqr, normalized (regression); default: the first")
+    made.add_argument("--score", help="lac (default), aps, raps; regression: auto (default), absolute, cqr, ...")
     made.add_argument("--groups", metavar="COLUMN", help="a promise for each category of this column, or 'label'")
     unknowns(made, "to the model")
     made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
