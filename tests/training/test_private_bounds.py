@@ -231,7 +231,7 @@ def test_a_table_without_bounds_gets_one_hint():
         assert hints(lambda model=model: model.fit(X, y > 50)) == []
 
 
-def test_a_range_that_is_far_wider_than_the_target_gets_a_hint(fitted):
+def test_a_range_that_is_far_wider_than_the_target_gets_a_hint():
     X, y = records(2000)
     told = {}
     for high in (200, 1e5):
@@ -242,5 +242,3 @@ def test_a_range_that_is_far_wider_than_the_target_gets_a_hint(fitted):
     (said,) = told[1e5]
     assert "y_bounds=(-10, 100000)" in said
     assert "give a tighter range" in said
-    # in the target's own units, whatever range was found: the spread of uniform targets of width 100
-    assert 0.7 * 100 / 12**0.5 < fitted.ledger_.public_facts["target_scale"] < 1.4 * 100 / 12**0.5

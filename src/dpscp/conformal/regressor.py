@@ -1,6 +1,5 @@
 """The private regressor with prediction intervals."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -12,7 +11,6 @@ from dpscp._checks import check_choice, check_range
 from dpscp._sklearn import RegressorMixin
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
-from dpscp.exceptions import HintWarning
 from dpscp.guarantees import Guarantee
 from dpscp.guarantees.registry import AUTO
 from dpscp.privacy import Accountant
@@ -27,9 +25,6 @@ from dpscp.training.private_bounds import PRIVATE
 from dpscp.training.torch_records import inputs_of, labelled_arrays
 
 __all__ = ["PrivateConformalRegressor"]
-
-# A spread below what its release resolves is told from this part of the range on: few records hide wider ones too.
-_WIDE = 0.1
 
 
 class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
@@ -182,24 +177,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         found = self._release(replace(request, task=task), taken.records, budget, brought)
         self.y_bounds_ = check_range("y_bounds", found.y_bounds)
         self.conformity_score_ = score_name(task.score)
-        self._tell_wide_range()
         return self
-
-    def _tell_wide_range(self) -> None:
-        """A hint where the public range is far wider than the target's spread, a released number."""
-        low, high = self.y_bounds_
-        facts = self.ledger_.public_facts
-        spread = facts.get("target_scale", high - low)
-        # noise lifts it above the floor now and then
-        unresolved = spread <= 2 * facts.get("target_scale_floor", 0.0) and spread <= _WIDE * (high - low)
-        if unresolved and self.y_bounds != PRIVATE:
-            warnings.warn(
-                f"y_bounds=({low:g}, {high:g}) is so wide that the spread of the target drowns in noise, which grows "
-                "with it: if targets are publicly known to lie closer together, give a tighter range; "
-                "y_bounds='private' finds one",
-                HintWarning,
-                stacklevel=3,
-            )
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
         super()._restore(header, arrays, module)

@@ -10,6 +10,7 @@ giving them costs nothing and is better.
 """
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -20,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from dpscp._checks import check_count, check_positive, check_probability
+from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.seeds import BOUNDS, stream_seed
 from dpscp.sources import Block, RecordSource
@@ -171,21 +173,18 @@ class PrivateBounds(ArrayFed):
         y_bounds = (float(low[-1]), float(high[-1])) if self.target else None
         if y_bounds is not None:
             facts["y_bounds"] = y_bounds
-        found = tuple(facts)
         inside = source.map(_Inside(transforms, y_bounds))
-        inner = train_on(self.mechanism, inside, random_state=random_state, n_records=n_records)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HintWarning)  # about bounds that the caller could give
+            inner = train_on(self.mechanism, inside, random_state=random_state, n_records=n_records)
         model: Model = inner.model if y_bounds is None else ScaledTargetModel(inner.model, y_bounds)
         if transforms:
             model = PreprocessedModel(transforms, model, self.n_features)
-        for name in ("target_scale", "target_scale_floor"):
-            scale = inner.public_facts.get(name)
-            if y_bounds is not None and isinstance(scale, float):  # the mechanism's range is the unit one
-                facts[name] = scale * (y_bounds[1] - y_bounds[0]) / 2
         return Trained(
             model,
             compose(own, inner.event),
             None,
-            {**inner.public_facts, **facts, "found_privately": found},
+            {**inner.public_facts, **facts, "found_privately": tuple(facts)},
             inner.trajectory,
             stages=(("bounds", own), ("training", inner.event)),
         )

@@ -6,6 +6,7 @@ an ordinary one in the target's own units.
 """
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -14,7 +15,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_positive, check_probability, check_range
-from dpscp.exceptions import BudgetError
+from dpscp.exceptions import BudgetError, HintWarning
 from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.seeds import TARGET_SCALE, stream_seed
 from dpscp.sources import Block, RecordSource
@@ -45,6 +46,8 @@ __all__ = ["PrivateTarget", "calibrated_beside"]
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
 # this in norm.
 SENSITIVITY = math.sqrt(1.25)
+# A released spread below what noise resolves is told from this part of half the range on: few records hide more.
+_WIDE = 0.2
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,14 @@ class PrivateTarget(ArrayFed):
         # below this the variance would be mostly noise
         floor = min(1.0, max(self.scale_floor, math.sqrt(2 * noise / n)))
         scale = math.sqrt(min(1.0, max(floor**2, float(square) + 0.5 - mean**2)))
+        if scale <= min(2 * floor, _WIDE):  # noise lifts it above the floor now and then
+            warnings.warn(
+                f"y_bounds=({self.y_bounds[0]:g}, {self.y_bounds[1]:g}) is so wide that the spread of the target "
+                "drowns in noise, which grows with it: if targets are publicly known to lie closer together, give a "
+                "tighter range; y_bounds='private' finds one",
+                HintWarning,
+                stacklevel=2,
+            )
         standardised = source.map(_Standardised(self.y_bounds, mean, scale))
         inner = train_on(self.mechanism, standardised, random_state=random_state, n_records=n_records)
         low, high = self.y_bounds
@@ -147,8 +158,7 @@ class PrivateTarget(ArrayFed):
         model = _rescaled(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
         event = compose(gaussian_event(set_noise(self.noise_multiplier)), inner.event)
-        facts = {"y_bounds": self.y_bounds, "target_scale": scale * half, "target_scale_floor": floor * half}
-        return Trained(model, event, None, {**inner.public_facts, **facts})
+        return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds})
 
 
 @dataclass(frozen=True)
