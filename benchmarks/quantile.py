@@ -1,8 +1,9 @@
 """Time the private threshold against the exact quantile of NumPy, in one run on one thread.
 
-Run with `python benchmarks/quantile.py` (`--large` adds growth up to 10^8 scores). Contenders take turns, so
-that a busy machine slows all of them; the tables print medians over the rounds, nanoseconds a score, and ratios. Peak
-extra memory is what tracemalloc sees beside the scores.
+Run with `python benchmarks/quantile.py` (`--large` adds growth up to 10^8 scores, `--out-of-core` is 10^8
+scores that never lie in memory together). Contenders take turns, so that a busy machine slows all of them; the tables
+print medians over the rounds, nanoseconds a score, and ratios. Peak extra memory is what tracemalloc sees beside the
+scores.
 """
 
 import os
@@ -15,7 +16,7 @@ import statistics
 import time
 import tracemalloc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -124,13 +125,60 @@ def compare_growth(sizes: tuple[int, ...], rounds: int) -> None:
         print(f"n = {n:11,d}: {1e9 * median / n:6.2f} ns a score, {median / n / first:4.2f} times the first")
 
 
+def compare_out_of_core(n: int) -> None:
+    """Scores that never lie in memory together, made chunk by chunk; each reader is a process of its own."""
+    import multiprocessing
+    import resource
+
+    chunk = 10**6
+
+    def chunks() -> Iterator[NDArray[Any]]:
+        return (np.random.default_rng(i).random(min(chunk, n - start)) for i, start in enumerate(range(0, n, chunk)))
+
+    def by_dask() -> float:
+        import dask
+        import dask.array as da
+
+        def made(place: Any) -> NDArray[Any]:
+            return np.random.default_rng(place[0]).random(chunk)
+
+        with dask.config.set(scheduler="threads", num_workers=2):
+            return threshold(
+                da.map_blocks(lambda block_id=None: made(block_id), chunks=((chunk,) * (n // chunk),), dtype=float)
+            )
+
+    def measured(reader: Contender, results: Any) -> None:
+        before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        reader()
+        results.put((time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+
+    print(f"{n:,} scores that are made while they are read; ns of CPU a score, extra resident memory at the peak")
+    context = multiprocessing.get_context("fork")
+    for name, reader in {
+        "made only": lambda: sum(len(part) for part in chunks()),
+        "chunks": lambda: threshold(chunks),
+        "stream": lambda: threshold(chunks()),
+        "dask": by_dask,
+    }.items():
+        results = context.SimpleQueue()
+        process = context.Process(target=measured, args=(reader, results))
+        process.start()
+        process.join()
+        seconds, kilobytes = results.get()
+        print(f"{name:12} {1e9 * seconds / n:8.1f} {kilobytes / 1024:8.0f} MB", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", type=int, default=10_000_000, help="number of scores")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--large", action="store_true", help="growth up to 10^8 scores (1.6 GB of memory)")
+    parser.add_argument("--out-of-core", action="store_true", help="only 10^8 scores from chunks, a stream and Dask")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    if arguments.out_of_core:
+        compare_out_of_core(10**8)
+        return
     n, rounds = arguments.n, arguments.rounds
 
     print(f"n = {n:,}, N = {STEPS}, alpha = {ALPHA}; ns a score (our time as a multiple of the peer's)")
