@@ -1,0 +1,259 @@
+"""What a fit costs where the records do not fit into memory, or lie on several machines.
+
+    python benchmarks/scale.py file [--records 10000000]      # 'dpscp fit' on Parquet under a limit below the data
+    python benchmarks/scale.py constants                      # the constants of docs/large_data.md
+    python benchmarks/scale.py cluster [--records 10000000]   # two processes against the prediction from the constants
+
+Times are CPU seconds (of all processes together), so that other work on the machine changes them little. Records are
+made up: 20 features, two classes; on the cluster every block is made by the worker that holds it.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+N_FEATURES, BLOCK = 20, 1 << 17
+SCHEMA = {
+    "task": "classification",
+    "target": "label",
+    "classes": ["0", "1"],
+    "columns": {f"x{i}": {"type": "numeric", "bounds": [-4, 4]} for i in range(N_FEATURES)},
+}
+
+
+def made_rows(number: int, size: int = BLOCK) -> tuple[Any, Any]:
+    """The records of one block, the same each time."""
+    rng = np.random.default_rng(number)
+    X = rng.normal(size=(size, N_FEATURES))
+    return X, (X[:, 0] + X[:, 1] + rng.normal(size=size) > 0).astype(np.int64)
+
+
+def block_sizes(n: int) -> list[int]:
+    return [min(BLOCK, n - start) for start in range(0, n, BLOCK)]
+
+
+def write_parquet(path: Path, n: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    for number, size in enumerate(block_sizes(n)):
+        X, y = made_rows(number, size)
+        columns = {f"x{i}": X[:, i] for i in range(N_FEATURES)} | {"label": y.astype(str)}
+        batch = pa.record_batch(columns)
+        writer = writer or pq.ParquetWriter(path, batch.schema)
+        writer.write_batch(batch)
+    assert writer is not None
+    writer.close()
+
+
+# ---- a file under a limit
+
+LIMITED = """
+import resource, sys
+from dpscp.cli import main
+import dpscp.cli.commands, pandas, pyarrow.parquet, pyarrow.compute, randomgen
+used = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024
+room = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+code = main(sys.argv[2:])
+own = resource.getrusage(resource.RUSAGE_SELF)
+print("measured", code, own.ru_utime + own.ru_stime, own.ru_maxrss * 1024 - before, used)
+"""
+
+
+def fit_under_limit(n: int, room: int, folder: Path) -> None:
+    """Fit on a Parquet file with so many bytes of address space beside what the libraries take."""
+    path, schema = folder / "people.parquet", folder / "schema.json"
+    write_parquet(path, n)
+    schema.write_text(json.dumps(SCHEMA))
+    size = path.stat().st_size
+    matrix = n * N_FEATURES * 8
+    print(f"{n:,} records x {N_FEATURES}: file {size / 1e6:,.0f} MB, as a float64 matrix {matrix / 1e6:,.0f} MB")
+    command = [sys.executable, "-W", "ignore", "-c", LIMITED, str(room)]
+    command += ["fit", str(path), "--schema", str(schema), "-o", str(folder / "model.dpscp"), "--delta", "1e-8"]
+    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "TMPDIR": str(folder)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    print(done.stdout.split("measured")[0].strip())
+    code, seconds, peak, used = map(float, done.stdout.split("measured")[1].split())
+    print(f"exit code {code:.0f}; address space: {room / 1e6:,.0f} MB beside {used / 1e6:,.0f} MB of the libraries'")
+    print(f"CPU {seconds:,.0f} s, peak resident memory {peak / 1e6:,.0f} MB above the libraries'")
+
+
+# ---- constants of the cost model
+
+
+def cpu_of(call: Callable[[], Any]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+class Timed:
+    """A source that counts CPU seconds, rounds and bytes of every sum, by what the sum is for."""
+
+    def __init__(self, source: Any, log: dict[str, list[float]]) -> None:
+        self._source, self._log = source, log
+
+    @property
+    def width(self) -> int:
+        return int(self._source.width)
+
+    @property
+    def whole(self) -> None:
+        return
+
+    def map(self, function: Any, *, keep: bool = False) -> "Timed":
+        found: list[Any] = []
+        seconds = cpu_of(lambda: found.append(self._source.map(function, keep=keep)))
+        self._note(f"keep {_name(function)}", seconds, 0) if keep else None
+        return Timed(found[0], self._log)
+
+    def sum(self, function: Any) -> Any:
+        found: list[Any] = []
+        seconds = cpu_of(lambda: found.append(self._source.sum(function)))
+        self._note(_name(function), seconds, len(pickle.dumps(function, 5)) + len(pickle.dumps(found[0], 5)))
+        return found[0]
+
+    def _note(self, name: str, seconds: float, size: float) -> None:
+        times, total, largest = self._log.get(name, [0, 0.0, 0.0])
+        self._log[name] = [times + 1, total + seconds, max(largest, size)]
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__).strip("_")
+
+
+def print_log(log: dict[str, list[float]], n: int, blocks: int) -> None:
+    print(f"{'work':24s}{'rounds':>8s}{'CPU s a round':>16s}{'ns a record':>14s}{'bytes a block':>16s}")
+    for name, (times, seconds, size) in log.items():
+        print(f"{name:24s}{times:8.0f}{seconds / times:16.4f}{1e9 * seconds / times / n:14.1f}{size:16,.0f}")
+    print(f"{blocks} blocks")
+
+
+def constants(n: int, folder: Path) -> None:
+    """CPU seconds of each kind of work, from a fit on a Parquet file and one on blocks in memory."""
+    import dpscp as dp
+    from dpscp.schema import Schema
+    from dpscp.sources import ArraySource, Block, ParquetSource
+
+    path, schema = folder / "people.parquet", Schema.from_dict(SCHEMA)
+    write_parquet(path, n)
+    blocks = [Block(i, *made_rows(i, size)) for i, size in enumerate(block_sizes(n))]
+    for name, source in (
+        ("Parquet", ParquetSource(path, schema, scratch=folder)),
+        ("memory", ArraySource.of_blocks(blocks)),
+    ):
+        log: dict[str, list[float]] = {}
+        classes = list(schema.classes or ()) if name == "Parquet" else [0, 1]
+        clf = dp.PrivateConformalClassifier(
+            epsilon=1.0, delta=1e-9, classes=classes, feature_bounds=(-4, 4), n_records=n
+        )
+        seconds = cpu_of(lambda clf=clf, source=source, log=log: clf.fit(Timed(source, log)))
+        print(f"{name}: {n:,} records, {seconds:.1f} CPU s in all")
+        print_log(log, n, len(blocks))
+
+
+# ---- two processes
+
+
+def counted_bytes() -> Any:
+    """Count what this process writes to its connections from now on; asked again, the count."""
+    from distributed.comm import tcp
+
+    if not hasattr(tcp.TCP, "counted"):
+        tcp.TCP.counted = 0
+        plain_write = tcp.TCP.write
+
+        async def write(self: Any, *given: Any, **named: Any) -> Any:
+            size = await plain_write(self, *given, **named)
+            tcp.TCP.counted += size
+            return size
+
+        tcp.TCP.write = write
+    return tcp.TCP.counted
+
+
+def received_from_workers(dask_worker: Any) -> float:
+    return float(sum(entry["total"] for entry in dask_worker.transfer_incoming_log))
+
+
+def cluster(n: int, workers: int) -> None:
+    """A fit on blocks that the workers make themselves; prints the cost of each kind of work and all bytes moved."""
+    import dask.array as da
+    from distributed import Client, LocalCluster
+
+    import dpscp as dp
+    from dpscp.sources import DaskSource
+
+    sizes = block_sizes(n)
+    chunks = (tuple(sizes), (N_FEATURES,))
+
+    def part(which: int, block_id: tuple[int, ...]) -> Any:
+        return made_rows(block_id[0], sizes[block_id[0]])[which]
+
+    X = da.map_blocks(lambda block_id=None: part(0, block_id), chunks=chunks, dtype=float, meta=np.empty((0, 0)))
+    y = da.map_blocks(
+        lambda block_id=None: part(1, block_id), chunks=chunks[:1], dtype=int, meta=np.empty(0, dtype=int)
+    )
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None) as machines,
+        Client(machines) as client,
+    ):
+        client.run(lambda: __import__("dpscp"))
+        counted_bytes()
+        client.run(counted_bytes)
+        client.run(lambda: time.process_time())
+        before, start, wall = sum(client.run(time.process_time).values()), time.process_time(), time.perf_counter()
+        sent, told = counted_bytes(), sum(client.run(counted_bytes).values())
+        log: dict[str, list[float]] = {}
+        clf = dp.PrivateConformalClassifier(
+            epsilon=1.0, delta=1e-9, classes=[0, 1], feature_bounds=(-4, 4), n_records=n
+        )
+        clf.fit(Timed(DaskSource(X, y), log))
+        there = sum(client.run(time.process_time).values()) - before
+        print(f"{n:,} records in {len(sizes)} blocks on {workers} processes: {there:,.0f} CPU s there, ", end="")
+        print(f"{time.process_time() - start:,.0f} CPU s here, {time.perf_counter() - wall:,.0f} s of wall time")
+        out, back = counted_bytes() - sent, sum(client.run(counted_bytes).values()) - told
+        moved = sum(client.run(received_from_workers).values())
+        rounds = sum(times for times, _, _ in log.values())
+        each = (out + back) / rounds / len(sizes) / 1e3
+        print(f"bytes written: {out / 1e6:,.1f} MB by driver and scheduler, {back / 1e6:,.1f} MB by the workers,")
+        print(f"of these {moved / 1e6:,.3f} MB from worker to worker; the rows are {n * N_FEATURES * 8 / 1e6:,.0f} MB")
+        print(f"{rounds:.0f} rounds, {each:,.1f} kB a block and round")
+        print_log(log, n, len(sizes))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("file", "constants", "cluster"))
+    parser.add_argument("--records", type=int)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--room", type=int, default=600, help="megabytes of address space beside the libraries")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as place:
+        if given.what == "file":
+            fit_under_limit(given.records or 10**7, given.room * 10**6, Path(place))
+        elif given.what == "constants":
+            constants(given.records or 10**6, Path(place))
+        else:
+            cluster(given.records or 10**7, given.workers)
