@@ -611,6 +611,14 @@ def test_trouble_in_a_late_block_leaves_no_file(run, folder, small_blocks, colum
     no_debris(folder)
 
 
+def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):
+    monkeypatch.setattr("dpscp.cli.fits._IN_MEMORY", 0)
+    monkeypatch.setattr(Table, "frames", lambda *_: pytest.fail("read into memory"))
+    code, out, err = run("fit people.csv --schema people.toml --epsilon 2 --seed 1 -o large.dpscp --force")
+    assert (code, "NOT private" in out) == (0, True), err
+    assert dp.load(folder / "large.dpscp").ledger_.to_dict()["entries"]
+
+
 def test_an_evaluation_in_blocks_says_what_one_block_says(folder, small_blocks, monkeypatch):
     model = dp.load(folder / "model.dpscp")
     in_blocks = evaluation_of(model, other_records(model, folder / "model.dpscp", folder / "new.csv", None))

@@ -123,9 +123,8 @@ def test_classes_of_a_schema_are_declared():
     columns = "".join(f'[columns.{name}]\ntype = "numeric"\nbounds = [-6, 6]\n' for name in "abc")
     frame = pandas.DataFrame(X, columns=list("abc")).assign(y=y.astype(str))
     schema = parse_schema(text + columns)
-    model = fitted(
-        schema, Records(schema.matrix(frame), schema.targets(frame)), epsilon=8.0, guarantee="split", random_state=0
-    )
+    given = Records(schema.matrix(frame), schema.targets(frame), len(frame))
+    model = fitted(schema, given, epsilon=8.0, guarantee="split", random_state=0)
     assert model.certificate_.is_certified
     assert ALL_LABELS in summary(model)["certificates"][0]["assumptions"]
 

@@ -11,12 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import dpscp
 from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
 from dpscp.cli import fits, questions
-from dpscp.cli.evaluation import Labelled, fingerprints, is_held_out, note_path, refuse_training_table, write_note
+from dpscp.cli.evaluation import Labelled, is_held_out, note_path, refuse_training_table, write_note
 from dpscp.cli.tables import CommandError, Table, check_output, keep_existing, open_table, written_table
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.planning import plan
@@ -171,11 +169,11 @@ def _fit(given: argparse.Namespace) -> int:
     checked = None
     if given.evaluate is not None:  # whatever is wrong with it is found before anything is spent
         checked = Labelled(schema, open_table(given.evaluate, given.separator), one_each=True)
-        training = np.sort(fingerprints(records.X, records.y))
+        training = Labelled(schema, table).prints()
         checked = replace(checked, held_out=is_held_out(checked.prints(), training, given.evaluate))
     mismatch = fits.size_mismatch(schema, records)
     for text in [
-        *fits.weak_promises(schema, len(records.y), given.epsilon, given.delta),
+        *fits.weak_promises(schema, records.count, given.epsilon, given.delta),
         *([mismatch] if mismatch else []),
     ]:
         _show_warning(text)

@@ -15,6 +15,8 @@ from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegresso
 from dpscp.guarantees import Certificate
 from dpscp.report.numbers import About, Evaluation, StudyBudget, evaluate_blocks
 from dpscp.schema import Schema
+from dpscp.sources import RecordSource
+from dpscp.sources.files import table_source
 from dpscp.sources.tables import as_frame
 
 __all__ = [
@@ -36,27 +38,37 @@ __all__ = [
 _SIZE_TOLERANCE = 0.05
 # Beyond this a privacy promise says little about anybody.
 _WEAK_EPSILON = 10.0
+# A table whose numbers take more bytes stays in its file, unless records of one person have to be brought together.
+_IN_MEMORY = 2**28
 
 Estimator = PrivateConformalClassifier | PrivateConformalRegressor
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a fit; ``persons`` holds their ids, one a row, where the schema declares a column of them."""
+    """The records of a fit: in memory, or a source without ``y``, and how many they are.
 
-    X: NDArray[np.float64]
-    y: NDArray[Any]
+    ``persons`` holds their ids, one a row, where the schema declares a column of them.
+    """
+
+    X: NDArray[np.float64] | RecordSource
+    y: NDArray[Any] | None
+    count: int
     persons: NDArray[Any] | None = None
 
     @classmethod
     def of(cls, schema: Schema, table: Table) -> "Records":
-        """The records of a table, as the schema declares them."""
+        """The records of a table, as the schema declares them; a large one is left in its file."""
+        if schema.person is None and table.bytes_of(len(schema.feature_names)) > _IN_MEMORY:
+            source = table_source(table.path, schema, separator=table.separator)
+            return cls(source, None, source.sum(len))
         parts = [
             (schema.matrix(frame), schema.targets(frame), schema.persons(frame))
             for frame in table.frames("reading", schema)
         ]
         X, y, persons = zip(*parts, strict=True)
-        return cls(np.concatenate(X), np.concatenate(y), None if persons[0] is None else np.concatenate(persons))
+        ids = None if persons[0] is None else np.concatenate(persons)
+        return cls(np.concatenate(X), np.concatenate(y), sum(map(len, y)), ids)
 
 
 def fitted(schema: Schema, records: Records, *, budget: Any = None, **options: Any) -> Estimator:
@@ -72,7 +84,7 @@ def size_mismatch(schema: Schema, records: Records) -> str | None:
     report and no JSON. The number itself is not told.
     """
     people = records.persons
-    declared, found = schema.n_records, len(records.y)
+    declared, found = schema.n_records, records.count
     if people is not None:
         declared, found = schema.n_persons, len(set(people.tolist()))
     if declared is None or abs(found - declared) <= _SIZE_TOLERANCE * declared:

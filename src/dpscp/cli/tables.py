@@ -15,7 +15,16 @@ from typing import Any
 
 from dpscp.persistence import written_whole
 from dpscp.schema import ABSENT, Schema
-from dpscp.sources.tables import as_frame, is_parquet, not_utf8, opened_text, parquet_names, separator_of, table_blocks
+from dpscp.sources.tables import (
+    as_frame,
+    is_parquet,
+    not_utf8,
+    opened_text,
+    parquet_names,
+    parquet_rows,
+    separator_of,
+    table_blocks,
+)
 from dpscp.training._progress import progress
 
 __all__ = ["CommandError", "Table", "check_output", "keep_existing", "open_table", "written_table"]
@@ -87,6 +96,10 @@ class Table:
             return progress(blocks, total, label, position)
 
         return table_blocks(self.path, names, separator=self.separator, watch=shown)
+
+    def bytes_of(self, n_features: int) -> int:
+        """About how many bytes its records take as so many numbers each; of a CSV file, the bytes of the file."""
+        return 8 * n_features * parquet_rows(self.path) if is_parquet(self.path) else self.path.stat().st_size
 
     def frames(self, label: str, schema: Schema) -> Iterator[Any]:
         """The columns that the schema uses, a pandas frame for each block."""

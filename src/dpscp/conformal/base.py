@@ -33,6 +33,7 @@ from dpscp.release import release
 from dpscp.schema import Frame, Schema
 from dpscp.scores import OWN_SCORE
 from dpscp.sources import ArraySource, Block, RecordSource
+from dpscp.sources.given import declared_source, plain_source
 from dpscp.strategy import Request
 from dpscp.tasks import Task
 from dpscp.training.mechanism import Model, load_model, require_loadable, trains_sources
@@ -176,10 +177,11 @@ class PrivateConformal(BaseEstimator, ABC):
                     "y names a column, and what columns hold is read by a schema: give schema=dp.Schema..., or "
                     "the targets themselves"
                 )
-            return X, y, persons
+            source = plain_source(X, y)
+            return (X, y, persons) if source is None else (source, None, persons)
         if not isinstance(schema, Schema):
             raise TypeError(f"schema must be a dp.Schema (Schema.read, Schema.from_dict), got {type(schema).__name__}")
-        by_name = isinstance(X, Frame) or isinstance(y, str)
+        by_name = isinstance(X, Frame | str | PathLike) or isinstance(y, str)
         if by_name and (not isinstance(y, str) or schema.target not in ("", y)):
             raise ValueError(f"with a schema and a frame, y must be the name of the target column, {schema.target!r}")
         if by_name and persons is not None:
@@ -192,7 +194,10 @@ class PrivateConformal(BaseEstimator, ABC):
         if twice:
             raise ValueError(f"{twice[0]} is declared by the schema and given to the estimator: give it once")
         self.schema_ = schema
-        return (schema.matrix(X), schema.targets(X), schema.persons(X)) if by_name else (X, y, persons)
+        if not by_name:
+            return X, y, persons
+        source = declared_source(X, schema)
+        return (schema.matrix(X), schema.targets(X), schema.persons(X)) if source is None else (source, None, None)
 
     def _public(self, name: str) -> Any:
         """A public declaration: the parameter, or what the schema says."""

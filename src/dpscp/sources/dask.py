@@ -13,6 +13,7 @@ import numpy as np
 from dpscp.quantile.counts import DaskArray
 from dpscp.schema import Schema
 from dpscp.sources.base import Block, added
+from dpscp.sources.files import refuse_persons
 
 __all__ = ["DaskSource"]
 
@@ -41,14 +42,16 @@ class DaskSource:
             targets = _chunks(y.rechunk((X.chunks[0],)), 1)
         if len(rows) != len(targets):
             raise ValueError("X and y must have the same chunks of rows; rechunk or repartition one of them")
-        self._set([(partial(_block, i), *part) for i, part in enumerate(zip(rows, targets, strict=True))], X.shape[1])
+        parts = [(partial(_block, i), *part) for i, part in enumerate(zip(rows, targets, strict=True))]
+        self._set(_in_one_place(parts), X.shape[1])
 
     @classmethod
     def of_frame(cls, frame: Any, schema: Schema) -> "DaskSource":
         """The records of a dask frame, features and targets as the schema declares them."""
+        refuse_persons(schema)
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
         parts = [(partial(_declared, schema, i), part) for i, part in enumerate(frame[names].to_delayed())]
-        return cls.__new__(cls)._set(parts, len(schema.feature_names))
+        return cls.__new__(cls)._set(_in_one_place(parts), len(schema.feature_names))
 
     def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
         """Blocks as functions of Dask's pieces, and what is done with them."""
@@ -113,6 +116,42 @@ def _told(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
     except Exception as error:
         return _Failure(error.with_traceback(None))
     return result
+
+
+def _in_one_place(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The same blocks, each made by one task: rows that one worker makes and another one needs would travel.
+
+    Pieces that are in the memory of workers already, or that share their beginnings (a shuffle, an array in this
+    process), are left to Dask.
+    """
+    from dask.optimization import cull
+
+    graphs = []
+    for _, *pieces in parts:
+        whole = {key: task for piece in pieces for key, task in dict(piece.__dask_graph__()).items()}
+        graphs.append(cull(whole, [piece.key for piece in pieces])[0])
+    shared = len({key for graph in graphs for key in graph}) < sum(map(len, graphs))
+    if shared or any(_held(piece) for _, *pieces in parts for piece in pieces):
+        return parts
+    return [
+        (partial(_made, make, dict(graph), [piece.key for piece in pieces]),)
+        for (make, *pieces), graph in zip(parts, graphs, strict=True)
+    ]
+
+
+def _made(make: Callable[..., Block], graph: Any, keys: list[Any]) -> Block:
+    import dask
+
+    return make(*dask.get(graph, keys))
+
+
+def _held(piece: Any) -> bool:
+    """Whether workers hold something that the piece is made of."""
+    try:
+        from distributed.client import futures_of
+    except ImportError:  # pragma: no cover (the test environment has it)
+        return False
+    return bool(futures_of(piece))
 
 
 def _same(block: Block) -> Block:

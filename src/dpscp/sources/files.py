@@ -5,16 +5,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dpscp._checks import check_count
 from dpscp.schema import Schema
 from dpscp.sources.base import Block, added
 from dpscp.sources.scratch import Scratch
-from dpscp.sources.tables import TableError, as_frame, csv_names, parquet_names, separator_of, table_blocks
+from dpscp.sources.tables import TableError, as_frame, csv_names, is_parquet, parquet_names, separator_of, table_blocks
 
-__all__ = ["CSVSource", "ParquetSource"]
+__all__ = ["CSVSource", "ParquetSource", "refuse_persons", "table_source"]
 
 Total = TypeVar("Total")
-# Rows of a block: enough that the work on it outweighs the reading, few enough that a block is small.
-_BLOCK_ROWS = 2**17
+# Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
+_BLOCK_NUMBERS = 2**21
 
 
 class ReadSource:
@@ -53,6 +54,15 @@ class ReadSource:
             yield block
 
 
+def refuse_persons(schema: Schema) -> None:
+    """A person's records must lie side by side in one block, and blocks of a table do not promise that."""
+    if schema.person is not None:
+        raise ValueError(
+            "records of one person may lie in several blocks of a table that is read in blocks: read the table and fit "
+            "with persons=ids, or drop person from the schema and keep rows_per_person, which protects by more noise"
+        )
+
+
 class _TableSource(ReadSource):
     def __init__(
         self,
@@ -60,6 +70,7 @@ class _TableSource(ReadSource):
         schema: Schema,
         names: Callable[[Path], Iterable[str]],
         folder: str | PathLike[str] | None,
+        rows: int | None,
         **options: Any,
     ) -> None:
         given = Path(path)
@@ -68,15 +79,13 @@ class _TableSource(ReadSource):
         self._files = sorted(p for p in given.iterdir() if _is_data(p)) if given.is_dir() else [given]
         if not self._files:
             raise TableError(f"the folder {str(given)!r} holds no Parquet file")
-        self._schema, self._options = schema.require_complete(), options
-        if schema.person is not None:
-            raise ValueError(
-                "a schema with a column of persons needs all records of a person side by side, which a file in blocks "
-                "does not promise: read the table and fit with persons=ids"
-            )
+        self._schema, width = schema.require_complete(), len(schema.feature_names)
+        rows = max(1, _BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
+        self._options = options | {"rows": rows}
+        refuse_persons(schema)
         self._columns = {file: [n for n in names(file) if n in schema.column_names] for file in self._files}
         self._written = {file: _state(file) for file in self._files}
-        super().__init__(self._table, len(schema.feature_names), folder)
+        super().__init__(self._table, width, folder)
 
     def _table(self) -> Iterator[Block]:
         number = 0
@@ -104,7 +113,8 @@ class ParquetSource(_TableSource):
     ``schema`` declares columns, bounds, categories, target and classes; types and ranges are never taken from the data.
     A file is read several times (checks, preprocessing, training, scores), and what training reads at every step lies
     in a scratch file in ``scratch`` (None: the system's folder for temporary files; it holds records in the clear until
-    the fit is done, without a name and readable by nobody else). In memory is one block of ``block_rows`` records.
+    the fit is done, without a name and readable by nobody else). In memory is one block at a time, of ``block_rows``
+    records (None: two million numbers, 16 MB).
     """
 
     def __init__(
@@ -113,15 +123,15 @@ class ParquetSource(_TableSource):
         schema: Schema,
         *,
         scratch: str | PathLike[str] | None = None,
-        block_rows: int = _BLOCK_ROWS,
+        block_rows: int | None = None,
     ) -> None:
-        super().__init__(path, schema, parquet_names, scratch, rows=block_rows)
+        super().__init__(path, schema, parquet_names, scratch, block_rows)
 
 
 class CSVSource(_TableSource):
     """The records of a CSV file (``.csv``, ``.csv.gz``, ``.tsv``) whose first line holds the column names.
 
-    As ``ParquetSource``; blocks hold eight megabytes of the file. Parquet is read several times faster.
+    As ``ParquetSource``; a block is also at most eight megabytes of the file. Parquet is read several times faster.
     """
 
     def __init__(
@@ -131,6 +141,20 @@ class CSVSource(_TableSource):
         *,
         separator: str | None = None,
         scratch: str | PathLike[str] | None = None,
+        block_rows: int | None = None,
     ) -> None:
         between = separator_of(Path(path), separator)
-        super().__init__(path, schema, lambda file: csv_names(file, between), scratch, separator=between)
+        super().__init__(path, schema, lambda file: csv_names(file, between), scratch, block_rows, separator=between)
+
+
+def table_source(
+    path: str | PathLike[str],
+    schema: Schema,
+    *,
+    separator: str | None = None,
+    scratch: str | PathLike[str] | None = None,
+) -> ParquetSource | CSVSource:
+    """The source of a table in a file, Parquet or CSV by its name; a folder holds Parquet files."""
+    if Path(path).is_dir() or is_parquet(Path(path)):
+        return ParquetSource(path, schema, scratch=scratch)
+    return CSVSource(path, schema, separator=separator, scratch=scratch)

@@ -20,6 +20,7 @@ __all__ = [
     "not_utf8",
     "opened_text",
     "parquet_names",
+    "parquet_rows",
     "separator_of",
     "table_blocks",
 ]
@@ -27,6 +28,7 @@ __all__ = [
 _CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
 # What is read at once. A record must fit into a block.
 BLOCK_BYTES, BLOCK_ROWS = 8 * 2**20, 2**16
+_COLUMN_BYTES = 2**20
 
 Watch = Callable[[Iterable[Any], int, Callable[[], int] | None], Iterator[Any]]
 """Passes blocks on and may show how far they are: of how many, or of how many bytes and where."""
@@ -85,22 +87,28 @@ def parquet_names(path: Path) -> list[str]:
     raise TableError(f"{str(path)!r} cannot be read as Parquet")
 
 
+def parquet_rows(path: Path) -> int:
+    """How many records a Parquet file says it holds: private, like the records."""
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(path).num_rows)
+
+
 def table_blocks(
     path: Path, names: Sequence[str], *, separator: str = ",", rows: int | None = None, watch: Watch | None = None
 ) -> Iterator[Any]:
-    """The records of a file in order, as Arrow batches: of so many rows (Parquet), of a few megabytes (CSV).
+    """The records of a file in order, as Arrow batches of at most so many rows; of CSV, of a few megabytes at most.
 
     ``names`` are the columns to read. CSV cells stay texts (an empty one is missing): types come from the schema.
     Reading an unchanged file again gives the same batches.
     """
-    batches = (
-        _parquet(path, names, rows or BLOCK_ROWS, watch) if is_parquet(path) else _csv(path, names, separator, watch)
-    )
+    most = rows or BLOCK_ROWS
+    batches = _parquet(path, names, most, watch) if is_parquet(path) else _csv(path, names, separator, watch)
     found = False
     while (batch := _next(path, batches)) is not None:
-        if len(batch):
+        for start in range(0, len(batch), most):
             found = True
-            yield batch
+            yield batch.slice(start, most)
     if not found:
         raise TableError(f"{str(path)!r} holds no records")
 
@@ -129,7 +137,8 @@ def _watched(
 def _parquet(path: Path, names: Sequence[str], rows: int, watch: Watch | None) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, buffer_size=BLOCK_BYTES) as file:
+    # read as it is needed, through a small buffer for each column: by default the reader holds all it has read
+    with pq.ParquetFile(path, buffer_size=_COLUMN_BYTES, pre_buffer=False) as file:
         total = file.metadata.num_rows // rows + file.metadata.num_row_groups
         batches = file.iter_batches(rows, columns=list(names), use_threads=False)
         yield from _watched(batches, total, None, watch)

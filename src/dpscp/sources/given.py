@@ -1,0 +1,39 @@
+"""Sources behind what callers give to ``fit`` in the place of arrays: the path of a table, Dask collections."""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, Protocol, runtime_checkable
+
+from dpscp.quantile.counts import DaskArray
+from dpscp.schema import Schema
+from dpscp.sources.base import RecordSource
+from dpscp.sources.dask import DaskSource
+from dpscp.sources.files import table_source
+
+__all__ = ["declared_source", "plain_source"]
+
+
+@runtime_checkable
+class DaskFrame(Protocol):
+    """What is used of a dask frame, so that it is known without importing dask."""
+
+    columns: Sequence[Any]
+    npartitions: int
+
+    def to_delayed(self) -> Any:
+        """The partitions."""
+        ...
+
+
+def plain_source(X: Any, y: Any) -> RecordSource | None:
+    """The source of Dask arrays, or of a dask frame of numbers and a series; None for anything else."""
+    if isinstance(X, str | PathLike):
+        raise TypeError("X is the path of a table, which is read by a schema: give schema=dp.Schema... as well")
+    return DaskSource(X, y) if isinstance(X, DaskArray | DaskFrame) else None
+
+
+def declared_source(X: Any, schema: Schema) -> RecordSource | None:
+    """The source of a table that a schema reads: a path, or a dask frame; None for anything else."""
+    if isinstance(X, str | PathLike):
+        return table_source(X, schema)
+    return DaskSource.of_frame(X, schema) if isinstance(X, DaskFrame) else None

@@ -1,0 +1,237 @@
+"""Fits on files and clusters: the same bits as on the same blocks in memory, the same words, the same ledger."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpscp as dp
+from dpscp.schema import SchemaError, parse_schema
+from dpscp.sources import ArraySource, Block, DaskSource, ParquetSource
+from dpscp.training import DPSGD
+
+dd = pytest.importorskip("dask.dataframe")
+CANARY = "canary-9182"
+N, BLOCKS = 3000, 6
+SIZE = N // BLOCKS
+SCHEMA = parse_schema(
+    """
+task = "classification"
+target = "label"
+classes = ["no", "yes"]
+
+[columns.a]
+type = "numeric"
+bounds = [-4, 4]
+
+[columns.b]
+type = "categorical"
+categories = ["u", "v", "w"]
+"""
+)
+REGRESSION = parse_schema(
+    """
+task = "regression"
+target = "value"
+bounds = [-5, 5]
+
+[columns.a]
+type = "numeric"
+bounds = [-4, 4]
+"""
+)
+
+
+def made(n: int = N) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=n), rng.choice(["u", "v", "w"], n)
+    label = np.where(a + (b == "u") + 0.5 * rng.normal(size=n) > 0, "yes", "no")
+    return pd.DataFrame({"a": a, "b": b, "label": label, "value": a + 0.3 * rng.normal(size=n)})
+
+
+def classifier(**changes):
+    # random batches: what each block draws is part of the promise
+    mechanism = DPSGD(sampling_rate=0.3, steps=12, learning_rate=1.0)
+    options = {"estimator": mechanism, "epsilon": 2.0, "guarantee": "split", "n_records": N, "random_state": 3}
+    return dp.PrivateConformalClassifier(**options | changes)
+
+
+def released(model):
+    """Everything that a fit publishes, to the last bit."""
+    arrays = {name: value.tobytes() for name, value in model.model_.arrays().items()}
+    return arrays, model.threshold_.tobytes(), model.ledger_.to_json(), [c.to_dict() for c in model.certificates_]
+
+
+def in_memory(schema, frame) -> ArraySource:
+    X, y = schema.matrix(frame), schema.targets(frame)
+    parts = [slice(i * SIZE, (i + 1) * SIZE) for i in range(BLOCKS)]
+    return ArraySource.of_blocks([Block(i, X[part], y[part]) for i, part in enumerate(parts)])
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return made()
+
+
+@pytest.fixture(scope="module")
+def expected(frame):
+    return released(classifier().fit(in_memory(SCHEMA, frame), schema=SCHEMA))
+
+
+def test_files_and_dask_release_what_the_same_blocks_in_memory_release(frame, expected, tmp_path):
+    frame.to_parquet(tmp_path / "t.parquet", index=False)
+    parquet = ParquetSource(tmp_path / "t.parquet", SCHEMA, block_rows=SIZE)
+    assert released(classifier().fit(parquet, schema=SCHEMA)) == expected
+    with dask.config.set(scheduler="synchronous"):
+        straight = classifier().fit(dd.from_pandas(frame, npartitions=BLOCKS), "label", schema=SCHEMA)
+    assert released(straight) == expected
+    # a path alone: the same blocks are not promised, everything else is
+    one = classifier(random_state=None).fit(tmp_path / "t.parquet", "label", schema=SCHEMA)
+    assert one.ledger_.to_dict()["entries"] == straight.ledger_.to_dict()["entries"]
+    assert one.predict(frame).shape == (N,)
+
+
+def test_dask_arrays_go_straight_into_fit(frame):
+    X, y = SCHEMA.matrix(frame), SCHEMA.targets(frame)
+    public = {"classes": ["no", "yes"], "feature_bounds": SCHEMA.feature_bounds}
+    expected = released(classifier(**public).fit(in_memory(SCHEMA, frame)))
+    cut = da.from_array(X, chunks=(SIZE, 2)), da.from_array(y, chunks=(N,))
+    assert released(classifier(**public).fit(*cut)) == expected
+    with pytest.raises(ValueError, match=r"classes=\[...\] is needed"):
+        classifier().fit(*cut)
+    with pytest.raises(TypeError, match="give schema="):
+        classifier().fit("people.parquet", "label")
+
+
+def test_a_regression_from_a_file_and_from_dask(frame, tmp_path):
+    frame.to_csv(tmp_path / "t.csv", index=False)
+
+    def fitted(*given):
+        mechanism = DPSGD(loss="squared", sampling_rate=0.3, steps=10, learning_rate=0.2)
+        reg = dp.PrivateConformalRegressor(mechanism, epsilon=2.0, n_records=N, guarantee="split", random_state=1)
+        return reg.fit(*given, schema=REGRESSION)
+
+    assert fitted(tmp_path / "t.csv", "value").predict_interval(frame)[1].shape == (N, 2, 1)
+    by_dask = fitted(dd.from_pandas(frame, npartitions=BLOCKS), "value")
+    assert released(by_dask) == released(fitted(in_memory(REGRESSION, frame)))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "dask"])
+def test_a_bad_record_in_block_57_of_100_costs_nothing(kind, tmp_path, monkeypatch):
+    """The words of a table in memory, before anything is reserved or drawn."""
+    table = made(2000).astype({"a": str})
+    table.loc[56 * 20 + 7, "a"] = CANARY
+    table.to_parquet(tmp_path / "t.parquet", index=False)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setattr("dpscp.sources.tables.BLOCK_BYTES", 800)
+    store = dp.BudgetStore.create(tmp_path / "b.budget", 10.0, 1e-4, dataset="people")
+    with pytest.raises(SchemaError) as alone:
+        classifier(random_state=None).fit(table, "label", schema=SCHEMA, budget=store)
+    given = {
+        "parquet": (ParquetSource(tmp_path / "t.parquet", SCHEMA, block_rows=20),),
+        "csv": (tmp_path / "t.csv", "label"),
+        "dask": (dd.from_pandas(table, npartitions=100), "label"),
+    }
+    with pytest.raises(SchemaError) as late:
+        classifier(random_state=None).fit(*given[kind], schema=SCHEMA, budget=store)
+    assert str(late.value) == str(alone.value)
+    assert CANARY not in str(late.value)
+    assert not store.ledger().entries
+
+
+def test_persons_are_not_cut_apart(frame, tmp_path):
+    frame.assign(who=np.arange(N) // 3).to_parquet(tmp_path / "t.parquet", index=False)
+    persons = parse_schema(json.dumps(SCHEMA.to_dict() | {"person": "who", "rows_per_person": 3, "n_persons": N // 3}))
+    for given in (tmp_path / "t.parquet", dd.from_pandas(frame, npartitions=2)):
+        with pytest.raises(ValueError, match="one person may lie in several blocks"):
+            classifier(n_records=None).fit(given, "label", schema=persons)
+
+
+# ---- two processes; a limit of memory
+
+
+def made_part(which: int, number: int):
+    """Rows or targets of one block, made by whoever needs them."""
+    part = made()[number * SIZE : (number + 1) * SIZE]
+    return SCHEMA.matrix(part) if which == 0 else SCHEMA.targets(part)
+
+
+@pytest.mark.slow
+def test_two_processes_release_the_same_bits_also_when_one_is_killed(frame, expected):
+    from distributed import Client, LocalCluster
+
+    parts = [[dask.delayed(made_part)(which, i) for i in range(BLOCKS)] for which in (0, 1)]
+    X = da.concatenate([da.from_delayed(p, (SIZE, 4), float) for p in parts[0]])
+    y = da.concatenate([da.from_delayed(p, (SIZE,), "<U3") for p in parts[1]])
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        assert released(classifier().fit(DaskSource(X, y), schema=SCHEMA)) == expected
+        moved = client.run(lambda dask_worker: sum(e["total"] for e in dask_worker.transfer_incoming_log))
+        assert sum(moved.values()) < 0.1 * N * 4 * 8  # rows stay where they are
+        victims = list(client.run(os.getpid).values())
+        steps = []
+
+        def watched(rounds, *given):
+            for t in progress(rounds, *given):
+                steps.append(t)
+                if len(steps) == 4:
+                    os.kill(victims[0], signal.SIGKILL)
+                yield t
+
+        from dpscp.training import dpsgd
+
+        progress = dpsgd.progress
+        dpsgd.progress = watched
+        try:
+            assert released(classifier().fit(DaskSource(X, y), schema=SCHEMA)) == expected
+        finally:
+            dpsgd.progress = progress
+        assert len(steps) == 12
+        assert set(client.run(os.getpid).values()) != set(victims)
+
+
+LIMITED = """
+import resource, sys
+import dpscp as dp, pandas, pyarrow.parquet, pyarrow.compute, randomgen
+from dpscp.training import DPSGD
+used = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]),) * 2)
+mechanism = DPSGD(sampling_rate=0.01, steps=5, learning_rate=1.0)
+table = sys.argv[2] if sys.argv[2] == "t.parquet" else pandas.read_parquet("t.parquet")
+clf = dp.PrivateConformalClassifier(mechanism, delta=1e-7)
+clf.fit(table, "label", schema=dp.Schema.read("s.json")).save("m.dpscp")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_table_larger_than_the_address_space_is_fitted(tmp_path):
+    """A code with a hundred values: a small file, and numbers that take more room than the process may have."""
+    n, rng = 400_000, np.random.default_rng(0)
+    codes = [f"c{i}" for i in range(100)]
+    table = pd.DataFrame({"code": rng.choice(codes, n), "label": rng.choice(["no", "yes"], n)})
+    table.to_parquet(tmp_path / "t.parquet", index=False)
+    schema = {"task": "classification", "target": "label", "classes": ["no", "yes"], "n_records": n}
+    schema["columns"] = {"code": {"type": "categorical", "categories": codes}}
+    (tmp_path / "s.json").write_text(json.dumps(schema))
+    room = 250 * 2**20
+    assert room < n * len(codes) * 8
+    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+
+    def run(how: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-W", "ignore", "-c", LIMITED, str(room), how]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    done = run("t.parquet")
+    assert done.returncode == 0, done.stderr
+    assert dp.load(tmp_path / "m.dpscp").n_features_in_ == 100
+    assert "MemoryError" in run("in memory").stderr
