@@ -1682,8 +1682,8 @@ mutant(
 )
 mutant(
     "conformal/base.py",
-    "(schema.matrix(X), schema.targets(X), schema.persons(X)) if by_name",
-    "(schema.matrix(X), schema.targets(X), persons) if by_name",
+    "(schema.matrix(X), schema.targets(X), schema.persons(X)) if source is None",
+    "(schema.matrix(X), schema.targets(X), persons) if source is None",
     "the column of persons is not used",
     f"{FRAMES}::test_persons_come_from_the_schema",
 )
@@ -1778,6 +1778,21 @@ mutant(
     'found[f"set_size{mark}"] = sets[:, :, 0].sum(axis=1)',
     "every level's size is the first one's",
     f"{OPTIONS}::test_predicted_columns_are_those_of_their_level",
+)
+
+mutant(
+    "cli/fits.py",
+    "> _IN_MEMORY:",
+    "> 2**62:",
+    "a table larger than memory is read into memory",
+    f"{CLI}::test_a_large_table_stays_in_its_file",
+)
+mutant(
+    "sources/files.py",
+    "if _state(file) != self._written[file]:",
+    "if not file.exists():",
+    "two readings of a file may hold different records",
+    "tests/sources/test_elsewhere.py::test_a_file_that_changes_is_refused",
 )
 
 # ---- torch
