@@ -109,7 +109,7 @@ def test_a_wrong_number_of_persons_is_told_too():
     for declared, told in ((100, False), (104, False), (110, True), (300, True)):
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
-        records = Records(schema.matrix(frame), schema.targets(frame), schema.persons(frame))
+        records = Records(schema.matrix(frame), schema.targets(frame), len(frame), schema.persons(frame))
         found = size_mismatch(schema, records)
         assert (found is not None) == told
         assert found is None or f"n_persons = {declared}" in found

@@ -44,9 +44,9 @@ def page(tmp_path_factory):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1500, 5))
     y = np.array(["first", "second", "third"])[np.digitize(X[:, 0] + 0.3 * rng.normal(size=1500), [-0.5, 0.5])]
-    model = dp.PrivateConformalClassifier(
-        random_state=0, classes=["first", "second", "third"], n_records=1000, confidence_level=[0.8, 0.9]
-    ).fit(X[:1000], y[:1000])
+    model = dp.PrivateConformalClassifier(random_state=0, classes=["first", "second", "third"], n_records=1000).fit(
+        X[:1000], y[:1000]
+    )
     file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(html_report(model, evaluation=evaluate(model, X[1000:], y[1000:])))
     return file

@@ -26,7 +26,7 @@ the declared classes, is looked at once by whoever uses the source, before anyth
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -63,11 +63,12 @@ class Block:
     """
 
     id: int
-    rows: Array
-    targets: Array
-    persons: Persons | None = None
-    groups: Index | None = None
-    chosen: NDArray[np.integer[Any]] | None = None
+    # nothing of the records is in a repr: logs and tracebacks print these
+    rows: Array = field(repr=False)
+    targets: Array = field(repr=False)
+    persons: Persons | None = field(default=None, repr=False)
+    groups: Index | None = field(default=None, repr=False)
+    chosen: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
     steps: tuple[Rows, ...] = ()
 
     def __len__(self) -> int:
