@@ -11,7 +11,7 @@ the same kind of processor.
 import threading
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,10 +23,28 @@ from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.training.blocks import aligned_empty, one_blas_thread
 from dpscp.training.descent import BatchSums, Descent, Records, UpdateRule, check_batch, poisson_batches
 from dpscp.training.labels import encode_targets
-from dpscp.training.mechanism import Trained
+from dpscp.training.mechanism import (
+    Mechanism,
+    Needs,
+    Rehearsal,
+    Trained,
+    configured,
+    rehearsal,
+    trains_persons,
+    trains_sources,
+)
 from dpscp.training.networks import Loss, Network, check_rows, fill_features
 
-__all__ = ["ArrayFed", "BatchGradient", "EngineBlock", "SpreadDescent", "array_source", "nominal_count", "unit_count"]
+__all__ = [
+    "ArrayFed",
+    "BatchGradient",
+    "EngineBlock",
+    "SpreadDescent",
+    "Wrapping",
+    "array_source",
+    "nominal_count",
+    "unit_count",
+]
 
 Array = NDArray[Any]
 
@@ -71,6 +89,31 @@ class ArrayFed:
     ) -> Trained:
         """Train on arrays; `n_records=None` declares the number of records (or of `persons`) public."""
         return self.train_source(array_source(X, y, persons), random_state=random_state, n_records=n_records)
+
+
+@dataclass(frozen=True)
+class Wrapping(ArrayFed):
+    """A mechanism around another one, which has the abilities of what it wraps."""
+
+    mechanism: Mechanism
+
+    def configured(self, needs: Needs) -> Self:
+        """A copy whose mechanism is told."""
+        return replace(self, mechanism=configured(self.mechanism, needs))
+
+    @property
+    def trains_persons(self) -> bool:
+        """Whether the mechanism does."""
+        return trains_persons(self.mechanism)
+
+    @property
+    def trains_sources(self) -> bool:
+        """Whether the mechanism does."""
+        return trains_sources(self.mechanism)
+
+    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
+        """The mechanism's own rehearsal."""
+        return rehearsal(self.mechanism, input_shape)
 
 
 @dataclass(frozen=True)

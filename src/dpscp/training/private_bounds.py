@@ -25,20 +25,13 @@ from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.seeds import BOUNDS, stream_seed
 from dpscp.sources import Block, RecordSource
-from dpscp.training.feeding import ArrayFed
+from dpscp.training.feeding import Wrapping
 from dpscp.training.mechanism import (
-    Mechanism,
     Model,
-    Needs,
-    Rehearsal,
     Trained,
-    configured,
-    rehearsal,
     require_persons,
     require_sources,
     train_on,
-    trains_persons,
-    trains_sources,
 )
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.private_target import calibrated_beside
@@ -62,7 +55,7 @@ _LIKELY = 2.0
 
 
 @dataclass(frozen=True)
-class PrivateBounds(ArrayFed):
+class PrivateBounds(Wrapping):
     """A mechanism behind bounds of features, of the target, or of both, found privately.
 
     One record (or one random record of each person) lies in one cell of each column, so the counts of one column are
@@ -76,7 +69,6 @@ class PrivateBounds(ArrayFed):
     Theory: sections 1.1, 1.5; Result B
     """
 
-    mechanism: Mechanism
     n_features: int = 0
     target: bool = False
     share: float = 0.05
@@ -102,24 +94,6 @@ class PrivateBounds(ArrayFed):
         """The counts, composed with the mechanism; None while some noise is not set."""
         own, inner = self.bounds_event, self.mechanism.event
         return None if own is None or inner is None else compose(own, inner)
-
-    def configured(self, needs: Needs) -> Self:
-        """A copy whose mechanism is told."""
-        return replace(self, mechanism=configured(self.mechanism, needs))
-
-    @property
-    def trains_persons(self) -> bool:
-        """Whether the mechanism does."""
-        return trains_persons(self.mechanism)
-
-    @property
-    def trains_sources(self) -> bool:
-        """Whether the mechanism does."""
-        return trains_sources(self.mechanism)
-
-    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
-        """The mechanism's own rehearsal."""
-        return rehearsal(self.mechanism, input_shape)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A new mechanism whose whole event is (epsilon, delta)-DP."""

@@ -19,22 +19,16 @@ from dpscp.exceptions import BudgetError, HintWarning
 from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.seeds import TARGET_SCALE, stream_seed
 from dpscp.sources import Block, RecordSource
-from dpscp.training.feeding import ArrayFed, nominal_count
+from dpscp.training.feeding import Wrapping, nominal_count
 from dpscp.training.mechanism import (
     Mechanism,
     Model,
-    Needs,
-    Rehearsal,
     Trained,
-    configured,
     paid_event,
-    rehearsal,
     require_persons,
     require_sources,
     set_noise,
     train_on,
-    trains_persons,
-    trains_sources,
 )
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
@@ -51,7 +45,7 @@ _WIDE = 0.2
 
 
 @dataclass(frozen=True)
-class PrivateTarget(ArrayFed):
+class PrivateTarget(Wrapping):
     """A regression mechanism whose targets are clipped to public bounds and standardised with a private mean and scale.
 
     Targets are mapped to v in [-1, 1]; the release is the sum of (v, v^2 - 1/2) over the records plus
@@ -66,7 +60,6 @@ class PrivateTarget(ArrayFed):
     Theory: sections 1.1, 1.5; Result B
     """
 
-    mechanism: Mechanism
     y_bounds: tuple[float, float] = (-1.0, 1.0)
     share: float = 0.05
     noise_multiplier: float | None = None
@@ -86,24 +79,6 @@ class PrivateTarget(ArrayFed):
         if self.noise_multiplier is None or inner is None:
             return None
         return compose(gaussian_event(self.noise_multiplier), inner)
-
-    def configured(self, needs: Needs) -> Self:
-        """A copy whose mechanism is told."""
-        return replace(self, mechanism=configured(self.mechanism, needs))
-
-    @property
-    def trains_persons(self) -> bool:
-        """Whether the mechanism does."""
-        return trains_persons(self.mechanism)
-
-    @property
-    def trains_sources(self) -> bool:
-        """Whether the mechanism does."""
-        return trains_sources(self.mechanism)
-
-    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
-        """The mechanism's own rehearsal."""
-        return rehearsal(self.mechanism, input_shape)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A new mechanism whose whole event is (epsilon, delta)-DP.

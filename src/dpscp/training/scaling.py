@@ -12,21 +12,14 @@ from dpscp._checks import check_range
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant
 from dpscp.sources import Block, RecordSource
-from dpscp.training.feeding import ArrayFed
+from dpscp.training.feeding import Wrapping
 from dpscp.training.mechanism import (
-    Mechanism,
     Model,
-    Needs,
-    Rehearsal,
     Trained,
-    configured,
     load_model,
-    rehearsal,
     saved_as,
     shift_bound,
     train_on,
-    trains_persons,
-    trains_sources,
 )
 from dpscp.training.targets import unit_targets
 
@@ -79,7 +72,7 @@ class ScaledTargetModel:
 
 
 @dataclass(frozen=True)
-class ScaledTarget(ArrayFed):
+class ScaledTarget(Wrapping):
     """A mechanism in front of which targets are clipped to public bounds and rescaled to [-1, 1]; no privacy cost.
 
     A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the target's range.
@@ -87,7 +80,6 @@ class ScaledTarget(ArrayFed):
     Theory: section 1.1
     """
 
-    mechanism: Mechanism
     y_bounds: tuple[float, float]
 
     def __post_init__(self) -> None:
@@ -97,24 +89,6 @@ class ScaledTarget(ArrayFed):
     def event(self) -> DpEvent | None:
         """What the inner mechanism costs."""
         return self.mechanism.event
-
-    def configured(self, needs: Needs) -> Self:
-        """A copy whose inner mechanism is told."""
-        return replace(self, mechanism=configured(self.mechanism, needs))
-
-    @property
-    def trains_persons(self) -> bool:
-        """Whether the inner mechanism does."""
-        return trains_persons(self.mechanism)
-
-    @property
-    def trains_sources(self) -> bool:
-        """Whether the inner mechanism does."""
-        return trains_sources(self.mechanism)
-
-    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
-        """The mechanism's own rehearsal."""
-        return rehearsal(self.mechanism, input_shape)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """The inner bound; the score's Lipschitz constant is in the target's own units."""
