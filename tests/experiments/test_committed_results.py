@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from experiments.accounting import paper_spending
+from experiments.defaults import EARLIER, TITLES
 from experiments.paper_tables import Printed, printed
 from experiments.runner import Task
 from experiments.tables import standard_errors
@@ -135,6 +136,20 @@ def test_persons_are_covered_and_the_page_tells_of_them() -> None:
             assert float(row["coverage_persons"]) >= 0.9 - 4 * error
             assert float(row["epsilon_of_a_person"]) <= float(row["epsilon"]) + 1e-3
     assert "(persons.md)" in (RESULTS / "README.md").read_text()
+
+
+def test_todays_default_covers_and_is_no_larger_than_before() -> None:
+    with EARLIER.open(newline="") as file:
+        earlier = {(r["study"], r["method"], r["epsilon"]): float(r["size"]) for r in csv.DictReader(file)}
+    now = [r for r in rows("defaults") if not r["variant"] and r["method"] == "default"]
+    assert {(r["study"], r["epsilon"]) for r in now} == {
+        (s, e) for s, m, e in earlier if s in TITLES and m == "default"
+    }
+    for row in now:
+        # trials share their records; the spread of one trial is that of any of the rows
+        errors = [max(float(r[f"{name}_sd"]) for r in now) / int(row["trials"]) ** 0.5 for name in ("coverage", "size")]
+        assert float(row["coverage"]) >= 0.9 - 4 * errors[0]
+        assert float(row["size"]) <= earlier[row["study"], "default", row["epsilon"]] + 4 * errors[1]
 
 
 def test_the_housing_table_is_near_the_printed_rows() -> None:
