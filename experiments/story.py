@@ -199,7 +199,8 @@ def _changes(results: Path) -> str:
         "## What changed since version 0.1\n\nThe minimax offset, a released size and a smaller held-out part "
         "(Results F and G), and `corrected` with the response of the other records. On Housing, BloodMNIST, Adult and "
         f"Bank Marketing, {rows[0]['trials']} trials on the splits of the pages: {'; '.join(told)}. "
-        "[Row by row](defaults.md). Pages that name another commit than that one are of before."
+        "[Row by row](defaults.md). Not run again: the other pages, which name their commit; the numbers before are "
+        "means of all 30 trials."
     )
 
 
