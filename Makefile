@@ -36,11 +36,13 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/run.stamp
 	$(BIN)/dpscp demo
 
+# COVERAGE=1 traces lines and branches as well, which takes half as long again; .ci/run and test-all do
+TRACED := --cov --cov-report=term-missing:skip-covered
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(if $(COVERAGE),$(TRACED))
 
 test-all: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -n 2 $(TRACED)
 
 RUNS ?= 1000000
 fuzz: $(VENV)/dev.stamp

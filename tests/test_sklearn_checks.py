@@ -8,7 +8,8 @@ from dpscp.training import DPSGD
 from dpscp.training.scaling import ScaledTarget
 
 # a tiny data set leaves nothing to promise, and the checks do not declare classes: both warn by design
-pytestmark = pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
+# fits that other tests trace for coverage too
+pytestmark = [pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning"), pytest.mark.no_cover]
 
 # A budget whose noise drowns nothing: the checks ask for some accuracy on a hundred records.
 COMMON = {"epsilon": 50.0, "accountant": "rdp", "random_state": 0}
