@@ -266,7 +266,7 @@ def test_catches_count_sensitivity_2(monkeypatch):
     assert caught(SearchGame(), 6000)
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 def test_catches_shuffling_instead_of_poisson_sampling(monkeypatch):
     def shuffled(rng, n, sampling_rate):
         size = max(1, round(n * sampling_rate))
