@@ -31,3 +31,4 @@ def test_every_script_is_on_the_gallery_page():
     page = (EXAMPLES[0].parents[1] / "docs" / "gallery.md").read_text()
     for path in EXAMPLES:
         assert f"examples/{path.name}" in page
+        assert f"docs/outputs/{path.stem}.txt" in page

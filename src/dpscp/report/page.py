@@ -129,7 +129,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
             label = f"Where the search aims for {asked(certificate.target)}: inner level, buffer and noise of one count"
             picture = inline_svg(calibration_figure(certificate), f"calibration{place}", label)
         certificates.append(
-            {"certificate": certificate, "proof": guarantee_of(certificate.guarantee).proof, "picture": picture}
+            {"certificate": certificate, "proof": _words_first(certificate.guarantee), "picture": picture}
         )
     sizes = []
     if evaluation is not None:
@@ -165,6 +165,13 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "schema": ledger.public_facts.get("schema"),
         "versions": {name: metadata.version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
     }
+
+
+def _words_first(guarantee: str) -> str:
+    """Why a guarantee holds, the name of the result behind the words."""
+    proof = guarantee_of(guarantee).proof
+    result, _, words = proof.partition(": ")
+    return f"{words[0].upper()}{words[1:]} ({result})" if words else proof
 
 
 def _nominal(estimator: Any) -> tuple[int, str] | None:
