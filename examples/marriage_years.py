@@ -11,11 +11,12 @@ import numpy as np
 import statsmodels.api as sm
 
 import dpscp as dp
+from dpscp.report import plot_intervals
 
 BOUNDS = {"age": (17, 45), "children": (0, 6), "religious": (1, 4), "educ": (9, 20), "occupation": (1, 6)}
 
 
-def main(quick: bool) -> None:
+def main(quick: bool, figure: str | None) -> None:
     frame = sm.datasets.fair.load_pandas().data.sample(frac=1.0, random_state=0)[: 4000 if quick else None]
     X, y = frame[list(BOUNDS)].to_numpy(), frame["yrs_married"].to_numpy()
     n = int(0.75 * len(y))
@@ -33,10 +34,13 @@ def main(quick: bool) -> None:
             _, intervals = reg.predict_interval(X[n:])
             coverage, width = dp.metrics.coverage(y[n:], intervals[:, :, 0]), dp.metrics.efficiency(intervals[:, :, 0])
             print(f"{score}: level 0.9: coverage {coverage:.4f} on {len(y) - n} held-out, {width:.1f} years wide")
+        if figure:  # the last ones, which adapt
+            plot_intervals(y[n:], intervals[:, :, 0], most=120).savefig(figure)
         print(f"epsilon of both fits together {study.ledger().epsilon(1e-5):.2f}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer records")
-    main(parser.parse_args().quick)
+    parser.add_argument("--figure", help="picture file to write")
+    main(**vars(parser.parse_args()))

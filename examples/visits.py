@@ -9,6 +9,7 @@ import numpy as np
 import statsmodels.api as sm
 
 import dpscp as dp
+from dpscp.report import plot_sets
 
 CLASSES = ["none", "1-2", "3-5", "6 or more"]
 BOUNDS = {  # log coinsurance, deductible plan, log incentive, log largest expense, limitation, diseases, health x 3
@@ -17,7 +18,7 @@ BOUNDS = {  # log coinsurance, deductible plan, log incentive, log largest expen
 }  # fmt: skip
 
 
-def main(quick: bool) -> None:
+def main(quick: bool, figure: str | None) -> None:
     frame = sm.datasets.randhie.load_pandas().data
     frame = frame.sample(frac=1.0, random_state=0)[: 8000 if quick else None]
     X = frame[list(BOUNDS)].to_numpy()
@@ -39,9 +40,14 @@ def main(quick: bool) -> None:
             f"level {certificate.target:g}: coverage {coverage:.4f} on {len(labels)} held-out, {size:.2f} labels of 4"
         )
     print(clf.ledger_.summary(1e-6).splitlines()[-2][:60])
+    if figure:
+        plot_sets(sets[:12, :, 1], CLASSES, y=y[n : n + 12], probabilities=clf.predict_proba(X[n : n + 12])).savefig(
+            figure
+        )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer records")
-    main(parser.parse_args().quick)
+    parser.add_argument("--figure", help="picture file to write")
+    main(**vars(parser.parse_args()))
