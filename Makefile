@@ -36,7 +36,7 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/run.stamp
 	$(BIN)/dpscp demo
 
-# COVERAGE=1 traces lines and branches as well, which takes half as long again; .ci/run and test-all do
+# COVERAGE=1 traces lines and branches as well, as test-all does: it takes more than half as long again
 TRACED := --cov --cov-report=term-missing:skip-covered
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(if $(COVERAGE),$(TRACED))
