@@ -23,12 +23,20 @@ def probabilities(scores, bins, level, rate):
     return weights / weights.sum()
 
 
+def agreement(drawn, expected):
+    """The p-value of a chi-square test; cells of few expected draws, where it would not hold, join another."""
+    rare = expected < 10
+    cell = np.where(rare, np.flatnonzero(~rare)[np.argmin(expected[~rare])], np.arange(len(expected)))
+    seen, wanted = (np.bincount(cell, counts, minlength=len(cell))[~rare] for counts in (drawn, expected))
+    return stats.chisquare(seen, wanted).pvalue
+
+
 def test_an_index_is_drawn_with_its_exact_probability():
     costs = np.array([0, 3, 7, 40, 1], dtype=object)
     source = IntegerSource()
     drawn = np.bincount([_draw(costs, 5, source) for _ in range(1500)], minlength=5)
     expected = np.exp(-costs.astype(float) / 5)
-    assert stats.chisquare(drawn, 1500 * expected / expected.sum()).pvalue > CHANCE
+    assert agreement(drawn, 1500 * expected / expected.sum()) > CHANCE
 
 
 @pytest.mark.parametrize("level", ["plain", "corrected"])
@@ -39,7 +47,7 @@ def test_ends_are_drawn_by_their_distance_from_the_quantile(level):
     found = [exponential_quantile(scores, **options) for _ in range(500)]
     law = probabilities(scores, 8, found[0].level, found[0].rate)
     drawn = np.bincount([round(q.threshold * 8) - 1 for q in found], minlength=8)
-    assert stats.chisquare(drawn, 500 * law).pvalue > CHANCE
+    assert agreement(drawn, 500 * law) > CHANCE
 
 
 @pytest.mark.parametrize("level", [0.3, 0.5, 0.9, 0.99])
