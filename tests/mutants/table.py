@@ -2372,6 +2372,20 @@ mutant(
 BOUNDS = "tests/training/test_private_bounds.py"
 mutant(
     "training/private_bounds.py",
+    "            compose(own, inner.event),",
+    "            inner.event,",
+    "what training reports leaves the bounds out",
+    f"{BOUNDS}::test_the_event_is_that_of_the_noise_that_is_drawn",
+)
+mutant(
+    "training/feeding.py",
+    "parameters=self.current(), step=self.step_count)",
+    "parameters=self.current())",
+    "a block draws the same batch at every step",
+    "tests/sources/test_source_fits.py::test_every_step_of_a_fit_draws_its_own_batch_of_every_block",
+)
+mutant(
+    "training/private_bounds.py",
     "noisy = counts * noise.scale + drawn",
     "noisy = counts * noise.scale + 0 * drawn",
     "bounds are found without noise",

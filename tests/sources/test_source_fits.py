@@ -120,6 +120,20 @@ def test_batches_of_blocks_are_poisson_and_independent():
         assert low <= pairs.ravel()[::2].sum() <= high
 
 
+def test_every_step_of_a_fit_draws_its_own_batch_of_every_block(table, monkeypatch):
+    """A batch that came back at another step would not be paid for: sampling counts as fresh at each step."""
+    asked, honest = [], BlockStreams.generator
+
+    def spy(streams, block, step=0):
+        asked.append((streams.key, block, step))
+        return honest(streams, block, step)
+
+    monkeypatch.setattr(BlockStreams, "generator", spy)
+    sampled = DPSGD(steps=7, sampling_rate=0.5)
+    classifier(estimator=sampled, guarantee="universal").fit(ArraySource(*table, n_blocks=3))
+    assert sorted(asked) == [(asked[0][0], block, step) for block in range(3) for step in range(7)]
+
+
 def test_held_out_records_of_blocks_are_a_coin_each():
     streams = BlockStreams.of(6, BATCHES)
     blocks = [Block(i, np.zeros((500, 1)), np.arange(500)) for i in range(6)]

@@ -64,6 +64,7 @@ def test_the_event_is_that_of_the_noise_that_is_drawn(monkeypatch):
     trained = bounds.train(*records(200), random_state=1)
     assert drawn == [(bounds.noise, 4 * _CELLS)]
     assert trained.stages == (("bounds", bounds.bounds_event), ("training", bounds.mechanism.event))
+    assert trained.event == bounds.event
     assert trained.stability is None
     with pytest.raises(ValueError, match="noise is not set"):
         PrivateBounds(TRAINING, 3).train(*records(20))
