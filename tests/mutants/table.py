@@ -2367,6 +2367,16 @@ mutant(
     f"{BLOCKS}::test_what_blocks_cannot_do_is_refused",
 )
 
+# ---- what a report says about itself
+
+mutant(
+    "cli/fits.py",
+    'store.remaining(), len(told["entries"])',
+    'told["epsilon"], len(told["entries"])',
+    "a report says that nothing of the study's budget was spent",
+    "tests/test_cli.py::test_a_report_says_what_was_declared_and_what_the_study_has_left",
+)
+
 # ---- bounds found privately
 
 BOUNDS = "tests/training/test_private_bounds.py"
