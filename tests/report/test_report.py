@@ -293,6 +293,7 @@ def test_the_verdict_follows_the_worst_that_is_known():
     checked = evaluate(model, X[3000:], LABELS[3000:])
     wrong = evaluate(model, X[3000:], np.roll(LABELS[3000:], 1))
     assert [verdict(model.certificates_, e)[0] for e in (None, checked, wrong)] == ["usable", "usable", "contradicted"]
+    assert "Verdict: contradicted." in html_report(model, evaluation=wrong)
     small = dp.PrivateConformalClassifier(random_state=0, classes=["a", "b", "c"], n_records=20)
     with pytest.warns(dp.GuaranteeWarning):
         small.fit(X[:20], LABELS[:20])
