@@ -6,7 +6,7 @@ The scores are the paper's: 1 - p_y for classification, the absolute residual fo
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, Self
 
@@ -96,12 +96,16 @@ class Predictor:
         return known
 
 
-class Baseline(BaseEstimator, ABC):
-    """The common interface; a subclass says how it learns from the records and how it makes its sets."""
-
+@dataclass(eq=False, repr=False)
+class _Parameters(BaseEstimator):
     estimator: Any
-    confidence_level: Any
-    random_state: Any
+    _: KW_ONLY
+    confidence_level: Any = 0.9
+    random_state: Any = None
+
+
+class Baseline(_Parameters, ABC):
+    """The common interface; a subclass says how it learns from the records and how it makes its sets."""
 
     classes_: Array
     ledger_: Ledger

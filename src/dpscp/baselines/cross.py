@@ -1,6 +1,6 @@
 """Jackknife+ and CV+: a model that did not see a record scores it, and all these models vote on a new row."""
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,7 @@ class _Cross(Baseline):
         return np.stack([model.predict(rows) for model in self._models], axis=1)[:, self._fold]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class JackknifePlus(_Cross):
     """Jackknife+ of Barber, Candes, Ramdas and Tibshirani (2021): n models, each without one record.
 
@@ -85,13 +86,7 @@ class JackknifePlus(_Cross):
     Paper: Supplement S1 [sec:extended_cp_intro]
     """
 
-    def __init__(
-        self, estimator: Any, *, confidence_level: Any = 0.9, closed_form: bool = True, random_state: Any = None
-    ) -> None:
-        self.estimator = estimator
-        self.confidence_level = confidence_level
-        self.closed_form = closed_form
-        self.random_state = random_state
+    closed_form: bool = True
 
     def _learn(self, rows: Array, y: Array) -> None:
         if len(rows) < 2:
@@ -109,6 +104,7 @@ class JackknifePlus(_Cross):
         )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CVPlus(_Cross):
     """CV+ of Barber, Candes, Ramdas and Tibshirani (2021): jackknife+ with ``n_folds`` models, each without one fold.
 
@@ -120,13 +116,7 @@ class CVPlus(_Cross):
     Paper: Supplement S1 [sec:extended_cp_intro]
     """
 
-    def __init__(
-        self, estimator: Any, *, confidence_level: Any = 0.9, n_folds: int = 10, random_state: Any = None
-    ) -> None:
-        self.estimator = estimator
-        self.confidence_level = confidence_level
-        self.n_folds = n_folds
-        self.random_state = random_state
+    n_folds: int = 10
 
     def _learn(self, rows: Array, y: Array) -> None:
         folds = check_count("n_folds", self.n_folds, minimum=2)

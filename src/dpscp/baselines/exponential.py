@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ def exponential_rate(
     return 1 / smallest_noise(event_at, budget.epsilon, budget.delta, accountant=accountant, guess=guess)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivatePredictionSets(PrivateSplit):
     """Private prediction sets of Angelopoulos, Bates, Zrnic and Jordan (2022), with a privately trained model.
 
@@ -57,30 +59,7 @@ class PrivatePredictionSets(PrivateSplit):
     Paper: Angelopoulos, Bates, Zrnic and Jordan (2022), Private Prediction Sets
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        confidence_level: Any = 0.9,
-        score_range: tuple[float, float] | None = None,
-        bins: int | None = None,
-        split: str = "independent",
-        n_records: int | None = None,
-        accountant: str | Accountant = "pld",
-        random_state: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.epsilon = epsilon
-        self.delta = delta
-        self.confidence_level = confidence_level
-        self.score_range = score_range
-        self.bins = bins
-        self.split = split
-        self.n_records = n_records
-        self.accountant = accountant
-        self.random_state = random_state
+    bins: int | None = None
 
     def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:  # noqa: ARG002
         half = nominal - nominal // 2
@@ -101,6 +80,7 @@ class PrivatePredictionSets(PrivateSplit):
         return self._disjoint(trained, quantiles, _told(quantiles[0])).declare(bins=quantiles[0].bins)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class DPCP(PrivateThreshold):
     """Differentially private conformal prediction of Wu et al. (2026): all records train, and all of them calibrate.
 
@@ -118,32 +98,9 @@ class DPCP(PrivateThreshold):
     Paper: Wu, Zhang, Cai, Kong, Jiang, Kong and Kong (2026), arXiv 2604.14621; Theory: Result B
     """
 
-    def __init__(  # noqa: PLR0913 (public: one argument a choice)
-        self,
-        estimator: Any,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        confidence_level: Any = 0.9,
-        train_share: float = 0.5,
-        level: str = "plain",
-        score_range: tuple[float, float] | None = None,
-        bins: int | None = None,
-        n_records: int | None = None,
-        accountant: str | Accountant = "pld",
-        random_state: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.epsilon = epsilon
-        self.delta = delta
-        self.confidence_level = confidence_level
-        self.train_share = train_share
-        self.level = level
-        self.score_range = score_range
-        self.bins = bins
-        self.n_records = n_records
-        self.accountant = accountant
-        self.random_state = random_state
+    train_share: float = 0.5
+    level: str = "plain"
+    bins: int | None = None
 
     def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:  # noqa: ARG002 (nothing is drawn)
         return slice(n), slice(n)

@@ -1,7 +1,5 @@
 """Full conformal prediction: the model is trained with the new row and each candidate y, so nothing is held out."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,11 +28,6 @@ class FullConformal(Baseline):
 
     _records: tuple[Array, Array]
     _smoother: LinearSmoother | None
-
-    def __init__(self, estimator: Any, *, confidence_level: Any = 0.9, random_state: Any = None) -> None:
-        self.estimator = estimator
-        self.confidence_level = confidence_level
-        self.random_state = random_state
 
     def _learn(self, rows: Array, y: Array) -> None:
         predictor = Predictor.train(self.estimator, rows, y, self._seed())

@@ -4,6 +4,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -69,6 +70,7 @@ class _Threshold(Baseline):
         return np.asarray(ordered[np.minimum(wanted, len(scores) + 1) - 1])
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SplitConformal(_Threshold):
     """Split conformal prediction: train on one part of the records, take the exact conformal quantile on the other.
 
@@ -94,18 +96,7 @@ class SplitConformal(_Threshold):
     Paper: Supplement S1 [sec:extended_cp_intro]
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        confidence_level: Any = 0.9,
-        calibration_fraction: float = 0.5,
-        random_state: Any = None,
-    ) -> None:
-        self.estimator = estimator
-        self.confidence_level = confidence_level
-        self.calibration_fraction = calibration_fraction
-        self.random_state = random_state
+    calibration_fraction: float = 0.5
 
     def _learn(self, rows: Array, y: Array) -> None:
         fraction = check_probability("calibration_fraction", self.calibration_fraction)
@@ -135,11 +126,6 @@ class NaiveFull(_Threshold):
     Paper: Section 6.1, "Naive Full"
     """
 
-    def __init__(self, estimator: Any, *, confidence_level: Any = 0.9, random_state: Any = None) -> None:
-        self.estimator = estimator
-        self.confidence_level = confidence_level
-        self.random_state = random_state
-
     def _learn(self, rows: Array, y: Array) -> None:
         self._use(Predictor.train(self.estimator, rows, y, self._seed()), y)
         self.threshold_ = self._exact_threshold(self._scores(self._predictor, rows, y))
@@ -149,14 +135,15 @@ class NaiveFull(_Threshold):
         )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateThreshold(_Threshold):
     """A mechanism trains, a private quantile of the scores is the threshold: what the private baselines share."""
 
-    epsilon: float
-    delta: float
-    score_range: tuple[float, float] | None
-    n_records: int | None
-    accountant: str | Accountant
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    score_range: tuple[float, float] | None = None
+    n_records: int | None = None
+    accountant: str | Accountant = "pld"
 
     @abstractmethod
     def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -234,10 +221,11 @@ class PrivateThreshold(_Threshold):
         return 0.0, 1.0
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateSplit(PrivateThreshold):
     """Half the records train, the other half calibrates, and each half spends the whole budget."""
 
-    split: str
+    split: str = "independent"
 
     def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
         trains = self._training_half(n, rng)
@@ -266,6 +254,7 @@ class PrivateSplit(PrivateThreshold):
         return Ledger().add_disjoint(stages, note).declare(split=self.split)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class DPSplit(PrivateSplit):
     """The private split of earlier work: half the records train, the other half calibrates by the noisy-midpoint rule.
 
@@ -298,30 +287,7 @@ class DPSplit(PrivateSplit):
     Paper: Section 6.1, "DP-Split"; Algorithm 4 [alg:noisy-midpoint]; Supplement S6.1 [supp:privacy_accounting]
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        confidence_level: Any = 0.9,
-        score_range: tuple[float, float] | None = None,
-        steps: int = 20,
-        split: str = "independent",
-        n_records: int | None = None,
-        accountant: str | Accountant = "pld",
-        random_state: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.epsilon = epsilon
-        self.delta = delta
-        self.confidence_level = confidence_level
-        self.score_range = score_range
-        self.steps = steps
-        self.split = split
-        self.n_records = n_records
-        self.accountant = accountant
-        self.random_state = random_state
+    steps: int = 20
 
     def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:  # noqa: ARG002
         steps, levels = check_count("steps", self.steps), len(self._alphas)

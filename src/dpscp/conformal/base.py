@@ -4,7 +4,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,29 +55,32 @@ GROUP_FUNCTION = (
 )
 
 
-class PrivateConformal(BaseEstimator, ABC):
+@dataclass(eq=False, repr=False)
+class _Parameters(BaseEstimator):
+    estimator: Any = None
+    _: KW_ONLY
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    confidence_level: float | Sequence[float] = 0.9
+    guarantee: str | Guarantee = "auto"
+    train_share: float | str = 0.5
+    calibration_fraction: float | str = "auto"
+    release_confidence: float | None = None
+    feature_bound: float | None = None
+    feature_bounds: Any = None
+    groups: str | Callable[[Any], Any] | None = None
+    group_values: Sequence[Any] | None = None
+    n_records: int | None = None
+    rows_per_person: int | None = None
+    n_persons: int | None = None
+    accountant: str | Accountant = "pld"
+    random_state: int | None = None
+    prefit: bool = False
+
+
+class PrivateConformal(_Parameters, ABC):
     """What the two estimators share: the public side of a fit, groups, telling, saving."""
 
-    # parameters
-    estimator: Any
-    epsilon: float
-    delta: float
-    confidence_level: float | Sequence[float]
-    guarantee: str | Guarantee
-    train_share: float | str
-    calibration_fraction: float | str
-    release_confidence: float | None
-    feature_bound: float | None
-    feature_bounds: Any
-    groups: str | Callable[[Any], Any] | None
-    group_values: Sequence[Any] | None
-    n_records: int | None
-    rows_per_person: int | None
-    n_persons: int | None
-    accountant: str | Accountant
-    random_state: int | None
-    prefit: bool
-    # set by fit
     model_: Model
     threshold_: NDArray[np.float64]
     group_values_: tuple[Any, ...] | None

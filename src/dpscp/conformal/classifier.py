@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
@@ -12,9 +13,7 @@ from dpscp._sklearn import ClassifierMixin
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.guarantees import Guarantee
 from dpscp.persistence import plain
-from dpscp.privacy import Accountant
 from dpscp.records import checked_labels, class_list, label_index
 from dpscp.schema import Schema
 from dpscp.scores import LabelScore, label_score
@@ -27,6 +26,7 @@ from dpscp.training.torch_records import inputs_of, labelled_arrays
 __all__ = ["PrivateConformalClassifier"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     """A differentially private classifier whose prediction sets hold the true label at a promised rate.
 
@@ -95,54 +95,12 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
 
-    classes_: NDArray[Any]
+    conformity_score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]] = "lac"
+    classes: Sequence[Any] | None = None
+
+    classes_: NDArray[Any] = field(init=False)
     _name = "classification"
     _label_groups_hint = " or 'label'"
-
-    def __init__(  # noqa: PLR0913 (public: one argument a choice)
-        self,
-        estimator: Any = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        confidence_level: float | Sequence[float] = 0.9,
-        guarantee: str | Guarantee = "auto",
-        conformity_score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]] = "lac",
-        train_share: float | str = 0.5,
-        calibration_fraction: float | str = "auto",
-        release_confidence: float | None = None,
-        feature_bound: float | None = None,
-        feature_bounds: Any = None,
-        classes: Sequence[Any] | None = None,
-        groups: str | Callable[[Any], Any] | None = None,
-        group_values: Sequence[Any] | None = None,
-        n_records: int | None = None,
-        rows_per_person: int | None = None,
-        n_persons: int | None = None,
-        accountant: str | Accountant = "pld",
-        random_state: int | None = None,
-        prefit: bool = False,
-    ) -> None:
-        self.estimator = estimator
-        self.epsilon = epsilon
-        self.delta = delta
-        self.confidence_level = confidence_level
-        self.guarantee = guarantee
-        self.conformity_score = conformity_score
-        self.train_share = train_share
-        self.calibration_fraction = calibration_fraction
-        self.release_confidence = release_confidence
-        self.feature_bound = feature_bound
-        self.feature_bounds = feature_bounds
-        self.classes = classes
-        self.groups = groups
-        self.group_values = group_values
-        self.n_records = n_records
-        self.rows_per_person = rows_per_person
-        self.n_persons = n_persons
-        self.accountant = accountant
-        self.random_state = random_state
-        self.prefit = prefit
 
     def fit(
         self,

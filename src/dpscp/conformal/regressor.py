@@ -1,7 +1,7 @@
 """The private regressor with prediction intervals."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,9 +11,7 @@ from dpscp._checks import check_choice, check_range
 from dpscp._sklearn import RegressorMixin
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
-from dpscp.guarantees import Guarantee
 from dpscp.guarantees.registry import AUTO
-from dpscp.privacy import Accountant
 from dpscp.records import checked_targets
 from dpscp.schema import Schema
 from dpscp.scores import IntervalScore, interval_score
@@ -27,6 +25,7 @@ from dpscp.training.torch_records import inputs_of, labelled_arrays
 __all__ = ["PrivateConformalRegressor"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     """A differentially private regressor whose prediction intervals hold the true value at a promised rate.
 
@@ -60,56 +59,13 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
 
-    y_bounds_: tuple[float, float]
-    conformity_score_: str | None
-    _name = "regression"
+    conformity_score: str | IntervalScore = "auto"
+    y_bounds: tuple[float, float] | str | None = None
+    clip_to_bounds: bool = False
 
-    def __init__(  # noqa: PLR0913 (public: one argument a choice)
-        self,
-        estimator: Any = None,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        confidence_level: float | Sequence[float] = 0.9,
-        guarantee: str | Guarantee = "auto",
-        conformity_score: str | IntervalScore = "auto",
-        train_share: float | str = 0.5,
-        calibration_fraction: float | str = "auto",
-        release_confidence: float | None = None,
-        y_bounds: tuple[float, float] | str | None = None,
-        clip_to_bounds: bool = False,
-        feature_bound: float | None = None,
-        feature_bounds: Any = None,
-        groups: str | Callable[[Any], Any] | None = None,
-        group_values: Sequence[Any] | None = None,
-        n_records: int | None = None,
-        rows_per_person: int | None = None,
-        n_persons: int | None = None,
-        accountant: str | Accountant = "pld",
-        random_state: int | None = None,
-        prefit: bool = False,
-    ) -> None:
-        self.estimator = estimator
-        self.epsilon = epsilon
-        self.delta = delta
-        self.confidence_level = confidence_level
-        self.guarantee = guarantee
-        self.conformity_score = conformity_score
-        self.train_share = train_share
-        self.calibration_fraction = calibration_fraction
-        self.release_confidence = release_confidence
-        self.y_bounds = y_bounds
-        self.clip_to_bounds = clip_to_bounds
-        self.feature_bound = feature_bound
-        self.feature_bounds = feature_bounds
-        self.groups = groups
-        self.group_values = group_values
-        self.n_records = n_records
-        self.rows_per_person = rows_per_person
-        self.n_persons = n_persons
-        self.accountant = accountant
-        self.random_state = random_state
-        self.prefit = prefit
+    y_bounds_: tuple[float, float] = field(init=False)
+    conformity_score_: str | None = field(init=False)
+    _name = "regression"
 
     def fit(
         self,
