@@ -2206,7 +2206,7 @@ mutant(
     "tests/test_wiring.py",
 )
 mutant(
-    "conformal/base.py",
+    "conformal/reading.py",
     "targets[kept], owners, groups, kept)",
     "targets[kept], None, groups, kept)",
     "training is not told of the persons",

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +18,22 @@ from dpscp._checks import check_count
 from dpscp._sklearn import BaseEstimator
 from dpscp.budget import BudgetStore
 from dpscp.conformal.prefit import PREFIT, Prefit
-from dpscp.conformal.reading import Reading, checked_source
+from dpscp.conformal.reading import Given, Reading, Taken, from_arrays, from_source
 from dpscp.conformal.refits import remember, tell_of_other_fits
-from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
+from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
 from dpscp.persistence import NOT_PLAIN, plain
-from dpscp.persons import Unit, kept_rows, unit_of
+from dpscp.persons import Unit, unit_of
 from dpscp.privacy import Accountant, Budget, Ledger
 from dpscp.privacy.seeds import seed_of
 from dpscp.records import check_levels, checked_rows, column_bounds, group_index
 from dpscp.release import release
 from dpscp.schema import Frame, Schema
 from dpscp.scores import OWN_SCORE
-from dpscp.sources import ArraySource, Block, RecordSource
+from dpscp.sources import RecordSource
+from dpscp.sources.base import is_source
 from dpscp.sources.given import declared_source, plain_source
 from dpscp.strategy import Request
 from dpscp.tasks import Task
@@ -42,7 +43,7 @@ from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import WIDEST_TABLE
 from dpscp.training.scaling import ScaledTargetModel
-from dpscp.training.torch_records import inputs_of
+from dpscp.training.torch_records import inputs_of, labelled_arrays
 
 if TYPE_CHECKING:
     from dpscp.report.numbers import About
@@ -95,6 +96,67 @@ class PrivateConformal(_Parameters, ABC):
     @abstractmethod
     def _task(self) -> Task:
         """What is predicted, after the fit."""
+
+    @abstractmethod
+    def _check_score(self) -> None:
+        """Refuse a score that nobody knows."""
+
+    @staticmethod
+    @abstractmethod
+    def _checked_y(y: Any, n: int) -> NDArray[Any]:
+        """The targets of ``n`` records in memory."""
+
+    @abstractmethod
+    def _fit(self, given: Given, store: BudgetStore | None) -> None:
+        """Make the release of this task."""
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        persons: Any = None,
+        schema: Schema | None = None,
+        budget: BudgetStore | None = None,
+        **fit_params: Any,
+    ) -> Self:
+        """Train privately and calibrate; see the class for what is promised.
+
+        X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
+        arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
+        once, in the order of the data set; a loader that would drop or repeat records is refused. Or X is a record
+        source (``dpscp.sources``: files, a cluster, blocks of arrays) and y is left out: the records are read block by
+        block and never together in memory; every block is looked at before anything is spent.
+
+        ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
+
+        With ``schema``, X is a frame (pandas, polars, Arrow) and y the name of its target column:
+        ``fit(frame, "income", schema=dp.Schema.read(path))``. The schema declares types, bounds, categories, classes
+        and persons; it is kept in ``schema_`` and in saved files, and predictions then take frames too. (``X`` and
+        ``y`` that ``schema.matrix`` and ``schema.targets`` made are taken as well.)
+
+        With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
+        the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
+        reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
+        with the name of its data set.
+        """
+        self._check_score()
+        self._start(budget, fit_params)
+        brought = X
+        X, y = labelled_arrays(X, y)
+        table = X
+        X, y, persons = self._described(X, y, persons, schema)
+        unit = self._unit(persons)
+        rows = None
+        if not is_source(X):
+            rows = self._table(X, reset=True)
+            y = self._checked_y(y, len(rows))
+        elif self.prefit:
+            raise ValueError("prefit=True needs X and y in memory: a prefit estimator is asked about all rows at once")
+        else:
+            self.input_shape_, self.n_features_in_ = None, X.width
+        self._fit(Given(brought, table, X, y, persons, rows, unit), budget)
+        return self
 
     def _release(
         self,
@@ -216,20 +278,21 @@ class PrivateConformal(_Parameters, ABC):
             n_persons=self._public("n_persons"),
         )
 
-    def _from_source(self, source: RecordSource, y: Any, persons: Any, reading: Reading, unit: Unit) -> "Taken":
-        """The records of a source; nothing is spent before every block was seen."""
-        if y is not None:
-            raise ValueError("y must be left out: the blocks of a source hold their targets")
-        if self.prefit:
-            raise ValueError("prefit=True needs X and y in memory: a prefit estimator is asked about all rows at once")
-        if persons is not None:
-            raise ValueError(
-                "persons needs X and y in memory, since a person's rows may lie in several blocks of a source; "
-                "rows_per_person without ids protects persons by more noise"
-            )
-        self.input_shape_, self.n_features_in_ = None, source.width
-        records, found = checked_source(source, reading)
-        return Taken(records, source.width, reading.group_values, unit, found)
+    def _taken(
+        self,
+        given: Given,
+        targets: NDArray[Any],
+        encoded: Callable[[Any, int], NDArray[Any]],
+        labels: tuple[Any, ...] | None,
+    ) -> Taken:
+        """The records of the fit with their groups; ``labels`` are the classes, which may be groups.
+
+        ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source.
+        """
+        if given.rows is None:
+            return from_source(given, self._reading(encoded, by_label=labels))
+        by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
+        return from_arrays(given, targets, (targets, labels) if by_label else self._groups_of(given), self.random_state)
 
     def _reading(self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None) -> Reading:
         """How the blocks of a source are read; ``by_label``: the classes, which may be groups."""
@@ -243,32 +306,6 @@ class PrivateConformal(_Parameters, ABC):
             f"groups must be None or a function of rows with public group_values{self._label_groups_hint} for records "
             f"from a source, got {self.groups!r}"
         )
-
-    def _from_arrays(
-        self,
-        X: Any,
-        rows: NDArray[Any],
-        targets: NDArray[Any],
-        grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None],
-        unit: Unit,
-        persons: Any,
-    ) -> "Taken":
-        """Checked arrays as one block: all rows, or the kept ones of each person."""
-        (groups, group_values), found = grouped, len(rows)
-        block = Block(0, rows, targets, groups=groups)
-        if unit.by_person:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SeededWarning)  # told once, when the release is made
-                kept, owners = kept_rows(
-                    persons,
-                    n_rows=len(rows),
-                    rows_per_person=unit.cap,
-                    random_state=self.random_state,
-                    columns=getattr(X, "columns", ()),
-                )
-            groups, found = None if groups is None else groups[kept], owners.count
-            block = Block(0, rows, targets[kept], owners, groups, kept)
-        return Taken(ArraySource.of_blocks([block]), rows.shape[1], group_values, unit, found)
 
     def _table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Checked rows; of records with a shape of their own (images) the numbers one after the other, in float32.
@@ -293,7 +330,7 @@ class PrivateConformal(_Parameters, ABC):
         flat = X.reshape(len(X), math.prod(self.input_shape_))
         return checked_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
 
-    def _request(self, task: Task, taken: "Taken") -> Request:
+    def _request(self, task: Task, taken: Taken) -> Request:
         """The public numbers of this fit, checked; a hint where bounds would help."""
         bounds = self._public("feature_bounds")
         unbounded = self.feature_bound is None and bounds is None
@@ -303,7 +340,7 @@ class PrivateConformal(_Parameters, ABC):
                 "give public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
                 "feature_bounds='private'",
                 HintWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         alphas, _ = check_levels(self.confidence_level)
         unit, names = taken.unit, vars(self).get("feature_names_in_")
@@ -345,7 +382,7 @@ class PrivateConformal(_Parameters, ABC):
         # at or, with the buffer of Result C, beyond the largest score
         ended = self.threshold_ >= task.score_range[1]
         if vacuous:
-            warnings.warn(str(vacuous[0]), GuaranteeWarning, stacklevel=4)
+            warnings.warn(str(vacuous[0]), GuaranteeWarning, stacklevel=5)
         elif ended.any():
             named = ""
             if self.group_values_ is not None:
@@ -355,24 +392,25 @@ class PrivateConformal(_Parameters, ABC):
                 f"the threshold{named} is at the end of the score range: its prediction sets are full. "
                 f"{self.certificate_}",
                 GuaranteeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     _name: ClassVar[str]
     _label_groups_hint: ClassVar[str] = ""
 
-    def _groups_of(self, X: Any, n: int) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
+    def _groups_of(self, given: Given) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
         """Each record's group and the public group values; None without groups."""
-        if self.groups is None:
+        if self.groups is None or given.rows is None:
             return None, None
         if self.schema_ is not None and isinstance(self.groups, str):
             if self.group_values is not None:
                 raise ValueError("group_values are the categories that the schema declares: leave them out")
-            return self.schema_.groups(X, self.groups)
+            return self.schema_.groups(given.table, self.groups)
         if callable(self.groups):
             if self.group_values is None:
                 raise ValueError("group_values must list the public values that groups can return")
-            return group_index(self.groups, X, self.group_values, n, thorough=True), tuple(self.group_values)
+            index = group_index(self.groups, given.table, self.group_values, len(given.rows), thorough=True)
+            return index, tuple(self.group_values)
         raise ValueError(
             f"groups must be None or a function of X{self._label_groups_hint}, or, with a schema, a column with "
             f"categories, got {self.groups!r}"
@@ -504,17 +542,6 @@ class PrivateConformal(_Parameters, ABC):
 
     def _extra_arrays(self) -> dict[str, NDArray[Any]]:
         return {}
-
-
-@dataclass(frozen=True)
-class Taken:
-    """The records of a fit and what is public about them; ``found``, the number of units, only where it is declared."""
-
-    records: RecordSource
-    width: int
-    group_values: tuple[Any, ...] | None
-    unit: Unit
-    found: int
 
 
 def _listed(names: NDArray[Any] | None) -> list[Any] | None:

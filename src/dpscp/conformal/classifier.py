@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from dpscp._sklearn import ClassifierMixin
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
+from dpscp.conformal.reading import Given
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.persistence import plain
 from dpscp.records import checked_labels, class_list, label_index
-from dpscp.schema import Schema
 from dpscp.scores import LabelScore, label_score
 from dpscp.sets import label_set
-from dpscp.sources.base import is_source
 from dpscp.tasks import Classification
 from dpscp.training.private_model import PrivateModel
-from dpscp.training.torch_records import inputs_of, labelled_arrays
+from dpscp.training.torch_records import inputs_of
 
 __all__ = ["PrivateConformalClassifier"]
 
@@ -102,57 +101,21 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     _name = "classification"
     _label_groups_hint = " or 'label'"
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        persons: Any = None,
-        schema: Schema | None = None,
-        budget: BudgetStore | None = None,
-        **fit_params: Any,
-    ) -> Self:
-        """Train privately and calibrate; see the class for what is promised.
+    def _check_score(self) -> None:
+        label_score(self.conformity_score)
 
-        X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
-        arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
-        once, in the order of the data set; a loader that would drop or repeat records is refused. Or X is a record
-        source (``dpscp.sources``: files, a cluster, blocks of arrays) and y is left out: the records are read block by
-        block and never together in memory; every block is looked at before anything is spent.
+    _checked_y = staticmethod(checked_labels)
 
-        ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
-
-        With ``schema``, X is a frame (pandas, polars, Arrow) and y the name of its target column:
-        ``fit(frame, "income", schema=dp.Schema.read(path))``. The schema declares types, bounds, categories, classes
-        and persons; it is kept in ``schema_`` and in saved files, and predictions then take frames too. (``X`` and
-        ``y`` that ``schema.matrix`` and ``schema.targets`` made are taken as well.)
-
-        With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
-        the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
-        reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
-        with the name of its data set.
-        """
-        score = label_score(self.conformity_score)
-        self._start(budget, fit_params)
-        brought = X
-        X, y = labelled_arrays(X, y)
-        table = X
-        X, y, persons = self._described(X, y, persons, schema)
-        unit = self._unit(persons)
-        if is_source(X):
-            public, labels, found = self._classes_of_a_source()
-            reading = self._reading(partial(_indices, classes=labels), by_label=labels)
-            taken = self._from_source(X, y, persons, reading, unit)
-        else:
-            rows = self._table(X, reset=True)
-            public, index, found = class_list(checked_labels(y, len(rows)), self._declared_classes())
-            labels = tuple(plain(c) for c in public)
-            by_label = isinstance(self.groups, str) and self.groups == "label"
-            grouped = (index, labels) if by_label else self._groups_of(table, len(rows))
-            taken = self._from_arrays(X, rows, index, grouped, unit, persons)
+    def _fit(self, given: Given, store: BudgetStore | None) -> None:
+        declared, of_source = self._declared_classes(), given.rows is None
+        if of_source and declared is None:
+            raise ValueError("classes=[...] is needed with a source of records: every label that can occur")
+        public, index, found = class_list(np.empty(0, dtype=np.int64) if of_source else given.y, declared)
+        labels = tuple(plain(c) for c in public)
+        taken = self._taken(given, index, partial(_indices, classes=labels), labels)
         found = found or self._model_found_classes()
         elsewhere = None if self._trained_elsewhere(len(labels)) is None else labels
-        task = Classification(labels, score, model_labels=elsewhere, classes_found=found)
+        task = Classification(labels, label_score(self.conformity_score), model_labels=elsewhere, classes_found=found)
         request = self._request(task, taken)
         if found:
             warnings.warn(
@@ -160,11 +123,10 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
                 "because a label that no record has is in no prediction set; pass classes=[...] with every label that "
                 "can occur, which also keeps a rare label from telling that its record is there",
                 GuaranteeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        self._release(request, taken.records, budget, brought)
+        self._release(request, taken.records, store, given.brought)
         self.classes_ = public
-        return self
 
     def _task(self) -> Classification:
         return Classification(tuple(plain(c) for c in self.classes_), label_score(self.conformity_score))
@@ -177,13 +139,6 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         if declared is None and isinstance(self.estimator, PrivateModel):
             return self.estimator.classes
         return declared
-
-    def _classes_of_a_source(self) -> tuple[NDArray[Any], tuple[Any, ...], bool]:
-        declared = self._declared_classes()
-        if declared is None:
-            raise ValueError("classes=[...] is needed with a source of records: every label that can occur")
-        public, _, found = class_list(np.empty(0, dtype=np.int64), declared)
-        return public, tuple(plain(c) for c in public), found
 
     def _model_found_classes(self) -> bool:
         """Whether the list is that of a model whose training took it from its records."""

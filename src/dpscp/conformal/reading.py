@@ -1,5 +1,6 @@
-"""Records of a source as a fit reads them: every number and target looked at once, before anything is spent."""
+"""The records of a fit, in memory or in a source: every number and target looked at once, before anything is spent."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp.exceptions import SeededWarning
+from dpscp.persons import Unit, kept_rows
 from dpscp.records import check_finite, group_index
-from dpscp.sources import Block, RecordSource
+from dpscp.sources import ArraySource, Block, RecordSource
 
-__all__ = ["Reading", "checked_source"]
+__all__ = ["Given", "Reading", "Taken", "from_arrays", "from_source"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,48 @@ class Reading:
         return replace(block, targets=targets, groups=groups)
 
 
-def checked_source(source: RecordSource, reading: Reading) -> tuple[RecordSource, int]:
-    """The source as the fit reads it, and how many records it holds; a bad record in any block is refused."""
+@dataclass(frozen=True)
+class Given:
+    """What a caller gave to ``fit``: X as it was ``brought``, as a ``table``, and as a schema or a source reads it.
+
+    ``rows`` are checked numbers; None for the records of a source.
+    """
+
+    brought: Any
+    table: Any
+    X: Any
+    y: Any
+    persons: Any
+    rows: NDArray[np.float64] | None
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The records of a fit and what is public about them; ``found``, the number of units, only where it is declared."""
+
+    records: RecordSource
+    width: int
+    group_values: tuple[Any, ...] | None
+    unit: Unit
+    found: int
+
+
+def from_source(given: Given, reading: Reading) -> Taken:
+    """The records of a source as the fit reads them; a bad one in any block is refused before anything is spent."""
+    if given.y is not None:
+        raise ValueError("y must be left out: the blocks of a source hold their targets")
+    if given.persons is not None:
+        raise ValueError(
+            "persons needs X and y in memory, since a person's rows may lie in several blocks of a source; "
+            "rows_per_person without ids protects persons by more noise"
+        )
+    source: RecordSource = given.X
     found = source.map(replace(reading, thorough=True)).sum(_look)
     if not found:
         raise ValueError("X holds 0 sample(s): at least one record is needed")
-    return source.map(reading, keep=source.whole is not None), found
+    records = source.map(reading, keep=source.whole is not None)
+    return Taken(records, source.width, reading.group_values, given.unit, found)
 
 
 def _look(block: Block) -> int:
@@ -52,3 +91,28 @@ def _look(block: Block) -> int:
     for _, rows in block.parts():
         check_finite(rows)
     return len(block)
+
+
+def from_arrays(
+    given: Given,
+    targets: NDArray[Any],
+    grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None],
+    random_state: int | None,
+) -> Taken:
+    """Checked arrays as one block: all rows, or the kept ones of each person."""
+    (groups, group_values), rows = grouped, given.rows
+    assert rows is not None
+    found, block = len(rows), Block(0, rows, targets, groups=groups)
+    if given.unit.by_person:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeededWarning)  # told once, when the release is made
+            kept, owners = kept_rows(
+                given.persons,
+                n_rows=len(rows),
+                rows_per_person=given.unit.cap,
+                random_state=random_state,
+                columns=getattr(given.X, "columns", ()),
+            )
+        groups, found = None if groups is None else groups[kept], owners.count
+        block = Block(0, rows, targets[kept], owners, groups, kept)
+    return Taken(ArraySource.of_blocks([block]), rows.shape[1], group_values, given.unit, found)

@@ -33,7 +33,7 @@ def tell_of_other_fits(X: Any) -> None:
             f"own epsilon and delta, the scores on the other folds are not private at all; {_ADVICE}, in scikit-learn "
             "params={'budget': store} or fit(..., budget=store), with error_score='raise'",
             GuaranteeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
         return
     owner, first, last = _place(X)
@@ -41,7 +41,7 @@ def tell_of_other_fits(X: Any) -> None:
         warnings.warn(
             f"fit was called with these records before: each fit spends its own epsilon and delta; {_ADVICE}",
             GuaranteeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +11,15 @@ from dpscp._checks import check_choice, check_range
 from dpscp._sklearn import RegressorMixin
 from dpscp.budget import BudgetStore
 from dpscp.conformal.base import PrivateConformal
+from dpscp.conformal.reading import Given
 from dpscp.guarantees.registry import AUTO
 from dpscp.records import checked_targets
-from dpscp.schema import Schema
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name
-from dpscp.sources.base import is_source
 from dpscp.strategy import chosen_score
 from dpscp.tasks import HARD_BOUNDS, Regression
 from dpscp.training.private_bounds import PRIVATE
-from dpscp.training.torch_records import inputs_of, labelled_arrays
+from dpscp.training.torch_records import inputs_of
 
 __all__ = ["PrivateConformalRegressor"]
 
@@ -67,48 +66,13 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     conformity_score_: str | None = field(init=False)
     _name = "regression"
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        persons: Any = None,
-        schema: Schema | None = None,
-        budget: BudgetStore | None = None,
-        **fit_params: Any,
-    ) -> Self:
-        """Train privately and calibrate; see the class for what is promised.
-
-        X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
-        arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
-        once, in the order of the data set; a loader that would drop or repeat records is refused. Or X is a record
-        source (``dpscp.sources``: files, a cluster, blocks of arrays) and y is left out: the records are read block by
-        block and never together in memory; every block is looked at before anything is spent.
-
-        ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
-
-        With ``schema``, X is a frame (pandas, polars, Arrow) and y the name of its target column:
-        ``fit(frame, "income", schema=dp.Schema.read(path))``. The schema declares types, bounds, categories, classes
-        and persons; it is kept in ``schema_`` and in saved files, and predictions then take frames too. (``X`` and
-        ``y`` that ``schema.matrix`` and ``schema.targets`` made are taken as well.)
-
-        With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
-        the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
-        reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
-        with the name of its data set.
-        """
-        by_name = isinstance(self.conformity_score, str)
-        if by_name:
+    def _check_score(self) -> None:
+        if isinstance(self.conformity_score, str):
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
-        self._start(budget, fit_params)
-        brought = X
-        X, y = labelled_arrays(X, y)
-        table = X
-        X, y, persons = self._described(X, y, persons, schema)
-        unit = self._unit(persons)
-        if not is_source(X):
-            rows = self._table(X, reset=True)
-            targets = checked_targets(y, len(rows))
+
+    _checked_y = staticmethod(checked_targets)
+
+    def _fit(self, given: Given, store: BudgetStore | None) -> None:
         declared = self._public("y_bounds")
         if declared is None:
             raise ValueError(
@@ -122,18 +86,14 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
                 "are found: give y_bounds=(low, high), or leave clip_to_bounds out"
             )
         bounds = (-1.0, 1.0) if private else check_range("y_bounds", declared)
-        if is_source(X):
-            taken = self._from_source(X, y, persons, self._reading(checked_targets, by_label=None), unit)
-        else:
-            taken = self._from_arrays(X, rows, targets, self._groups_of(table, len(rows)), unit, persons)
+        taken = self._taken(given, given.y, checked_targets, None)
         task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private)
         request = self._request(task, taken)
-        auto = by_name and self.conformity_score == AUTO
+        auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
         task = replace(task, score=interval_score(chosen_score(request) if auto else self.conformity_score))
-        found = self._release(replace(request, task=task), taken.records, budget, brought)
+        found = self._release(replace(request, task=task), taken.records, store, given.brought)
         self.y_bounds_ = check_range("y_bounds", found.y_bounds)
         self.conformity_score_ = score_name(task.score)
-        return self
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
         super()._restore(header, arrays, module)
