@@ -72,7 +72,7 @@ def release(
     """
     request = _for_rows(request, store)
     strategy = choose_strategy(request)
-    strategy.check_source(records)
+    strategy.check_source(records, request.task)
     planned = planned_searches(request, strategy)  # what does not fit the budget is refused before a record is used
     reservation = None if store is None else store.reserve(planned.ledger(strategy.spent), note=note)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)

@@ -21,7 +21,7 @@ from dpscp.persons import RECORDS, Unit, require_person_ledger
 from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
 from dpscp.privacy.events import require_event
 from dpscp.records import untold_overflow
-from dpscp.sources import RecordSource
+from dpscp.sources import DistributedSource, RecordSource
 from dpscp.tasks import Task
 from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.descent import StepObserver
@@ -164,10 +164,12 @@ class Strategy:
             observer=observer,
         )
 
-    def check_source(self, source: RecordSource) -> None:
+    def check_source(self, source: RecordSource, task: Task) -> None:
         """Refuse, before anything is spent, a mechanism that cannot train on records in several blocks."""
         if source.whole is None and self.mechanism is not None:
             require_sources(self.mechanism)
+        if isinstance(source, DistributedSource):
+            source.check_travels(self.mechanism, task)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
         """The ledger with what training spent."""

@@ -1814,8 +1814,8 @@ mutant(
 )
 mutant(
     "training/opacus.py",
-    "device, self.sampling_rate * n, rng)",
-    "device, self.sampling_rate * len(rows), rng)",
+    "streams, self.sampling_rate * n, rng)",
+    "streams, self.sampling_rate * source.sum(len), rng)",
     "torch divides by the true number of records",
     f"{TORCH}::test_every_record_is_clipped_and_the_normaliser_is_public",
 )
@@ -2080,7 +2080,7 @@ mutant(
 MODULES = "tests/training/test_torch_modules.py"
 mutant(
     "training/opacus.py",
-    "        check_unchanged(start, inner)\n",
+    "        check_unchanged(engine.start, engine.inner)\n",
     "",
     "buffers that training changed are released",
     f"{MODULES}::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
@@ -2094,7 +2094,7 @@ mutant(
 )
 mutant(
     "training/opacus.py",
-    "        self._rehearse(rows.shape[1:], classes)\n",
+    "        self._rehearse(shape, classes)\n",
     "",
     "a module is first tried on the records",
     f"{MODULES}::test_training_tries_a_module_on_made_up_records_first",
@@ -2330,6 +2330,28 @@ mutant(
     "",
     "all blocks draw alike",
     f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
+)
+mutant(
+    "training/opacus.py",
+    "generator = self.streams.generator(block.id, self.step)",
+    "generator = self.streams.generator(block.id)",
+    "every step of a torch module draws the same batch of a block",
+    f"{TORCH}::test_blocks_draw_batches_of_their_own_in_every_step",
+)
+GROUP = "tests/sources/test_distributed.py"
+mutant(
+    "sources/distributed.py",
+    "replace(block, id=self.before + block.id)",
+    "block",
+    "blocks of different processes draw alike",
+    f"{GROUP}::test_two_processes_find_the_bits_of_one_and_the_same_errors",
+)
+mutant(
+    "sources/distributed.py",
+    "self._to_all(final=_packed(Failure.of(error)))",
+    "self._to_all(final=_packed(None))",
+    "an error of process 0 is a success in the others",
+    f"{GROUP}::test_two_processes_find_the_bits_of_one_and_the_same_errors",
 )
 mutant(
     "release.py",

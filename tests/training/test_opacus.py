@@ -14,6 +14,7 @@ from scipy import stats
 
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import Ledger, dpsgd_event, epsilon_of, gaussian_event, non_private_event
+from dpscp.sources import ArraySource
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.mechanism import Mechanism, Model
 from dpscp.training.opacus import OpacusTraining, TorchModel, ledger_of_engine, torch_model
@@ -158,6 +159,27 @@ def test_batches_are_sampled_at_the_rate_of_the_event():
     ).train(np.ones((1000, 1)), np.ones(1000), random_state=0, n_records=1000)
     low, high = stats.binom.ppf([1e-6, 1 - 1e-6], 1000, 0.4)
     assert low <= max(sizes) <= high
+
+
+def test_blocks_draw_batches_of_their_own_in_every_step():
+    seen = []
+
+    def noted(outputs, target):
+        seen.append(target.numpy().copy())
+        return outputs.sum(1) * 0.0
+
+    mechanism = OpacusTraining(
+        torch.nn.Linear(1, 1), noted, sampling_rate=0.3, steps=3, noise_multiplier=1.0, physical_batch=10_000
+    )
+    blocks = ArraySource(np.ones((2000, 1)), np.arange(2000), n_blocks=2)
+    mechanism.train_source(blocks, random_state=0, n_records=2000)
+    drawn = [batch % 1000 for batch in seen if len(batch) > 10]  # not the made-up ones
+    assert len(drawn) == 6
+    low, high = stats.binom.ppf([1e-7, 1 - 1e-7], 1000, 0.3)
+    assert all(low <= len(batch) <= high for batch in drawn)
+    low, high = stats.binom.ppf([1e-7, 1 - 1e-7], 1000, 0.3**2)
+    pairs = [np.intersect1d(a, b).size for i, a in enumerate(drawn) for b in drawn[:i]]
+    assert all(low <= both <= high for both in pairs)
 
 
 def test_empty_batches_take_noisy_steps_of_the_declared_scale():

@@ -511,8 +511,16 @@ def test_many_parameters_are_clipped_together_and_what_is_not_finite_counts_noth
 # ---- the audit's games
 
 
+class EngineOnTheReleasedModule:
+    def __init__(self, mechanism):
+        self.inner, self.start = mechanism.module, torch_modules.state_of(mechanism.module)
+        self.module = torch_modules.load_opacus()[0](self.inner, loss_reduction="sum")
+        self.trained = list(self.module.parameters())
+
+
 LAYERS_OF_DEFENCE = {
     "kinds": (opacus, "private_copy", lambda module: copy.deepcopy(module).train()),
+    "apart": (opacus, "_Engine", lambda mechanism: EngineOnTheReleasedModule(mechanism)),
     "rehearsal": (opacus, "rehearse", lambda *_, **__: 16),
     "rows": (opacus, "gradient_rows", None),
     "state": (opacus, "check_unchanged", lambda *_: None),

@@ -32,7 +32,7 @@ from dpscp.records import check_levels, checked_rows, column_bounds, group_index
 from dpscp.release import release
 from dpscp.schema import Frame, Schema
 from dpscp.scores import OWN_SCORE
-from dpscp.sources import RecordSource
+from dpscp.sources import DistributedSource, RecordSource
 from dpscp.sources.base import is_source
 from dpscp.sources.given import declared_source, plain_source
 from dpscp.strategy import Request
@@ -126,7 +126,8 @@ class PrivateConformal(_Parameters, ABC):
         arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
         once, in the order of the data set; a loader that would drop or repeat records is refused. Or X is a record
         source (``dpscp.sources``: files, a cluster, blocks of arrays) and y is left out: the records are read block by
-        block and never together in memory; every block is looked at before anything is spent.
+        block and never together in memory; every block is looked at before anything is spent. With a
+        ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
 
         ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
 
@@ -140,6 +141,8 @@ class PrivateConformal(_Parameters, ABC):
         reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
         with the name of its data set.
         """
+        if isinstance(X, DistributedSource) and not X.led:
+            return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._check_score()
         self._start(budget, fit_params)
         brought = X
@@ -156,6 +159,16 @@ class PrivateConformal(_Parameters, ABC):
         else:
             self.input_shape_, self.n_features_in_ = None, X.width
         self._fit(Given(brought, table, X, y, persons, rows, unit), budget)
+        return self
+
+    def _fit_by_all(self, source: DistributedSource, *given: Any, **options: Any) -> Self:
+        """Fit in process 0 and take over what it found in the others."""
+
+        def fitted() -> dict[str, Any]:
+            self.fit(source, *given, **options)
+            return {name: value for name, value in vars(self).items() if _is_fitted(name)}
+
+        vars(self).update(source.lead(fitted))
         return self
 
     def _release(
@@ -215,7 +228,7 @@ class PrivateConformal(_Parameters, ABC):
             store.require_spendable(seeded=self.random_state is not None)
         if self.prefit:
             self._check_prefit()
-        for name in [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]:
+        for name in filter(_is_fitted, list(vars(self))):
             delattr(self, name)
 
     def _check_prefit(self) -> None:
@@ -542,6 +555,11 @@ class PrivateConformal(_Parameters, ABC):
 
     def _extra_arrays(self) -> dict[str, NDArray[Any]]:
         return {}
+
+
+def _is_fitted(name: str) -> bool:
+    """Whether an attribute is what a fit found."""
+    return name.endswith("_") and not name.startswith("_")
 
 
 def _listed(names: NDArray[Any] | None) -> list[Any] | None:

@@ -7,6 +7,16 @@ a file larger than memory and on a cluster: only totals come to the driver, whic
 from dpscp.sources.array import ArraySource
 from dpscp.sources.base import Block, RecordSource, added
 from dpscp.sources.dask import DaskSource
+from dpscp.sources.distributed import DistributedSource
 from dpscp.sources.files import CSVSource, ParquetSource
 
-__all__ = ["ArraySource", "Block", "CSVSource", "DaskSource", "ParquetSource", "RecordSource", "added"]
+__all__ = [
+    "ArraySource",
+    "Block",
+    "CSVSource",
+    "DaskSource",
+    "DistributedSource",
+    "ParquetSource",
+    "RecordSource",
+    "added",
+]

@@ -25,6 +25,7 @@ the declared classes, is looked at once by whoever uses the source, before anyth
 """
 
 import math
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ from numpy.typing import NDArray
 
 from dpscp.persons import Persons
 
-__all__ = ["MOST_IN_A_BLOCK", "Block", "RecordSource", "added", "is_source"]
+__all__ = ["MOST_IN_A_BLOCK", "Block", "Failure", "RecordSource", "added", "attempted", "is_source", "succeeded"]
 
 Array = NDArray[Any]
 Index = NDArray[np.int64]
@@ -156,6 +157,40 @@ class RecordSource(Protocol):
 def is_source(X: Any) -> bool:
     """Whether a caller brought a source; a frame may have columns of any name, also those of a source's methods."""
     return isinstance(X, RecordSource) and getattr(X, "columns", None) is None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error on its way from a block to the driver, as a result: a scheduler that sees an error logs the task."""
+
+    error: BaseException
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """The error as it can travel: without its traceback, and in words alone where it cannot be pickled."""
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        return cls(error.with_traceback(None))
+
+
+def attempted(work: Callable[[], Total]) -> Total | Failure:
+    """What ``work`` gives, or its error."""
+    try:
+        return work()
+    except Exception as error:
+        return Failure.of(error)
+
+
+def succeeded(results: Iterable[Total | Failure]) -> list[Total]:
+    """The results where there is no error among them; the first error is raised."""
+    found: list[Total] = []
+    for result in results:
+        if isinstance(result, Failure):
+            raise result.error
+        found.append(result)
+    return found
 
 
 def added(values: Iterable[Total]) -> Total:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpscp.quantile.counts import DaskArray
 from dpscp.schema import Schema
-from dpscp.sources.base import Block, added
+from dpscp.sources.base import Block, added, attempted, succeeded
 from dpscp.sources.files import refuse_persons
 
 __all__ = ["DaskSource"]
@@ -81,11 +81,7 @@ class DaskSource:
         """The total over the blocks, see ``RecordSource``: one round."""
         import dask
 
-        totals: Sequence[Any] = dask.compute(*self._tasks(function))
-        failed = next((total for total in totals if isinstance(total, _Failure)), None)
-        if failed is not None:
-            raise failed.error
-        result: Total = added(totals)
+        result: Total = added(succeeded(dask.compute(*self._tasks(function))))
         return result
 
     def _tasks(self, function: Callable[[Block], Any]) -> list[Any]:
@@ -98,24 +94,16 @@ class DaskSource:
         ]
 
 
-class _Failure:
-    """An error on its way to the driver, as a result: a scheduler that sees an error logs what the task was about."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
 def _told(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
-    failed = next((part for part in parts if isinstance(part, _Failure)), None)
-    if failed is not None:
-        return failed
-    try:
-        result = functions[0](*parts)
+    """What the functions, one after the other, make of the parts; or the error of them or of what made the parts."""
+
+    def work() -> Any:
+        result = functions[0](*succeeded(parts))
         for function in functions[1:]:
             result = function(result)
-    except Exception as error:
-        return _Failure(error.with_traceback(None))
-    return result
+        return result
+
+    return attempted(work)
 
 
 def _in_one_place(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -17,8 +17,11 @@ torch and Opacus are imported when a mechanism is made, not when this module is:
 """
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -28,7 +31,10 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
 from dpscp.persons import Persons
 from dpscp.privacy import Accountant, Ledger, dpsgd_event, noise_multiplier, non_private_event, secure_generator
+from dpscp.privacy.seeds import BATCHES, BlockStreams, secure_bytes
+from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.training.descent import poisson_batches
+from dpscp.training.feeding import nominal_count
 from dpscp.training.gradients import CLIP_SLACK
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import Needs, Rehearsal, Trained, paid_event, set_noise
@@ -104,6 +110,7 @@ class OpacusTraining:
     input_shape: tuple[int, ...] | None = None
 
     trains_persons: ClassVar[bool] = True
+    trains_sources: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         grad_sample_module, validator = load_opacus()
@@ -186,29 +193,39 @@ class OpacusTraining:
         persons: Persons | None = None,
     ) -> Trained:
         """Train a copy of the module privately; the cost is ``event``, whatever the records are."""
-        event, torch = paid_event(self), load_torch()
         rows = torch_rows(X)
-        rows = rows.reshape(len(rows), *self._shape(rows.shape[1:]))
-        units = Persons.of_rows(persons, len(rows))
-        n = check_count(units.count_name, units.count if n_records is None else n_records)
-        warn_large_delta(self.budget, n)
-        from_data = [units.count_name] if n_records is None else []
-        classes = self.classes
-        if self.task == "classification":
-            if classes is None:
-                classes = check_classes(found_labels(y), "cross_entropy")
-                from_data.append("classes")
-            target = torch.from_numpy(encode_labels(y, classes))
-        else:
-            target = torch.from_numpy(as_float32(real_targets(y, "float64")))
-        if len(target) != len(rows):
+        block = Block(0, rows.reshape(len(rows), *self._shape(rows.shape[1:])), np.asarray(y), persons)
+        Persons.of_rows(persons, len(rows))
+        if len(block) != len(rows):
             raise ValueError("X and y must hold the same number of records")
-        if len(rows) > _MOST_RECORDS:
-            raise ValueError(f"X must hold at most {_MOST_RECORDS} records: exact sums of more do not fit in 64 bits")
-        self._rehearse(rows.shape[1:], classes)
-        device = torch.device(self.device)
+        return self.train_source(ArraySource.of_blocks([block]), random_state=random_state, n_records=n_records)
+
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """As ``train``; the blocks of a source that is not an array in memory draw their own batches, where they lie.
+
+        What comes back from a block is the sum of its clipped gradients in integers, so that the total, and with it the
+        proof, does not depend on how records lie in blocks and processes. The modules of all processes start from this
+        one's; draws of the module's own (dropout) follow the key of the batches.
+        """
+        event, whole = paid_event(self), source.whole
+        given = (source.width,) if whole is None else whole.rows.shape[1:]
+        shape = self._shape(given)
+        n, unit = nominal_count(source, n_records)
+        warn_large_delta(self.budget, n)
+        from_data = [unit.count_name] if n_records is None else []
+        classes = self.classes
+        if self.task == "classification" and classes is None:
+            if whole is None:
+                raise ValueError("classes must be declared for records that lie in several blocks: classes=(...)")
+            classes = check_classes(found_labels(whole.targets), "cross_entropy")
+            from_data.append("classes")
+        self._rehearse(shape, classes)
         rng = secure_generator(random_state)
-        trained = self._descend(torch.from_numpy(rows), target, units, device, self.sampling_rate * n, rng)
+        ready = source.map(_TorchBlock(shape, classes if self.task == "classification" else None), keep=True)
+        streams = BlockStreams.of(random_state, BATCHES) if whole is None else None
+        trained = self._descend(ready, streams, self.sampling_rate * n, rng)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "training_steps": self.steps,
@@ -216,8 +233,8 @@ class OpacusTraining:
             "learning_rate": self.learning_rate,
             "clip_norm": self.clip_norm,
             "noise_multiplier": set_noise(self.noise_multiplier),
-            **units.public_facts(n),
-            "input_shape": rows.shape[1:],
+            **unit.facts(n),
+            "input_shape": shape,
             "normaliser": self.sampling_rate * n,
             "taken_from_data": tuple(from_data),
         }
@@ -225,7 +242,7 @@ class OpacusTraining:
             facts["classes"] = classes
         if random_state is not None:
             facts["seeded"] = True
-        return Trained(TorchModel(trained, rows.shape[1:], classes, self.device), event, None, facts)
+        return Trained(TorchModel(trained, shape, classes, self.device), event, None, facts)
 
     def _rehearse(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> int:
         torch = load_torch()
@@ -240,14 +257,10 @@ class OpacusTraining:
         return rehearse(module, input_shape, target, self._losses, device=self.device, n_outputs=n_outputs)
 
     def _descend(
-        self, rows: Any, target: Any, persons: Persons, device: Any, normaliser: float, rng: np.random.Generator
+        self, source: RecordSource, streams: BlockStreams | None, normaliser: float, rng: np.random.Generator
     ) -> "torch.nn.Module":
         torch = load_torch()
-        grad_sample_module, _ = load_opacus()
-        inner = private_copy(self.module).to(device)
-        start = state_of(inner)
-        # loss_reduction="sum": gradients of the summed loss are the records' own gradients, unscaled
-        module = grad_sample_module(inner, loss_reduction="sum")
+        module = private_copy(self.module).cpu()  # the parameters between steps; records never go through it
         trainable = [p for p in module.parameters() if p.requires_grad]
         if self.optimizer == "adam":
             optimizer = torch.optim.Adam(trainable, lr=self.learning_rate)
@@ -255,31 +268,27 @@ class OpacusTraining:
             optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
         # in clip norms; the slack is for torch, which may round a record's gradient differently in another batch
         noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
-        weights = None if persons.rows_per_person is None else torch.tensor(persons.weights, device=device)
-        for drawn in self._batches(persons.count, rng):
-            batch = persons.rows_of(drawn)
-            sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in trainable]
-            for begin in range(0, len(batch), self.physical_batch):
-                part = torch.from_numpy(batch[begin : begin + self.physical_batch])
-                samples = gradient_rows(module, self._losses, rows[part].to(device), target[part].to(device))
-                add_clipped(samples, self.clip_norm, sums, None if weights is None else weights[part])
+        gradient = _BatchSum(replace(self, module=module), streams, secure_bytes()(16))
+        block = source.whole
+        batches = repeat(None, self.steps) if block is None else self.batches(block.owners.count, rng)
+        for step, drawn in enumerate(batches):
+            *sums, size = source.sum(replace(gradient, step=step, drawn=drawn))
+            if size > _MOST_RECORDS:
+                raise ValueError(f"a batch holds more than {_MOST_RECORDS} records, whose sum may not fit in 64 bits")
             for parameter, total in zip(trainable, sums, strict=True):
-                exact = total.cpu().numpy() / _UNITS  # in clip norms
+                exact = total / _UNITS  # in clip norms
                 released = gaussian_release(exact, noise, rng) if noise else exact
-                gradient = torch.from_numpy(np.asarray(released * (self.clip_norm / normaliser)))
-                parameter.grad = gradient.to(device=parameter.device, dtype=parameter.dtype)
+                parameter.grad = torch.from_numpy(
+                    np.asarray(released * (self.clip_norm / normaliser), dtype=np.float32)
+                )
             optimizer.step()
-        check_unchanged(start, inner)
-        return released_copy(private_copy(self.module).to(device), inner)
+        return released_copy(private_copy(self.module), module).to(self.device)
 
-    def _batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    def batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+        """The persons of each step, of n."""
         if self.sampling_rate == 1:
-            for _ in range(self.steps):
-                yield np.arange(n)
-            return
-        source = poisson_batches(rng, n, self.sampling_rate)
-        for _ in range(self.steps):
-            yield next(source)
+            return repeat(np.arange(n), self.steps)
+        return islice(poisson_batches(rng, n, self.sampling_rate), self.steps)
 
     def _losses(self, outputs: Any, target: Any) -> Any:
         if callable(self.loss):
@@ -294,6 +303,92 @@ class OpacusTraining:
         name = functional.mse_loss if self.loss == "squared" else functional.huber_loss
         losses = name(column, target, reduction="none")
         return losses if losses.ndim == 1 else losses.sum(1)
+
+
+@dataclass(frozen=True)
+class _TorchBlock:
+    """A block with its rows and targets as torch takes them; ``classes`` None: real targets."""
+
+    shape: tuple[int, ...]
+    classes: tuple[Any, ...] | None
+
+    def __call__(self, block: Block) -> Block:
+        rows, targets = torch_rows(block.read()), block.targets
+        if self.classes is None:
+            targets = as_float32(real_targets(targets, "float64"))
+        else:
+            targets = encode_labels(targets, self.classes)
+        return replace(block, rows=rows.reshape(len(rows), *self.shape), targets=targets, chosen=None, steps=())
+
+
+@dataclass(frozen=True)
+class _BatchSum:
+    """The clipped gradients of one block's batch, summed in integers, one array a parameter; and how many they are.
+
+    A function of the block and of these constants alone. ``mechanism`` holds the module at its current parameters;
+    ``run`` is the name of the run, for what is kept between its steps. The batch is drawn here from ``streams``, or
+    given as ``drawn``.
+
+    Theory: section 1.6
+    """
+
+    mechanism: OpacusTraining
+    streams: BlockStreams | None
+    run: bytes
+    step: int = 0
+    drawn: NDArray[np.int64] | None = None
+
+    def __call__(self, block: Block) -> tuple[Any, ...]:
+        """The sums, and the number of records."""
+        torch, mechanism, drawn = load_torch(), self.mechanism, self.drawn
+        engine = _engine(mechanism, self.run)
+        device = torch.device(mechanism.device)
+        draws: AbstractContextManager[Any] = nullcontext()
+        if self.streams is not None:
+            generator = self.streams.generator(block.id, self.step)
+            drawn = next(mechanism.batches(block.owners.count, generator))
+            draws = torch.random.fork_rng([] if device.type == "cpu" else [device])
+        assert drawn is not None
+        batch = block.owners.rows_of(drawn)
+        rows, target = torch.from_numpy(block.rows), torch.from_numpy(block.targets)
+        weights = None if block.weights is None else torch.tensor(block.weights, device=device)
+        sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in engine.trained]
+        with draws:
+            if self.streams is not None:  # a module that draws for itself draws the same when a block is read again
+                torch.manual_seed(int(generator.integers(2**63)))
+            for begin in range(0, len(batch), mechanism.physical_batch):
+                part = torch.from_numpy(batch[begin : begin + mechanism.physical_batch])
+                samples = gradient_rows(
+                    engine.module, mechanism._losses, rows[part].to(device), target[part].to(device)
+                )
+                add_clipped(samples, mechanism.clip_norm, sums, None if weights is None else weights[part])
+        check_unchanged(engine.start, engine.inner)
+        return (*(total.cpu().numpy() for total in sums), len(batch))
+
+
+class _Engine:
+    """A module behind Opacus' hooks, and the bits of what training must not change in it."""
+
+    def __init__(self, mechanism: OpacusTraining) -> None:
+        grad_sample_module, _ = load_opacus()
+        self.inner = private_copy(mechanism.module).to(mechanism.device)
+        self.start = state_of(self.inner)
+        # loss_reduction="sum": gradients of the summed loss are the records' own gradients, unscaled
+        self.module = grad_sample_module(self.inner, loss_reduction="sum")
+        self.trained = [p for p in self.module.parameters() if p.requires_grad]
+
+
+_THREAD = threading.local()
+
+
+def _engine(mechanism: OpacusTraining, run: bytes) -> _Engine:
+    """The engine of a run at the mechanism's parameters, made once for each thread that computes gradients."""
+    if getattr(_THREAD, "run", None) != run:
+        _THREAD.run, _THREAD.engine = run, _Engine(mechanism)
+    engine: _Engine = _THREAD.engine
+    released_copy(engine.inner, mechanism.module)
+    engine.inner.train()
+    return engine
 
 
 def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any], weights: Any = None) -> None:

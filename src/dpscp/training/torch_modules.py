@@ -5,7 +5,7 @@ refused, or held in evaluation mode for good where they are frozen. The whole mo
 record is used (``rehearse``): it must run, and the gradients that Opacus hands out must be those of each record
 alone. And its state after training: no buffer and no frozen parameter may have changed.
 
-The only file that imports torch, and only when it is asked to: ``pip install dpscp[torch]``.
+The only file that imports torch (beside the source that uses its process groups), and only when it is asked to: ``pip install dpscp[torch]``.
 """
 
 import copy
@@ -178,22 +178,26 @@ def _place(path: str, part: Any) -> str:
 # ---- state that is not trained
 
 
-def state_of(module: Any, *, trained: bool = False) -> dict[str, bytes]:
-    """Every buffer and every frozen parameter, bit for bit; the trained parameters too where asked for."""
+def state_of(module: Any, *, trained: bool = False) -> dict[str, Any]:
+    """The bits of every buffer and every frozen parameter, copied; of the trained parameters too where asked for."""
+    return {name: bits.clone() for name, bits in _state_bits(module, trained).items()}
+
+
+def _state_bits(module: Any, trained: bool) -> dict[str, Any]:
     kept = dict(module.named_buffers())
     kept |= {name: p for name, p in module.named_parameters() if trained or not p.requires_grad}
     return {name: _bits(value) for name, value in kept.items()}
 
 
-def _bits(value: Any) -> bytes:
-    plain = value.detach().cpu().contiguous()
-    return bytes(plain.reshape(-1).view(load_torch().uint8).numpy().tobytes())
+def _bits(value: Any) -> Any:
+    return value.detach().contiguous().reshape(-1).view(load_torch().uint8)
 
 
-def check_unchanged(before: Mapping[str, bytes], module: Any, *, trained: bool = False) -> None:
+def check_unchanged(before: Mapping[str, Any], module: Any, *, trained: bool = False) -> None:
     """Refuse a module whose ``state_of`` is not what it was."""
-    after = state_of(module, trained=trained)
-    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    equal, after = load_torch().equal, _state_bits(module, trained)
+    same = {name for name in before.keys() & after.keys() if equal(before[name], after[name])}
+    changed = sorted((before.keys() | after.keys()) - same)
     if changed:
         raise ValueError(
             f"the module changed its own state while it was applied ({', '.join(changed)}), and such state would be "
@@ -223,7 +227,8 @@ def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None)
         before = start_buffers[name]
         if before.data_ptr() == value.data_ptr() and value.numel():
             raise ValueError(f"start_buffers[{name!r}] is the module's own memory, not a copy: {remedy}")
-        if before.shape != value.shape or before.dtype != value.dtype or _bits(before) != _bits(value):
+        alike = before.shape == value.shape and before.dtype == value.dtype and before.device == value.device
+        if not alike or not torch.equal(_bits(before), _bits(value)):
             raise ValueError(
                 f"the buffer {name!r} changed during training: it holds statistics of the records that the engine's "
                 "account does not cover; train with the layer in evaluation mode"

@@ -1,0 +1,232 @@
+"""Records of a ``torch.distributed`` group: every process brings its own and calls the same ``fit``.
+
+Process 0 leads: it alone draws noise, reserves budget and decides. It sends functions to the others, each sums over its
+own blocks, and the totals of all blocks are added by process 0 in the order of their ids, so that they have the bits of
+the same blocks in one process. What comes out, a result or an error, goes to every process.
+"""
+
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from typing import Any, TypeVar
+
+from dpscp.sources.array import ArraySource
+from dpscp.sources.base import Block, Failure, RecordSource, added, attempted, is_source, succeeded
+
+__all__ = ["DistributedSource"]
+
+Total = TypeVar("Total")
+Functions = tuple[Callable[[Block], Any], ...]
+
+
+class DistributedSource:
+    """The records of all processes of the default group of ``torch.distributed``, which must be initialised.
+
+    ``X`` and ``y`` are the rows and targets of this process alone (arrays or tensors on the CPU), in ``n_blocks``
+    blocks; or ``X`` is a source of one's own in this process, such as the ``ParquetSource`` of its part of the files. A
+    record must be with one process only. Every process makes the source, and then calls the same::
+
+        estimator.fit(DistributedSource(X_here, y_here))
+        trained = source.lead(lambda: mechanism.train_source(source, n_records=n))
+
+    The arguments of process 0 count (its seed, its budget store); warnings and progress appear there. Every process
+    gets the same fitted attributes, or the same error. For the same blocks, in the order of the processes, they are
+    those of one process to the last bit, if processes run the same libraries, with the same number of threads, on the
+    same kind of processor. A process that dies ends the fit of all others with torch's error; what was reserved is
+    spent.
+
+    Privacy: processes see records, keys of batches and exact sums; they, and the network between them, belong inside
+    the trusted side.
+    """
+
+    def __init__(self, X: Any, y: Any = None, *, n_blocks: int = 1) -> None:
+        def own() -> tuple[RecordSource, int]:
+            source = X if is_source(X) else ArraySource(X, y, n_blocks=n_blocks)
+            return source, source.sum(_one)
+
+        self._group = _Group()
+        here = attempted(own)
+        # an error in one process is told to all: nobody waits for a process that is gone
+        shapes = succeeded(self._group.from_all(here if isinstance(here, Failure) else (here[0].width, here[1])))
+        if len({width for width, _ in shapes}) > 1:
+            raise ValueError("X must have the same number of columns in every process")
+        assert not isinstance(here, Failure)
+        before = list(accumulate((count for _, count in shapes), initial=0))[self._group.rank]
+        self._group.kept[0] = here[0].map(_Renumbered(before))
+        self._width, self._number, self._functions = here[0].width, 0, ()
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+        return self._width
+
+    @property
+    def whole(self) -> None:
+        """None: the records are not one array in memory."""
+        return
+
+    @property
+    def led(self) -> bool:
+        """Whether process 0 is at work and the others serve it."""
+        return self._group.led
+
+    def lead(self, work: Callable[[], Total]) -> Total:
+        """``work()`` by process 0, which may use this source, while the others serve; its outcome in every process."""
+        outcome: Total = self._group.lead(work)
+        return outcome
+
+    def check_travels(self, *code: Any) -> None:
+        """TypeError for code of the caller's own (a module, a loss, a score) that cannot be sent to other processes."""
+        _packed(code)
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DistributedSource":
+        """The source of ``function(block)``; what is to be kept stays with the process that has the block."""
+        number, functions = self._number, (*self._functions, function)
+        if keep:
+            number, functions = self._group.keep(_Request(number, functions)), ()
+        new = DistributedSource.__new__(DistributedSource)
+        new._group, new._width, new._number, new._functions = self._group, self._width, number, functions
+        return new
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        """The total over the blocks of all processes, see ``RecordSource``: one round."""
+        result: Total = added(self._group.ask(_Request(self._number, (*self._functions, function))))
+        return result
+
+    _functions: Functions
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Work for every process: functions of the blocks of a source that it keeps under a number.
+
+    ``keep_as``: the number under which the results, blocks, are to be kept; None: they come to process 0.
+    """
+
+    number: int
+    functions: Functions
+    keep_as: int | None = None
+
+
+class _Group:
+    """The processes, and what each of them keeps for this source."""
+
+    def __init__(self) -> None:
+        from torch import distributed
+
+        if not distributed.is_available() or not distributed.is_initialized():
+            raise RuntimeError(
+                "DistributedSource needs a process group: call torch.distributed.init_process_group(...) first, in "
+                "every process (torchrun starts them)"
+            )
+        self._torch, self.rank, self._size = distributed, distributed.get_rank(), distributed.get_world_size()
+        self.kept: dict[int, RecordSource] = {}
+        self.led = False
+
+    def lead(self, work: Callable[[], Any]) -> Any:
+        if self.led:
+            return work()
+        if self.rank > 0:
+            return self._serve()
+        self.led = True
+        try:
+            outcome = work()
+            packed = _packed(outcome)
+        except BaseException as error:
+            with suppress(Exception):  # a process that is gone is told of by the error itself
+                self._to_all(final=_packed(Failure.of(error)))
+            raise
+        finally:
+            self.led, self.kept = False, {0: self.kept[0]}
+        self._to_all(final=packed)
+        return outcome
+
+    def _serve(self) -> Any:
+        while True:
+            request, final = self._to_all()
+            if final is not None:
+                self.kept = {0: self.kept[0]}
+                (outcome,) = succeeded([pickle.loads(final)])
+                return outcome
+            self._answered(request)
+
+    def ask(self, request: _Request) -> list[Any]:
+        """What each block of each process gives, in the order of the ids."""
+        if not self.led:
+            raise RuntimeError(
+                "a DistributedSource is used by fit, or by source.lead(lambda: ...), called in every process"
+            )
+        packed = _packed(request)  # what cannot be packed is noticed before anybody waits for it
+        self._to_all(packed)
+        return list(chain.from_iterable(succeeded(self._answered(packed))))
+
+    def keep(self, request: _Request) -> int:
+        """The number under which every process now keeps the blocks that were asked for."""
+        number = len(self.kept)
+        self.ask(replace(request, keep_as=number))
+        return number
+
+    def _answered(self, packed: bytes) -> list[Any]:
+        """The answers of all processes, in process 0; nothing in the others. No error keeps one from answering."""
+        answer = attempted(lambda: _packed(self._served(pickle.loads(packed))))
+        found: list[bytes] | None = [b""] * self._size if self.rank == 0 else None
+        self._torch.gather_object(_packed(answer) if isinstance(answer, Failure) else answer, found, dst=0)
+        return list(map(pickle.loads, found or ()))
+
+    def _served(self, request: _Request) -> list[Any]:
+        source = self.kept[request.number]
+        *before, last = request.functions
+        for function in before:
+            source = source.map(function)
+        if request.keep_as is None:
+            return source.sum(_Listed(last))
+        self.kept[request.keep_as] = source.map(last, keep=True)
+        return []
+
+    def _to_all(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:
+        """What process 0 says, in every process: a request, or at the end the outcome."""
+        held = [request, final]
+        self._torch.broadcast_object_list(held, src=0)
+        return held[0] or b"", held[1]
+
+    def from_all(self, value: Any) -> list[Any]:
+        """What every process has, in every process."""
+        found = [b""] * self._size
+        self._torch.all_gather_object(found, _packed(value))
+        return list(map(pickle.loads, found))
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """Results that are put side by side where others would be added: process 0 adds, in its own order."""
+
+    function: Callable[[Block], Any]
+
+    def __call__(self, block: Block) -> list[Any]:
+        return [self.function(block)]
+
+
+@dataclass(frozen=True)
+class _Renumbered:
+    """The blocks of one process, numbered after those of the processes before it."""
+
+    before: int
+
+    def __call__(self, block: Block) -> Block:
+        return replace(block, id=self.before + block.id)
+
+
+def _one(block: Block) -> int:  # noqa: ARG001 (a function of a block)
+    return 1
+
+
+def _packed(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            "something of this fit cannot travel between processes: define modules, losses, scores and groups at the "
+            f"top level of a file, not inside a function or as a lambda ({error})"
+        ) from None
