@@ -343,7 +343,7 @@ def require_sources(mechanism: Mechanism) -> None:
     if not trains_sources(mechanism):
         raise TypeError(
             f"{type(mechanism).__name__} needs all records in one array: fit it on X and y, or use the recipe's model "
-            "(estimator=None) or DPSGD, which train block by block"
+            "(estimator=None), DPSGD or OpacusTraining, which train block by block"
         )
 
 

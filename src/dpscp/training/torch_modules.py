@@ -5,7 +5,8 @@ refused, or held in evaluation mode for good where they are frozen. The whole mo
 record is used (``rehearse``): it must run, and the gradients that Opacus hands out must be those of each record
 alone. And its state after training: no buffer and no frozen parameter may have changed.
 
-The only file that imports torch (beside the source that uses its process groups), and only when it is asked to: ``pip install dpscp[torch]``.
+The only file that imports torch, but for the source that uses its process groups; and only when it is asked to:
+``pip install dpscp[torch]``.
 """
 
 import copy
