@@ -262,14 +262,10 @@ class _Public:
             budget=Budget(self.epsilon, self.delta),
             alphas=(self.alpha,),
             guarantee=guarantee,
+            n_records=self.n,
+            n_features=self.n_features,
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
-            feature_bound=None,
-            feature_bounds=None,
-            n_records=self.n,
-            n_found=False,
-            n_features=self.n_features,
-            accountant="pld",
             # for the choice of 'auto'; other guarantees are shown for comparison, without it
             release_confidence=self.release_confidence if guarantee == AUTO else None,
         )

@@ -55,14 +55,15 @@ class Request:
     budget: Budget
     alphas: tuple[float, ...]
     guarantee: str | Guarantee
-    train_share: float | str
-    calibration_fraction: float | str
-    feature_bound: float | None
-    feature_bounds: Any
     n_records: int
-    n_found: bool
     n_features: int
-    accountant: str | Accountant
+    n_found: bool = False
+    """Whether ``n_records`` was counted in the records, and is declared public."""
+    train_share: float | str = 0.5
+    calibration_fraction: float | str = "auto"
+    feature_bound: float | None = None
+    feature_bounds: Any = None
+    accountant: str | Accountant = "pld"
     group_values: tuple[Any, ...] | None = None
     release_confidence: float | None = None
     unit: Unit = RECORDS

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,71 +27,6 @@ _CORRECTED = (
     "the influence of a record on its own score is put back to first order, less the response of the other records as "
     "made-up ones show it (at half strength); what remains is of second order and not bounded"
 )
-
-
-class Task(Protocol):
-    """The side of a release that knows what is predicted; public constants only."""
-
-    @property
-    def name(self) -> str:
-        """Either "classification" or "regression"."""
-
-    @property
-    def classes(self) -> tuple[Any, ...] | None:
-        """The public labels; None for regression."""
-
-    @property
-    def classes_found(self) -> bool:
-        """Whether the labels were taken from the records: then no promise about them holds."""
-
-    @property
-    def y_bounds(self) -> tuple[float, float] | None:
-        """The public range of the target; None for classification."""
-
-    @property
-    def private_range(self) -> bool:
-        """Whether training finds the range of the target: until then ``y_bounds`` is the unit range that it maps to."""
-
-    def after(self, trained: Trained) -> "Task":
-        """The task with what training found."""
-
-    @property
-    def quantile_pair(self) -> bool:
-        """Whether the score needs a model of two quantiles."""
-
-    @property
-    def natural_score(self) -> bool:
-        """Whether a mechanism's Lipschitz constant is about this score."""
-
-    @property
-    def score_range(self) -> tuple[float, float]:
-        """The public range of the score."""
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What coverage needs whatever the guarantee."""
-
-    @property
-    def chosen(self) -> Mapping[str, Any]:
-        """What was chosen for this task, for ledger and certificate."""
-
-    @property
-    def trusted(self) -> tuple[str, ...]:
-        """What is assumed of a score of the caller's own, for privacy and for coverage."""
-
-    def try_score(self) -> None:
-        """Refuse a score of the caller's own that cannot work, on made-up rows."""
-
-    def training_targets(self, targets: Array) -> Array:
-        """The targets as training sees them."""
-
-    def check_model(self, model: Model) -> None:
-        """Refuse a model whose outputs do not fit the task."""
-
-    def scores(
-        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
-    ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +89,7 @@ class Classification:
     def scores(
         self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
     ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record's own label."""
+        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
         scores = self._of_own_label(np.asarray(trained.model.predict_proba(rows)), targets)
         if not corrected:
             return scores, ()
@@ -252,7 +187,7 @@ class Regression:
     def scores(
         self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
     ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record's target."""
+        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
         scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
         if not corrected:
             return scores, ()
@@ -266,6 +201,10 @@ class Regression:
         scores = self.score.of_targets(targets, self.pair(outputs))
         # a record that makes the model overflow fits as badly as can be; refusing it would tell that it is there
         return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
+
+
+Task = Classification | Regression
+"""The side of a release that knows what is predicted; public constants only."""
 
 
 def _outputs_without_own_influence(

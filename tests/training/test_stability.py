@@ -10,7 +10,6 @@ from dpscp.guarantees.poisson_tails import batch_limits, ever_sampled, weighted_
 from dpscp.guarantees.stability import (
     LinearHead,
     Stability,
-    expected_gap_dpsgd_fixed_normaliser,
     stability_dpsgd_fixed_normaliser,
     stability_objective_perturbation,
     stability_output_perturbation,
@@ -293,10 +292,6 @@ def test_nonconvex_losses_get_the_general_factor_and_it_is_attained():
         clip_norm=1.0, learning_rate=eta, steps=steps, sampling_rate=1.0, n_records=n, smoothness=1.0
     )
     assert gaps[0] == pytest.approx(bound.shift_bound)
-    mean = expected_gap_dpsgd_fixed_normaliser(
-        clip_norm=1.0, learning_rate=eta, steps=steps, sampling_rate=1.0, n_records=n, smoothness=1.0
-    )
-    assert mean == pytest.approx(bound.shift_bound)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "decaying"])
@@ -396,20 +391,6 @@ def test_weighted_draws_agrees_with_the_exact_law():
         assert exact <= tail <= target
         below = probability[bits @ weights > total * 0.99 - 1e-9].sum()
         assert below > target or total == pytest.approx(15, rel=1e-3)
-
-
-def test_expected_gap_of_the_fixed_normaliser_holds():
-    rng = np.random.default_rng(7)
-    n, rate, steps, eta, trials = 15, 0.3, 12, 0.1, 400
-    vectors = np.ones((n + 1, 1))
-    constants = {"clip_norm": 1.0, "steps": steps}
-    gaps = coupled_gaps(
-        constant_gradient(vectors), n=n, d=1, eta=eta, rate=rate, noise_std=1.0, rng=rng, trials=trials, **constants
-    )
-    bound = expected_gap_dpsgd_fixed_normaliser(
-        learning_rate=eta, sampling_rate=rate, n_records=n, smoothness=0.0, **constants
-    )
-    assert abs(gaps.mean() - bound) < 4 * gaps.std() / math.sqrt(trials)
 
 
 def test_softmax_constants_bound_random_heads():

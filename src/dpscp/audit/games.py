@@ -58,6 +58,13 @@ class Game(Protocol):
         """At least ``runs`` independent games on the data set with or without the record: the attacker's statistics."""
 
 
+def _check_view(knowledge: str, unit: str) -> None:
+    check_choice("knowledge", knowledge, KNOWLEDGE)
+    check_choice("unit", unit, UNITS)
+    if unit == "release" and knowledge == "black-box":
+        raise ValueError("unit='release' is a white-box game: a black-box attacker sees whole runs only")
+
+
 @dataclass(frozen=True)
 class SearchGame:
     """The private threshold on its own; the record's score is the end of the range, so that no count holds it.
@@ -79,10 +86,7 @@ class SearchGame:
     random_state: int | None = None
 
     def __post_init__(self) -> None:
-        check_choice("knowledge", self.knowledge, KNOWLEDGE)
-        check_choice("unit", self.unit, UNITS)
-        if self.unit == "release" and self.knowledge == "black-box":
-            raise ValueError("unit='release' is a white-box game: a black-box attacker sees whole runs only")
+        _check_view(self.knowledge, self.unit)
         # many counts in one search cost hardly more than few; the noise makes each game 1-GDP in the continuous limit
         steps = self.steps or (600 if self.unit == "release" else 8)
         object.__setattr__(self, "steps", check_count("steps", steps))
@@ -203,10 +207,7 @@ class TrainingGame:
     random_state: int | None = None
 
     def __post_init__(self) -> None:
-        check_choice("knowledge", self.knowledge, KNOWLEDGE)
-        check_choice("unit", self.unit, UNITS)
-        if self.unit == "release" and self.knowledge == "black-box":
-            raise ValueError("unit='release' is a white-box game: a black-box attacker sees whole runs only")
+        _check_view(self.knowledge, self.unit)
         if self.mechanism.fit_intercept or self.mechanism.task != "classification":
             raise ValueError("mechanism must be a classifier with fit_intercept=False: rows of zeros then add nothing")
 
@@ -395,14 +396,8 @@ class PipelineGame:
             budget=Budget(self.epsilon, self.delta),
             alphas=(0.1,),
             guarantee=self.guarantee,
-            train_share=0.5,
-            calibration_fraction="auto",
-            feature_bound=None,
-            feature_bounds=None,
             n_records=self.n,
-            n_found=False,
             n_features=X.shape[1],
-            accountant="pld",
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuaranteeWarning)

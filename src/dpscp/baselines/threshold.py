@@ -5,7 +5,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,9 @@ from dpscp.privacy import (
     secure_generator,
     shared_lattice_noise,
 )
-from dpscp.privacy.events import DpEvent
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, noisy_midpoint_quantile
+from dpscp.quantile.exponential import ExponentialQuantile
 from dpscp.records import untold_overflow
 from dpscp.scores import lac_of_labels
 from dpscp.sets import label_set, residual_interval
@@ -34,22 +34,7 @@ from dpscp.training import Mechanism, Trained
 __all__ = ["DPSplit", "Found", "NaiveFull", "PrivateSplit", "PrivateThreshold", "SplitConformal"]
 
 SPLITS = ("independent", "exact")
-
-
-class Found(Protocol):
-    """A released quantile."""
-
-    @property
-    def threshold(self) -> float:
-        """The number itself."""
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether it lies below the end of its range."""
-
-    @property
-    def event(self) -> DpEvent:
-        """What it cost."""
+Found = PrivateQuantile | ExponentialQuantile
 
 
 class _Threshold(Baseline):

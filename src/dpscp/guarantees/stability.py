@@ -41,7 +41,6 @@ __all__ = [
     "LINEAR_LOSSES",
     "LinearHead",
     "Stability",
-    "expected_gap_dpsgd_fixed_normaliser",
     "stability_dpsgd_fixed_normaliser",
     "stability_objective_perturbation",
     "stability_output_perturbation",
@@ -125,34 +124,6 @@ LINEAR_LOSSES = ("cross_entropy", "logistic", "squared", "huber")
 
 
 # ---- DP-SGD with a fixed public normaliser
-
-
-def expected_gap_dpsgd_fixed_normaliser(
-    *,
-    clip_norm: float,
-    learning_rate: float | Sequence[float] | NDArray[np.floating],
-    steps: int,
-    sampling_rate: float,
-    n_records: int,
-    smoothness: float,
-    normaliser: float | None = None,
-) -> float:
-    """Upper bound on E||theta_{n+1} - theta_n|| for DP-SGD with a fixed normaliser, any smooth loss.
-
-    One step multiplies the expected gap by at most 1 + eta * smoothness * sampling_rate * n / normaliser
-    and adds eta * sampling_rate * clip_norm / normaliser; masks of different steps are independent, so the
-    recursion holds in expectation. No dimension and no noise level enter: the noise cancels.
-
-    Theory: Result C
-    """
-    rates = _learning_rates(learning_rate, steps)
-    rate, n = check_fraction("sampling_rate", sampling_rate), check_count("n_records", n_records)
-    clip, smooth = check_positive("clip_norm", clip_norm), check_nonnegative("smoothness", smoothness)
-    divisor = rate * n if normaliser is None else check_positive("normaliser", normaliser)
-    gap = 0.0
-    for eta in rates:
-        gap = gap * (1 + float(eta) * smooth * rate * n / divisor) + float(eta) * rate * clip / divisor
-    return gap
 
 
 def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a choice)

@@ -108,8 +108,23 @@ class SummedStep(ABC):
         return self.release(self._total(X, weights), n_records=n_records, rng=rng)
 
 
+class _PublicStep:
+    """A step of public constants: of the data only its width is used, and nothing is spent."""
+
+    data_independent: ClassVar[bool] = True
+
+    @property
+    def event(self) -> DpEvent:
+        """Nothing."""
+        return NoOpDpEvent()
+
+    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
+        """Itself: there is nothing to hide."""
+        return self
+
+
 @dataclass(frozen=True)
-class PublicBounds:
+class PublicBounds(_PublicStep):
     """Clip each feature to public bounds and rescale it to [-1, 1].
 
     ``low`` and ``high`` are numbers, or one number a feature. They must come from outside the data. No
@@ -121,19 +136,8 @@ class PublicBounds:
     low: Any
     high: Any
 
-    data_independent: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         _set_bounds(self)
-
-    @property
-    def event(self) -> DpEvent:
-        """Nothing: only public constants are used."""
-        return NoOpDpEvent()
-
-    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
-        """Itself: there is nothing to hide."""
-        return self
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
         """The transform; of the data only its width is used."""
@@ -142,22 +146,11 @@ class PublicBounds:
 
 
 @dataclass(frozen=True)
-class UnitNorm:
+class UnitNorm(_PublicStep):
     """Scale every row to norm one; no constant and no privacy cost.
 
     Theory: section 1.1
     """
-
-    data_independent: ClassVar[bool] = True
-
-    @property
-    def event(self) -> DpEvent:
-        """Nothing: each row is its own business."""
-        return NoOpDpEvent()
-
-    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
-        """Itself: there is nothing to hide."""
-        return self
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
         """The transform; of the data only its width is used."""
@@ -165,7 +158,7 @@ class UnitNorm:
 
 
 @dataclass(frozen=True)
-class NormClip:
+class NormClip(_PublicStep):
     """Shorten every row longer than the public ``bound`` to it; no privacy cost.
 
     Theory: section 1.1
@@ -173,19 +166,8 @@ class NormClip:
 
     bound: float
 
-    data_independent: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         check_positive("bound", self.bound)
-
-    @property
-    def event(self) -> DpEvent:
-        """Nothing: each row is its own business."""
-        return NoOpDpEvent()
-
-    def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
-        """Itself: there is nothing to hide."""
-        return self
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
         """The transform; of the data only its width is used."""
