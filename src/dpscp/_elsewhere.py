@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 __all__ = ["held_by"]
@@ -10,13 +11,14 @@ __all__ = ["held_by"]
 def held_by(holder_of: Mapping[str, str], asked: str) -> Callable[[str], Any]:
     """A module's ``__getattr__``: the module ``asked`` answers for each name with what its holder has.
 
-    A name whose holder is the module of that name below ``asked`` is that module.
+    A room or a file below it answers to its own name.
     """
 
     def answer(name: str) -> Any:
-        if name not in holder_of:
+        if name in holder_of:
+            return getattr(import_module(holder_of[name]), name)
+        if find_spec(f"{asked}.{name}") is None:
             raise AttributeError(f"module {asked!r} has no attribute {name!r}")
-        holder = import_module(holder_of[name])
-        return holder if holder.__name__ == f"{asked}.{name}" else getattr(holder, name)
+        return import_module(f"{asked}.{name}")
 
     return answer

@@ -231,11 +231,7 @@ class BudgetStore:
 
         Composition is not a sum, so this is a summary and not a price list: ``fits`` answers for one event.
         """
-        lines = self._read()
-        budget = _budget_of(lines)
-        return budget.epsilon - _epsilon(
-            _ledger_of(lines), budget.delta if delta is None else check_probability("delta", delta)
-        )
+        return self.budget.epsilon - self.spent(delta)  # the total is never changed: two readings agree about it
 
     def fits(self, event: Ledger | DpEvent) -> bool:
         """Whether this could be reserved now; another process may be faster, so only ``reserve`` decides."""

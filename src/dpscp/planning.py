@@ -148,41 +148,25 @@ class Plan:
             head = f"Smallest {self.solved_for} for an overshoot of at most {asked(self.goal)}; " + ", ".join(given)
         else:
             head = "What the budget buys: " + ", ".join(given)
-        titles = [
-            "guarantee",
-            "proven",
-            "train eps",
-            "best share",
-            "held out",
-            "inner level",
-            "noise",
-            "overshoot",
-            "one release",
-            "smallest n",
-        ]
-        if self.solved_for:
-            titles.insert(1, self.solved_for)
-        lines = []
+        lines: list[dict[str, str]] = []
         for index, row in enumerate(self.rows):
             star = " *" if row.guarantee == self.automatic else ""
-            cells = [
-                row.guarantee + star,
-                "yes" if row.certified else "no",
-                f"{row.train_epsilon:.3g}",
-                observed(row.best_train_share, 0) if row.best_train_share else "-",
-                observed(row.calibration_fraction, 0) if row.calibration_fraction else "-",
-                at_least(row.inner_level, 2) if row.inner_level < 1 else "none",
-                f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
-                f"+{observed(max(0.0, row.overshoot), 2)}" if row.overshoot is not None and row.useful else "full sets",
-                at_least(row.release_level) if row.release_level is not None and row.useful else "-",
-                f"{row.smallest_n:,}" if row.smallest_n is not None else "-",
-            ]
-            if self.solved_for:
-                value = self.needed[index]
-                cells.insert(
-                    1, "out of reach" if value is None else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
-                )
-            lines.append(cells)
+            overshoot = None if row.overshoot is None or not row.useful else max(0.0, row.overshoot)
+            lines.append(
+                {
+                    "guarantee": row.guarantee + star,
+                    **({self.solved_for: _needed_text(self.needed[index])} if self.solved_for else {}),
+                    "proven": "yes" if row.certified else "no",
+                    "train eps": f"{row.train_epsilon:.3g}",
+                    "best share": observed(row.best_train_share, 0) if row.best_train_share else "-",
+                    "held out": observed(row.calibration_fraction, 0) if row.calibration_fraction else "-",
+                    "inner level": at_least(row.inner_level, 2) if row.inner_level < 1 else "none",
+                    "noise": f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
+                    "overshoot": "full sets" if overshoot is None else f"+{observed(overshoot, 2)}",
+                    "one release": at_least(row.release_level) if row.release_level is not None and row.useful else "-",
+                    "smallest n": f"{row.smallest_n:,}" if row.smallest_n is not None else "-",
+                }
+            )
         notes = []
         if self.automatic:
             notes.append(f"* what guarantee='auto' takes. {self._advice()}".rstrip())
@@ -192,7 +176,7 @@ class Plan:
             "best share: of epsilon, for training (train_share='auto')."
         )
         notes += self._persons_note()
-        return head, titles, lines, notes
+        return head, list(lines[0]), [list(line.values()) for line in lines], notes
 
     def __str__(self) -> str:
         head, titles, lines, notes = self._told()
@@ -357,6 +341,12 @@ def _missing(n: int | None, epsilon: float | None, *, solving: bool) -> str | No
     if n is None or epsilon is None:
         raise ValueError("plan needs n and epsilon; or one of them and overshoot=, to solve for the other")
     return None
+
+
+def _needed_text(value: float | None) -> str:
+    if value is None:
+        return "out of reach"
+    return f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
 
 
 def _labels(classes: int | Sequence[Any] | None) -> tuple[Any, ...] | None:

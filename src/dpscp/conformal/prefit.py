@@ -1,9 +1,9 @@
 """An estimator that was trained elsewhere, without these records: its outputs are all that a release needs of it."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from dpscp.exceptions import NotFittedError
 from dpscp.persistence import plain
 from dpscp.privacy import Ledger
 from dpscp.records import check_row_by_row
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.private_model import PrivateModel, Unsaved
 
 __all__ = ["PREFIT", "Prefit"]
 
@@ -24,11 +24,10 @@ PREFIT = (
 )
 # Outputs of one row may differ by so much when other rows are asked about with it: float32 sums do.
 _ROUNDING = 1e-4
-_NOT_SAVED = "a prefit estimator cannot be saved here: its code is not data; keep it as you do, and fit again to load"
 
 
 @dataclass(frozen=True)
-class GivenOutputs:
+class GivenOutputs(Unsaved):
     """The model of a release whose rows are outputs already: probabilities, or real outputs.
 
     Theory: Result E
@@ -38,6 +37,10 @@ class GivenOutputs:
     n_features: int
     classes: tuple[Any, ...] | None = None
 
+    unsaved: ClassVar[str] = (
+        "a prefit estimator cannot be saved here: its code is not data; keep it as you do, and fit again to load"
+    )
+
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
         """The rows."""
         return np.asarray(X, dtype=np.float64)
@@ -45,19 +48,6 @@ class GivenOutputs:
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """The rows."""
         return self.outputs(X)
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Refused."""
-        raise TypeError(_NOT_SAVED)
-
-    def config(self) -> dict[str, Any]:
-        """Refused."""
-        raise TypeError(_NOT_SAVED)
-
-    @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:  # noqa: ARG003
-        """Refused."""
-        raise TypeError(_NOT_SAVED)
 
 
 @dataclass(frozen=True)

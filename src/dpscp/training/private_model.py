@@ -5,7 +5,7 @@ Nothing here imports torch; ``PrivateModel.from_opacus`` reaches for it only whe
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from dp_accounting.dp_event import DpEvent
@@ -19,8 +19,27 @@ from dpscp.training.networks import check_rows, softmax
 __all__ = ["FunctionModel", "PrivateModel"]
 
 
+class Unsaved:
+    """A model that is code and not data, and cannot be written to a file."""
+
+    unsaved: ClassVar[str]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Refused."""
+        raise TypeError(self.unsaved)
+
+    def config(self) -> dict[str, Any]:
+        """Refused."""
+        raise TypeError(self.unsaved)
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:  # noqa: ARG003
+        """Refused."""
+        raise TypeError(cls.unsaved)
+
+
 @dataclass(frozen=True)
-class FunctionModel:
+class FunctionModel(Unsaved):
     """A model known only by the function that computes its outputs; it cannot be saved.
 
     Theory: section 1.7
@@ -30,6 +49,8 @@ class FunctionModel:
     task: str
     n_features: int
     classes: tuple[Any, ...] | None = None
+
+    unsaved: ClassVar[str] = "a model given as a function cannot be saved: save the model it wraps"
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("classification", "regression"))
@@ -52,19 +73,6 @@ class FunctionModel:
         if self.task != "classification":
             raise TypeError("predict_proba needs a classification model")
         return softmax(self.outputs(X).astype(np.float64))
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Refused: a function has no parameters that could be written to a file."""
-        raise TypeError("a model given as a function cannot be saved: save the model it wraps")
-
-    def config(self) -> dict[str, Any]:
-        """Refused, like ``arrays``."""
-        raise TypeError("a model given as a function cannot be saved: save the model it wraps")
-
-    @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:  # noqa: ARG003
-        """Refused, like ``arrays``."""
-        raise TypeError("a model given as a function cannot be rebuilt from a file")
 
 
 @dataclass(frozen=True)
