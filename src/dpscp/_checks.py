@@ -13,18 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "check_choice",
-    "check_count",
-    "check_fraction",
-    "check_nonnegative",
-    "check_positive",
-    "check_probability",
-    "check_range",
-    "check_scores",
-    "real_number",
-]
-
 
 def real_number(name: str, value: object) -> float:
     """Return ``value`` as a finite float, or raise naming the argument."""

@@ -5,8 +5,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["held_by"]
-
 
 def held_by(holder_of: Mapping[str, str], asked: str) -> Callable[[str], Any]:
     """A module's ``__getattr__``: the module ``asked`` answers for each name with what its holder has.

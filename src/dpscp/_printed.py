@@ -5,18 +5,6 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-__all__ = [
-    "asked",
-    "at_least",
-    "at_most",
-    "html_paragraph",
-    "html_table",
-    "observed",
-    "odds",
-    "spent_epsilon",
-    "text_table",
-]
-
 # Levels are multiples of 1e-6; 1 - alpha in floats may lie this far beside the decimal that is meant.
 _FLOAT_HAIR = 1e-12
 

@@ -21,8 +21,6 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FORMAT_VERSION", "read_file", "write_file", "written_whole"]
-
 FORMAT = "dpscp-model"
 FORMAT_VERSION = 2
 _HEADER = "header.json"

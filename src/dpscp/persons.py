@@ -21,8 +21,6 @@ from dpscp._checks import check_count
 from dpscp.privacy import Ledger, secure_generator
 from dpscp.privacy.seeds import KEPT_ROWS, SCORED_ROWS, stream_seed
 
-__all__ = ["RECORDS", "Persons", "Unit", "kept_rows", "person_numbers", "require_person_ledger", "unit_of"]
-
 Index = NDArray[np.int64]
 
 

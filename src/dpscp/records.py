@@ -19,20 +19,6 @@ from sklearn.utils.validation import validate_data
 
 from dpscp._checks import check_probability, check_range
 
-__all__ = [
-    "check_finite",
-    "check_levels",
-    "check_row_by_row",
-    "checked_labels",
-    "checked_rows",
-    "checked_targets",
-    "class_list",
-    "column_bounds",
-    "group_index",
-    "label_index",
-    "untold_overflow",
-]
-
 # The beginnings of scikit-learn messages that hold nothing from the records.
 _HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
 # Rows that a function of the caller is asked about one by one.

@@ -30,8 +30,6 @@ from dpscp.tasks import Task
 from dpscp.training.descent import StepView
 from dpscp.training.mechanism import Model, Trained
 
-__all__ = ["Observer", "Release", "planned_searches", "release"]
-
 Observer = Callable[[StepView | SearchView], None]
 
 

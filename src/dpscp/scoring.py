@@ -18,8 +18,6 @@ from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import unwrapped
 from dpscp.training.scaling import ScaledTargetModel
 
-__all__ = ["Scoring", "SpreadCounts"]
-
 Array = NDArray[Any]
 
 

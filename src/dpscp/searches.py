@@ -24,8 +24,6 @@ from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.quantile import default_steps, rank_sensitivity
 from dpscp.quantile.search import AskedCounts
 
-__all__ = ["Rule", "Searches", "calibration_rule", "plan_searches", "row_budget"]
-
 # Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
 _SMALLEST_LEVEL = 2e-6
 # Part of the squared budget of a calibration that releases the number of scores, where it is private.

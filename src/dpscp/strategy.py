@@ -41,8 +41,6 @@ from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pay
 from dpscp.training.scaling import ScaledTarget
 from dpscp.training.torch_modules import comes_from_torch
 
-__all__ = ["Request", "Strategy", "choose_strategy", "chosen_guarantee", "chosen_score"]
-
 _PRIVATE_NAMES = {True: "feature_bounds", False: "y_bounds"}
 
 

@@ -16,8 +16,6 @@ from dpscp.training.influence import NoInfluenceFormError, corrected_outputs
 from dpscp.training.mechanism import Model, Trained
 from dpscp.training.networks import softmax
 
-__all__ = ["HARD_BOUNDS", "Classification", "Regression", "Task"]
-
 Array = NDArray[Any]
 
 HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a target outside is in none"

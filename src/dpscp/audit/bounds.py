@@ -12,8 +12,6 @@ from scipy import stats
 from dpscp._checks import check_probability
 from dpscp.audit.play import DELTAS
 
-__all__ = ["Audit", "audited_epsilons"]
-
 # Candidate thresholds, as quantiles of each half's statistics.
 _CANDIDATES = 512
 

@@ -32,8 +32,6 @@ from dpscp.training import DPSGD, Trained
 from dpscp.training.descent import StepObserver, StepView
 from dpscp.training.mechanism import paid_event
 
-__all__ = ["Game", "PipelineGame", "SearchGame", "TrainingGame"]
-
 Array = NDArray[np.float64]
 KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")
@@ -302,6 +300,7 @@ class TrainingRatio:
         self._constants = (learned[0], learned[1])
 
     def __call__(self, view: StepView) -> float:
+        """The ratio of this step."""
         without, with_record = self._constants
         if without != with_record:
             known = [view.constants in world for world in (without, with_record)]

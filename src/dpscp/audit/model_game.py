@@ -13,8 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._checks import check_count
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor
 
-__all__ = ["ModelGame"]
-
 Array = NDArray[Any]
 
 

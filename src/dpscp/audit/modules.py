@@ -12,8 +12,6 @@ from dpscp.training.mechanism import paid_event
 from dpscp.training.opacus import OpacusTraining
 from dpscp.training.torch_modules import load_torch
 
-__all__ = ["ModuleGame"]
-
 Array = NDArray[np.float64]
 _TOKENS = 16
 _OTHERS = 3

@@ -18,8 +18,6 @@ from dpscp.audit.games import SearchGame, TrainingGame
 from dpscp.persons import Persons
 from dpscp.quantile.observer import SearchView
 
-__all__ = ["PersonSearchGame", "PersonTrainingGame"]
-
 Array = NDArray[np.float64]
 # How often the attacker watches the choice of rows before the game.
 _WATCHED = 400

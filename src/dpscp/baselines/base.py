@@ -25,17 +25,6 @@ from dpscp.records import check_levels, checked_labels, checked_rows, checked_ta
 from dpscp.scores import absolute_residual, infinite_without_probabilities, lac_of_labels
 from dpscp.training import Mechanism, Trained
 
-__all__ = [
-    "Baseline",
-    "Predictor",
-    "kind_of",
-    "miscoverage_levels",
-    "positions",
-    "ranks",
-    "require_two_classes",
-    "slices",
-]
-
 Array = NDArray[Any]
 
 # Entries of the largest temporary matrix (test rows times records): 32 MB of floats.

@@ -11,8 +11,6 @@ from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, req
 from dpscp.baselines.smoother import LinearSmoother
 from dpscp.scores import lac_of_labels
 
-__all__ = ["CVPlus", "JackknifePlus"]
-
 
 class _Cross(Baseline):
     """Held-out scores S_i, and the held-out model of each record at prediction time."""

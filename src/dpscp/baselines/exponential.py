@@ -16,8 +16,6 @@ from dpscp.quantile.exponential import LEVELS, exponential_quantile
 from dpscp.training import Mechanism, Trained
 from dpscp.training.mechanism import paid_event
 
-__all__ = ["DPCP", "PrivatePredictionSets", "exponential_rate"]
-
 # Part of alpha that is charged for a calibration half that came out far too small.
 _TAIL_SHARE = 1e-3
 

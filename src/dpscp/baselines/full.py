@@ -6,8 +6,6 @@ from numpy.typing import NDArray
 from dpscp.baselines.base import Array, Baseline, Predictor, ranks, slices
 from dpscp.baselines.smoother import LinearSmoother
 
-__all__ = ["FullConformal", "acceptance_ends"]
-
 
 class FullConformal(Baseline):
     """Full (transductive) conformal prediction, exact: the benchmark of statistical efficiency.

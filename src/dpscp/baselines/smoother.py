@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LinearSmoother"]
-
 Array = NDArray[np.float64]
 
 # A record with leverage this close to 1 is fitted by itself alone: dividing by 1 - leverage loses all digits.

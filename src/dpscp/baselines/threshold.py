@@ -31,8 +31,6 @@ from dpscp.scores import lac_of_labels
 from dpscp.sets import label_set, residual_interval
 from dpscp.training import Mechanism, Trained
 
-__all__ = ["DPSplit", "Found", "NaiveFull", "PrivateSplit", "PrivateThreshold", "SplitConformal"]
-
 SPLITS = ("independent", "exact")
 Found = PrivateQuantile | ExponentialQuantile
 

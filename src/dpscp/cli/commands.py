@@ -22,8 +22,6 @@ from dpscp.report.numbers import WHY_BELOW
 from dpscp.report.page import write_atomically, write_report
 from dpscp.schema import Schema, read_schema, template
 
-__all__ = ["COMMANDS", "run"]
-
 _OUT_OF_MEMORY = (
     "not enough memory for this table; free some, drop columns that the schema does not use from the file, "
     "or predict a large table in parts"

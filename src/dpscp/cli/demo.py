@@ -21,8 +21,6 @@ from dpscp.report.numbers import Reference
 from dpscp.report.page import write_atomically, write_report
 from dpscp.schema import Column, Schema
 
-__all__ = ["SCHEMA", "demo_tables", "run_demo", "unused_folder", "without_privacy"]
-
 CLASSES = ("none", "some")
 _DATA = "RAND Health Insurance Experiment, public domain"
 _HEALTH = ("excellent", "good", "fair", "poor")

@@ -23,16 +23,6 @@ from dpscp.persons import kept_rows
 from dpscp.report.page import write_atomically
 from dpscp.schema import Schema, SchemaError
 
-__all__ = [
-    "Labelled",
-    "fingerprints",
-    "is_held_out",
-    "note_of",
-    "note_path",
-    "refuse_training_table",
-    "write_note",
-]
-
 _FORMAT, _VERSION = "dpscp-origin", 1
 # Where nearly all records of the fit differ from each other, other people's records are hardly found among them.
 _MOSTLY_DISTINCT = 0.9

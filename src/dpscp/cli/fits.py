@@ -19,21 +19,6 @@ from dpscp.sources import RecordSource
 from dpscp.sources.files import table_source
 from dpscp.sources.tables import as_frame
 
-__all__ = [
-    "Records",
-    "about",
-    "added_columns",
-    "evaluation_of",
-    "fitted",
-    "load_model",
-    "other_records",
-    "predicted",
-    "schema_of",
-    "size_mismatch",
-    "summary",
-    "weak_promises",
-]
-
 # A declared size may be round; beyond this it is called wrong.
 _SIZE_TOLERANCE = 0.05
 # Beyond this a privacy promise says little about anybody.

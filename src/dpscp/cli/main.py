@@ -8,8 +8,6 @@ from pathlib import Path
 import dpscp
 from dpscp.audit.play import GAMES
 
-__all__ = ["build_parser", "main"]
-
 _RELEASE_HELP = "cover the level with this one release, with probability C (e.g. 0.95); holds records out"
 
 

@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from dpscp.schema import Column, Schema, SchemaError
 
-__all__ = ["can_ask", "complete"]
-
 Declared = TypeVar("Declared", Column, Schema)
 
 

@@ -27,8 +27,6 @@ from dpscp.sources.tables import (
 )
 from dpscp.training._progress import progress
 
-__all__ = ["CommandError", "Table", "check_output", "keep_existing", "open_table", "written_table"]
-
 _LONGEST_HEADER = 2**20
 # What else separates the cells of a table, where the expected mark is nowhere in the first line.
 _OTHER_SEPARATORS = (";", "\t", "|", ",")

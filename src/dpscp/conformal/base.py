@@ -48,8 +48,6 @@ from dpscp.training.torch_records import inputs_of, labelled_arrays
 if TYPE_CHECKING:
     from dpscp.report.numbers import About
 
-__all__ = ["PrivateConformal"]
-
 GROUP_FUNCTION = (
     "groups gives a record its group from that record alone (privacy needs it too: groups share no budget because each "
     "record lies in one of them, whatever the others are)"

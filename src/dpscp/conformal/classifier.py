@@ -22,8 +22,6 @@ from dpscp.tasks import Classification
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.torch_records import inputs_of
 
-__all__ = ["PrivateConformalClassifier"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):

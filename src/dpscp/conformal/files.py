@@ -7,8 +7,6 @@ from dpscp import persistence
 from dpscp.conformal.classifier import PrivateConformalClassifier
 from dpscp.conformal.regressor import PrivateConformalRegressor
 
-__all__ = ["load"]
-
 
 def load(path: str | PathLike[str], module: Any = None) -> PrivateConformalClassifier | PrivateConformalRegressor:
     """The estimator that ``save`` wrote; nothing in the file is executed.

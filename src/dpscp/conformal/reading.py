@@ -13,8 +13,6 @@ from dpscp.persons import Unit, kept_rows
 from dpscp.records import check_finite, group_index
 from dpscp.sources import ArraySource, Block, RecordSource
 
-__all__ = ["Given", "Reading", "Taken", "from_arrays", "from_source"]
-
 
 @dataclass(frozen=True)
 class Reading:

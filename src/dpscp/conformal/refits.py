@@ -15,8 +15,6 @@ import numpy as np
 
 from dpscp.exceptions import GuaranteeWarning
 
-__all__ = ["remember", "tell_of_other_fits"]
-
 _ADVICE = (
     "the costs add up, and nothing here counts them together: give every fit on these records the same dp.BudgetStore "
     "(budget=store)"

@@ -21,8 +21,6 @@ from dpscp.tasks import HARD_BOUNDS, Regression
 from dpscp.training.private_bounds import PRIVATE
 from dpscp.training.torch_records import inputs_of
 
-__all__ = ["PrivateConformalRegressor"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateConformalRegressor(RegressorMixin, PrivateConformal):

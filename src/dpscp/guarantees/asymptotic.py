@@ -5,8 +5,6 @@ Paper: Algorithm 1 [alg: dp-scp]
 
 from dpscp.guarantees.base import Guarantee
 
-__all__ = ["ASYMPTOTIC"]
-
 ASYMPTOTIC = Guarantee(
     name="asymptotic",
     proof="the paper's DP-SCP-A: no buffer",

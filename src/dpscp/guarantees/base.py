@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Ledger
 
-__all__ = ["Asked", "Guarantee"]
-
 INVARIANT = "training does not depend on the order of the records, and everything it learned from them is in its event"
 HELD_OUT = "the scored records were not used in training"
 

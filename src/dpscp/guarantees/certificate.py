@@ -11,8 +11,6 @@ from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
 from dpscp.persons import Unit
 
-__all__ = ["ON_AVERAGE", "RELEASE_CONFIDENCE", "Certificate", "check_release_confidence", "term_text"]
-
 # What a proven level is an average of; said wherever one is shown to a person.
 ON_AVERAGE = "on average over data sets like this one, over the noise and over new records"
 _ONE_RELEASE = "a single release may cover somewhat less"

@@ -5,8 +5,6 @@ Theory: Results D and F
 
 from dpscp.guarantees.base import Guarantee
 
-__all__ = ["CORRECTED"]
-
 CORRECTED = Guarantee(
     name="corrected",
     proof="Results D and F: asymptotic, each record's own influence is put back to first order",

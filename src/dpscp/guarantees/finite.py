@@ -5,8 +5,6 @@ Paper: Algorithm 1 [alg: dp-scp]
 
 from dpscp.guarantees.base import Guarantee
 
-__all__ = ["FINITE"]
-
 FINITE = Guarantee(
     name="finite",
     proof="the paper's DP-SCP-F: rank buffer and union noise buffer",

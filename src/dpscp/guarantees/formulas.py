@@ -16,21 +16,6 @@ from dpscp.quantile import (
 )
 from dpscp.quantile.correction import expected_clipped_rank
 
-__all__ = [
-    "blackbox_floor",
-    "marginal_miss_bound",
-    "minimax_miss_bound",
-    "minimum_part_size",
-    "overall_mu",
-    "search_mu",
-    "smallest_useful_n",
-    "smallest_where",
-    "universal_alpha",
-    "universal_floor",
-    "value_buffer",
-]
-
-
 # ---- privacy statements of the paper
 
 

@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-__all__ = ["batch_limits", "ever_sampled", "weighted_draws"]
-
 _GRID = 1 << 14  # cells of the exact convolution; weights are rounded up, so a coarser grid is only looser
 
 

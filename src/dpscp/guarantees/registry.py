@@ -11,8 +11,6 @@ from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.stable import STABILITY
 from dpscp.guarantees.universal import UNIVERSAL
 
-__all__ = ["AUTO", "GUARANTEES", "automatic", "guarantee_of", "register"]
-
 AUTO = "auto"
 GUARANTEES: dict[str, Guarantee] = {g.name: g for g in (UNIVERSAL, STABILITY, SPLIT, CORRECTED, FINITE, ASYMPTOTIC)}
 # Where the universal certificate and the held-out part give sets of the same size: docs/recipe.md.

@@ -5,8 +5,6 @@ Theory: Result E
 
 from dpscp.guarantees.base import Guarantee
 
-__all__ = ["SPLIT"]
-
 
 def _whole_budget(mu: float) -> float:  # noqa: ARG001
     return 1.0

@@ -37,16 +37,6 @@ from dpscp._checks import (
 )
 from dpscp.guarantees.poisson_tails import batch_limits, weighted_draws
 
-__all__ = [
-    "LINEAR_LOSSES",
-    "LinearHead",
-    "Stability",
-    "stability_dpsgd_fixed_normaliser",
-    "stability_objective_perturbation",
-    "stability_output_perturbation",
-    "stability_summary",
-]
-
 
 @dataclass(frozen=True)
 class Stability:

@@ -7,8 +7,6 @@ from dpscp.guarantees.base import Asked, Guarantee
 from dpscp.guarantees.formulas import value_buffer
 from dpscp.guarantees.stability import Stability
 
-__all__ = ["STABILITY"]
-
 
 def _known(asked: Asked) -> tuple[Stability, float]:
     lipschitz = asked.score_lipschitz

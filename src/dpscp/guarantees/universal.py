@@ -8,8 +8,6 @@ import math
 from dpscp.guarantees.base import Asked, Guarantee
 from dpscp.guarantees.formulas import universal_alpha
 
-__all__ = ["UNIVERSAL"]
-
 
 def _training_share(mu: float) -> float:
     """It falls with the budget: the more training may learn about one record, the wider the certified level."""

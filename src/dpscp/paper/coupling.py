@@ -18,8 +18,6 @@ from dpscp.training.descent import GridNoise, Records, drawn_steps, run
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.networks import DenseModel
 
-__all__ = ["CoupledRun", "coupled_run"]
-
 Array = NDArray[Any]
 
 

@@ -5,8 +5,6 @@ import math
 from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability
 from dpscp.guarantees.stability import Stability
 
-__all__ = ["coverage_lower_bound", "dpsgd_coverage", "rank_buffer"]
-
 
 def rank_buffer(n: int, density_bound: float, score_lipschitz: float, shift_bound: float, delta_n: float) -> int:
     """m_n = ceil(n fbar L u_n / delta_n), at least 0; 0 when nothing moves.

@@ -9,13 +9,6 @@ from dpscp._checks import check_count, check_fraction, check_nonnegative, check_
 from dpscp.guarantees.poisson_tails import ever_sampled
 from dpscp.guarantees.stability import Stability
 
-__all__ = [
-    "expected_gap_dpsgd_projection",
-    "expected_gap_dpsgd_smooth",
-    "stability_dpsgd_projection",
-    "stability_dpsgd_smooth",
-]
-
 
 def stability_dpsgd_projection(*, sampling_rate: float, steps: int) -> Stability:
     """Shift 0, unless the new record is ever sampled: probability 1 - (1 - sampling_rate)**steps.

@@ -15,8 +15,6 @@ from scipy import optimize, special
 from dpscp._checks import check_nonnegative, check_positive
 from dpscp.privacy.tradeoff import Tradeoff, invert
 
-__all__ = ["CanonicalNoise", "canonical_noise", "gaussian_noise", "tulap_noise"]
-
 
 @dataclass(frozen=True)
 class CanonicalNoise:

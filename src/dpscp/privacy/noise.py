@@ -18,14 +18,6 @@ from dpscp._checks import check_count, check_positive
 from dpscp.privacy.events import DpEvent, discrete_gaussian_event
 from dpscp.privacy.seeds import secure_bytes
 
-__all__ = [
-    "IntegerSource",
-    "LatticeNoise",
-    "lattice_noise",
-    "sample_discrete_gaussian",
-    "sensitivity_fraction",
-]
-
 # Scale of the integer noise: fine enough that rounding the scale up to an integer costs less than 0.03 %, and small
 # enough that the sampler's products fit in 64 bits.
 _LATTICE_SCALE = 4096

@@ -19,22 +19,6 @@ import numpy as np
 from dpscp._checks import check_count
 from dpscp.exceptions import SeededWarning
 
-__all__ = [
-    "BATCHES",
-    "BOUNDS",
-    "HELD_OUT",
-    "KEPT_ROWS",
-    "PREPROCESSING",
-    "SCORED_ROWS",
-    "TARGET_SCALE",
-    "BlockStreams",
-    "child_seeds",
-    "secure_bytes",
-    "secure_generator",
-    "seed_of",
-    "stream_seed",
-]
-
 # Streams beside the one of the seed itself, which a training mechanism draws from.
 PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, HELD_OUT, BOUNDS = 1, 2, 3, 4, 5, 6, 7
 _INTEGER_NOISE = 2

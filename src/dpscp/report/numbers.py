@@ -14,25 +14,6 @@ from dpscp.privacy import Ledger, epsilon_of, gdp_mu
 from dpscp.privacy.events import DpEvent, composed_parts, event_words
 from dpscp.records import label_index
 
-__all__ = [
-    "ATTACKS",
-    "GROUP_SIZES",
-    "TERMS",
-    "WHY_BELOW",
-    "About",
-    "Evaluation",
-    "LevelEvaluation",
-    "PartEvaluation",
-    "Reference",
-    "Spending",
-    "StudyBudget",
-    "budget_tracks",
-    "clopper_pearson",
-    "evaluate",
-    "evaluate_blocks",
-    "verdict",
-]
-
 # False-alarm rates at which the attacker's best detection is printed.
 ATTACKS = (0.01, 0.05, 0.1)
 # How many records somebody may have: the promise is about one, and the page says what it means for these.

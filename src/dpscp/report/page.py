@@ -21,8 +21,6 @@ from dpscp.planning import plan
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 from dpscp.report.numbers import ATTACKS, GROUP_SIZES, TERMS, WHY_BELOW, About, Evaluation, budget_tracks, verdict
 
-__all__ = ["html_report", "write_atomically", "write_report"]
-
 _LIBRARIES = ("dpscp", "numpy", "scipy", "scikit-learn", "dp-accounting", "randomgen")
 # Shown as the schema itself, or of no use to a reader.
 _HIDDEN_FACTS = ("schema",)

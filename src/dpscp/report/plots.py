@@ -17,8 +17,6 @@ from dpscp.report.numbers import clopper_pearson
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_calibration", "plot_intervals", "plot_sets"]
-
 
 def plot_sets(
     sets: ArrayLike, classes: Sequence[Any], *, y: ArrayLike | None = None, probabilities: ArrayLike | None = None

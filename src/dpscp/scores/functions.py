@@ -12,20 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count, check_nonnegative
 
-__all__ = [
-    "absolute_residual",
-    "aps",
-    "aps_of_labels",
-    "cqr",
-    "infinite_without_probabilities",
-    "lac",
-    "lac_of_labels",
-    "normalized_residual",
-    "raps",
-    "raps_of_labels",
-    "raps_range",
-]
-
 Floats = NDArray[Any]
 # A probability may exceed 1 by what float32 sums lose.
 _ROUNDING = 1e-5

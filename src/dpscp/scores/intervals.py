@@ -12,8 +12,6 @@ from dpscp.records import check_row_by_row, untold_overflow
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
 from dpscp.sets import normalized_interval, quantile_interval, residual_interval
 
-__all__ = ["INTERVAL_SCORES", "IntervalScore", "OwnIntervalScore", "Pair", "interval_score", "score_name"]
-
 Floats = NDArray[Any]
 # A predicted scale below this share of the target's range counts as this share: a public floor keeps scores bounded.
 _SMALLEST_SCALE = 0.01

@@ -20,8 +20,6 @@ from dpscp.scores.functions import (
     raps_range,
 )
 
-__all__ = ["LABEL_SCORES", "OWN_SCORE", "LabelScore", "OwnLabelScore", "label_score"]
-
 Floats = NDArray[Any]
 
 OWN_SCORE = (

@@ -9,8 +9,6 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from dpscp.privacy.accounting.base import Accountant, Array, Direction, History
 from dpscp.privacy.tradeoff import gdp_delta, gdp_epsilon
 
-__all__ = ["GDP", "GaussianProfile"]
-
 
 @dataclass(frozen=True)
 class GaussianProfile:

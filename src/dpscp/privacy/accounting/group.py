@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from dpscp.privacy.tradeoff import upper_envelope
 
-__all__ = ["group_epsilon"]
-
 # Below this false-alarm rate nothing is looked for.
 _SMALLEST_RATE = 1e-300
 

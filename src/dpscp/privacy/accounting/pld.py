@@ -30,8 +30,6 @@ from dpscp.privacy.events import (
     possible_histories,
 )
 
-__all__ = ["PLD", "discrete_gaussian_cdf", "register_loss"]
-
 # Width of a privacy-loss bucket. A sampled step whose losses spread over few buckets gets narrower ones: rounding then
 # costs less than 2e-4 in epsilon on thousands of steps.
 _BUCKETS = (1e-4, 5e-5, 2e-5)

@@ -13,8 +13,6 @@ from dpscp.privacy.accounting.base import Accountant, Array, Direction, History,
 from dpscp.privacy.accounting.gdp import GaussianProfile
 from dpscp.privacy.events import BoundedRangeDpEvent, DiscreteGaussianDpEvent
 
-__all__ = ["OPACUS_ORDERS", "RDP"]
-
 OPACUS_ORDERS = tuple([1 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)))
 
 
