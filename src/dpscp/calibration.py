@@ -22,11 +22,7 @@ from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, univer
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.persons import Unit, kept_rows, require_person_ledger, unit_of
-from dpscp.privacy import (
-    Budget,
-    Ledger,
-    as_event,
-)
+from dpscp.privacy import Budget, Ledger, as_event
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import (

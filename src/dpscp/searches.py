@@ -11,15 +11,7 @@ from dpscp.exceptions import BudgetError
 from dpscp.guarantees import Asked, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.persons import RECORDS, Unit
-from dpscp.privacy import (
-    Budget,
-    LatticeNoise,
-    Ledger,
-    compose,
-    gdp_epsilon,
-    gdp_mu,
-    sized_lattice_noise,
-)
+from dpscp.privacy import Budget, LatticeNoise, Ledger, compose, gdp_epsilon, gdp_mu, sized_lattice_noise
 from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.quantile import default_steps, rank_sensitivity
 from dpscp.quantile.search import AskedCounts

@@ -3,13 +3,8 @@
 from typing import TYPE_CHECKING
 
 from dpscp._elsewhere import held_by
-from dpscp.guarantees.base import (
-    Asked,
-    Guarantee,
-)
-from dpscp.guarantees.certificate import (
-    Certificate,
-)
+from dpscp.guarantees.base import Asked, Guarantee
+from dpscp.guarantees.certificate import Certificate
 from dpscp.guarantees.formulas import (
     blackbox_floor,
     marginal_miss_bound,
@@ -22,12 +17,7 @@ from dpscp.guarantees.formulas import (
     universal_floor,
     value_buffer,
 )
-from dpscp.guarantees.registry import (
-    GUARANTEES,
-    automatic,
-    guarantee_of,
-    register,
-)
+from dpscp.guarantees.registry import GUARANTEES, automatic, guarantee_of, register
 from dpscp.guarantees.stability import (
     Stability,
     stability_dpsgd_fixed_normaliser,

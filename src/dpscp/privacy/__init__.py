@@ -33,12 +33,7 @@ from dpscp.privacy.events import (
     register_event,
 )
 from dpscp.privacy.ledger import Budget, Entry, Ledger
-from dpscp.privacy.noise import (
-    IntegerSource,
-    LatticeNoise,
-    lattice_noise,
-    sample_discrete_gaussian,
-)
+from dpscp.privacy.noise import IntegerSource, LatticeNoise, lattice_noise, sample_discrete_gaussian
 from dpscp.privacy.seeds import secure_generator
 from dpscp.privacy.solving import (
     as_event,
@@ -62,12 +57,7 @@ from dpscp.privacy.tradeoff import (
 )
 
 if TYPE_CHECKING:
-    from dpscp.paper import (
-        CanonicalNoise,
-        canonical_noise,
-        gaussian_noise,
-        tulap_noise,
-    )
+    from dpscp.paper import CanonicalNoise, canonical_noise, gaussian_noise, tulap_noise
 
 __all__ = [
     "OPACUS_ORDERS",

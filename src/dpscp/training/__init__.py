@@ -24,10 +24,7 @@ from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.summary import SufficientStatistics
 
 if TYPE_CHECKING:
-    from dpscp.paper import (
-        CoupledRun,
-        coupled_run,
-    )
+    from dpscp.paper import CoupledRun, coupled_run
 
 __all__ = [
     "DPSGD",

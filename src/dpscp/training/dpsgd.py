@@ -52,11 +52,7 @@ from dpscp.training.feeding import EngineBlock, SpreadDescent, array_source, uni
 from dpscp.training.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.labels import check_classes, encode_labels, found_labels
 from dpscp.training.mechanism import Needs, Trained, Trajectory, paid_event, set_noise
-from dpscp.training.networks import (
-    DenseModel,
-    Loss,
-    Network,
-)
+from dpscp.training.networks import DenseModel, Loss, Network
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 

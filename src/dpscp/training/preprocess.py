@@ -19,15 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_choice, check_positive, check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
-from dpscp.privacy import (
-    Accountant,
-    compose,
-    epsilon_of,
-    gdp_epsilon,
-    gdp_mu,
-    secure_generator,
-    smallest_noise,
-)
+from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
 from dpscp.privacy.seeds import PREPROCESSING, stream_seed
 from dpscp.privacy.solving import start_below
 from dpscp.sources import Block, RecordSource

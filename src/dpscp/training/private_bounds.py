@@ -26,13 +26,7 @@ from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_
 from dpscp.privacy.seeds import BOUNDS, stream_seed
 from dpscp.sources import Block, RecordSource
 from dpscp.training.feeding import Wrapping
-from dpscp.training.mechanism import (
-    Model,
-    Trained,
-    require_persons,
-    require_sources,
-    train_on,
-)
+from dpscp.training.mechanism import Model, Trained, require_persons, require_sources, train_on
 from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.private_target import calibrated_beside
 from dpscp.training.scaling import ScaledTargetModel

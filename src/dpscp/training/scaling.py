@@ -13,14 +13,7 @@ from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant
 from dpscp.sources import Block, RecordSource
 from dpscp.training.feeding import Wrapping
-from dpscp.training.mechanism import (
-    Model,
-    Trained,
-    load_model,
-    saved_as,
-    shift_bound,
-    train_on,
-)
+from dpscp.training.mechanism import Model, Trained, load_model, saved_as, shift_bound, train_on
 from dpscp.training.targets import unit_targets
 
 __all__ = ["ScaledTarget", "ScaledTargetModel"]
