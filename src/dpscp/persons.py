@@ -182,11 +182,6 @@ class Persons:
         return int(self.offsets[-1])
 
     @property
-    def cap(self) -> int:
-        """The most rows that a person can have, a public number."""
-        return self.unit.cap
-
-    @property
     def unit(self) -> Unit:
         """The public side."""
         return Unit(self.rows_per_person)

@@ -217,10 +217,8 @@ class _Public:
     epsilon: float | None
     delta: float
     alpha: float
-    task: str
+    task: Task
     n_features: int
-    classes: tuple[Any, ...] | None
-    y_bounds: tuple[float, float] | None
     train_share: float | str
     calibration_fraction: float | str
     release_confidence: float | None = None
@@ -230,18 +228,11 @@ class _Public:
         changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
         return replace(self, **changed)
 
-    def task_value(self) -> Task:
-        """What is predicted, with the estimators' first score."""
-        if self.classes is not None:
-            return Classification(self.classes)
-        assert self.y_bounds is not None
-        return Regression(self.y_bounds)
-
     def request(self, guarantee: str) -> Request:
         assert self.n is not None
         assert self.epsilon is not None
         return Request(
-            task=self.task_value(),
+            task=self.task,
             estimator=None,
             budget=Budget(self.epsilon, self.delta),
             alphas=(self.alpha,),
@@ -295,10 +286,8 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         epsilon=None if epsilon is None else check_positive("epsilon", epsilon),
         delta=delta,
         alpha=alpha,
-        task="regression" if labels is None else "classification",
+        task=Regression(y_bounds) if labels is None else Classification(labels),
         n_features=check_count("n_features", n_features),
-        classes=labels,
-        y_bounds=y_bounds if labels is None else None,
         train_share=train_share,
         calibration_fraction=calibration_fraction,
         release_confidence=None
@@ -321,7 +310,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         epsilon=public.epsilon,
         delta=delta,
         alpha=alpha,
-        task=public.task,
+        task=public.task.name,
         n_features=public.n_features,
         automatic=None if solved_for else chosen_guarantee(public.request(AUTO)).name,
         rows=rows,
@@ -427,7 +416,7 @@ def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[
     elif rule.guarantee.correction == "union":
         offset += union_noise_buffer(noise, steps, min(0.5, 1 / rule.n_nominal))
     n_scores = rule.n_nominal
-    low, high = public.y_bounds or (0.0, 1.0)
+    low, high = public.task.y_bounds or (0.0, 1.0)
     reach = rule.shift / (high - low)
     return {
         "steps": steps,
@@ -444,7 +433,7 @@ def _stability(public: _Public, guarantee: Guarantee) -> Stability | None:
     assert public.n is not None
     mechanism = choose_strategy(public.request(guarantee.name)).mechanism
     assert mechanism is not None
-    return shift_bound(mechanism, public.n_features, public.n, public.classes)
+    return shift_bound(mechanism, public.n_features, public.n, public.task.classes)
 
 
 def _smallest_useful(guarantee: str, public: _Public) -> int | None:

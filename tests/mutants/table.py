@@ -442,15 +442,15 @@ mutant(
 )
 mutant(
     "training/dpsgd.py",
-    "return dpsgd_event(noise, self.sampling_rate, self.steps) if",
-    "return dpsgd_event(noise, self.sampling_rate, self.steps - 1) if",
+    "return self.sampling_rate, self.steps",
+    "return self.sampling_rate, self.steps - 1",
     "the event leaves out a step",
     f"{ENGINE}::test_event_is_known_before_the_data",
 )
 mutant(
-    "training/dpsgd.py",
-    "self.sampling_rate, self.steps, accountant=accountant)",
-    "self.sampling_rate, self.steps)",
+    "training/mechanism.py",
+    "*self.releases, accountant=accountant)",
+    "*self.releases)",
     "training noise ignores the accountant",
     f"{ENGINE}::test_calibrated_ends_within_the_budget",
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
@@ -1820,9 +1820,9 @@ mutant(
     f"{TORCH}::test_every_record_is_clipped_and_the_normaliser_is_public",
 )
 mutant(
-    "training/opacus.py",
-    "return dpsgd_event(noise, self.sampling_rate, self.steps) if noise else non_private_event()",
-    "return dpsgd_event(noise, self.sampling_rate, self.steps)",
+    "training/mechanism.py",
+    "*self.releases) if self.noise_multiplier else non_private_event()",
+    "*self.releases)",
     "torch without noise is not called non-private",
     f"{TORCH}::test_same_updates_as_the_numpy_engine",
 )
@@ -1835,8 +1835,8 @@ mutant(
 )
 mutant(
     "training/opacus.py",
-    "return dpsgd_event(noise, self.sampling_rate, self.steps) if",
-    "return dpsgd_event(noise, self.sampling_rate, 1) if",
+    "return self.sampling_rate, self.steps",
+    "return self.sampling_rate, 1",
     "torch training costs one step",
     f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
 )

@@ -40,11 +40,6 @@ class CommandError(Exception):
     """What a command refuses, in one line with the remedy; nothing in it comes from the records."""
 
 
-def _require_file(path: Path) -> None:
-    if not path.is_file():
-        raise CommandError(f"there is no file {str(path)!r}")
-
-
 def _require_readers() -> None:
     try:
         import pandas as pd  # noqa: F401
@@ -107,7 +102,8 @@ class Table:
 
 def open_table(path: Path, separator: str | None = None) -> Table:
     """The table in a file, its head read once; refused where the first line cannot be one of names."""
-    _require_file(path)
+    if not path.is_file():
+        raise CommandError(f"there is no file {str(path)!r}")
     _require_readers()
     between = separator_of(path, separator)
     names, records = (parquet_names(path), []) if is_parquet(path) else _csv_head(path, between)

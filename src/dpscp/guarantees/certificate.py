@@ -91,14 +91,7 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "guarantee": self.guarantee,
-            "target": self.target,
-            "coverage": self.coverage,
-            "assumptions": list(self.assumptions),
-            "terms": dict(self.terms),
-            "advice": self.advice,
-        }
+        return {**vars(self), "assumptions": list(self.assumptions), "terms": dict(self.terms)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Certificate":

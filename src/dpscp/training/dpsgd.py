@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import (
@@ -31,7 +30,7 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
 from dpscp.persons import RECORDS, Persons
-from dpscp.privacy import Accountant, dpsgd_event, noise_multiplier, non_private_event, secure_generator
+from dpscp.privacy import secure_generator
 from dpscp.privacy.seeds import BATCHES, BlockStreams
 from dpscp.sources import Block, RecordSource
 from dpscp.training._progress import progress
@@ -51,7 +50,7 @@ from dpscp.training.descent import (
 from dpscp.training.feeding import EngineBlock, SpreadDescent, array_source, unit_count
 from dpscp.training.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.labels import check_classes, encode_labels, found_labels
-from dpscp.training.mechanism import Needs, Trained, Trajectory, paid_event, set_noise
+from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
@@ -63,7 +62,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 
 
 @dataclass(frozen=True)
-class DPSGD:
+class DPSGD(GaussianSums):
     """Differentially private SGD with per-record clipping; `sampling_rate=1` is full-batch private gradient
     descent. With persons the sums are weighted and batches draw persons (Result H).
 
@@ -187,28 +186,13 @@ class DPSGD:
         return "classification" if self.loss in ("cross_entropy", "logistic") else "regression"
 
     @property
-    def event(self) -> DpEvent | None:
-        """What one run costs, from public constants only; None while the noise is not set."""
-        if self.noise_multiplier is None:
-            return None
-        noise = float(self.noise_multiplier)
-        return dpsgd_event(noise, self.sampling_rate, self.steps) if noise else non_private_event()
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
-        return replace(self, noise_multiplier=noise_multiplier)
+    def releases(self) -> tuple[float, int]:
+        """A noisy sum over a Poisson batch at each step."""
+        return self.sampling_rate, self.steps
 
     def configured(self, needs: Needs) -> Self:
         """A copy that trains for these classes and keeps its iterates if they are needed."""
         return replace(self, classes=needs.classes, keep_trajectory=needs.trajectory)
-
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A copy whose noise multiplier is the smallest that keeps one run within (epsilon, delta).
-
-        Raises BudgetError when no noise does. The search ends on the safe side.
-        """
-        noise = noise_multiplier(epsilon, delta, self.sampling_rate, self.steps, accountant=accountant)
-        return replace(self, noise_multiplier=noise, budget=(float(epsilon), float(delta)))
 
     @cached_property
     def learning_rates(self) -> Array:

@@ -10,13 +10,15 @@ several rows), `SourceWise` (reads its records block by block). Mechanisms that 
 what they wrap and forward the question.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice
+from dpscp.privacy import dpsgd_event, noise_multiplier, non_private_event
 from dpscp.sources import RecordSource
 
 if TYPE_CHECKING:
@@ -358,6 +360,40 @@ def train_on(mechanism: Mechanism, source: RecordSource, *, random_state: int | 
     return train_persons(
         mechanism, block.read(), block.targets, persons=block.persons, random_state=random_state, n_records=n_records
     )
+
+
+@dataclass(frozen=True)
+class GaussianSums:
+    """What mechanisms share that release sums with Gaussian noise of `noise_multiplier` sensitivities each."""
+
+    @property
+    @abstractmethod
+    def noise_multiplier(self) -> float | None:
+        """Noise standard deviation over sensitivity; None while it is not set, 0 for no noise and no privacy."""
+
+    @property
+    @abstractmethod
+    def releases(self) -> tuple[float, int]:
+        """The share of the records, drawn at random, in each sum, and how many sums there are."""
+
+    @property
+    def event(self) -> "DpEvent | None":
+        """What one run costs, from public constants only; None while the noise is not set."""
+        if self.noise_multiplier is None:
+            return None
+        return dpsgd_event(self.noise_multiplier, *self.releases) if self.noise_multiplier else non_private_event()
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise."""
+        return self._with(noise_multiplier=noise_multiplier)
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> Self:
+        """A copy with the smallest noise that keeps one run within (epsilon, delta); BudgetError if none does."""
+        noise = noise_multiplier(epsilon, delta, *self.releases, accountant=accountant)
+        return self._with(noise_multiplier=noise, budget=(float(epsilon), float(delta)))
+
+    def _with(self, **changed: Any) -> Self:
+        return replace(self, **changed)
 
 
 def set_noise(noise_multiplier: float | None) -> float:

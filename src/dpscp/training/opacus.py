@@ -25,19 +25,18 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
 from dpscp.persons import Persons
-from dpscp.privacy import Accountant, Ledger, dpsgd_event, noise_multiplier, non_private_event, secure_generator
+from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generator
 from dpscp.privacy.seeds import BATCHES, BlockStreams, secure_bytes
 from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.training.descent import poisson_batches
 from dpscp.training.feeding import nominal_count
 from dpscp.training.gradients import CLIP_SLACK
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
-from dpscp.training.mechanism import Needs, Rehearsal, Trained, paid_event, set_noise
+from dpscp.training.mechanism import GaussianSums, Needs, Rehearsal, Trained, paid_event, set_noise
 from dpscp.training.release import gaussian_release, warn_large_delta
 from dpscp.training.torch_model import TorchModel, as_float32, torch_model, torch_rows
 from dpscp.training.torch_modules import (
@@ -64,7 +63,7 @@ _MOST_RECORDS = 2**30
 
 
 @dataclass(frozen=True)
-class OpacusTraining:
+class OpacusTraining(GaussianSums):
     """DP-SGD for any torch module whose layers treat records separately.
 
     One run releases ``steps`` noisy sums of gradients clipped to ``clip_norm``, over Poisson batches of
@@ -144,25 +143,13 @@ class OpacusTraining:
         return "classification" if self.loss == "cross_entropy" or self.classes is not None else "regression"
 
     @property
-    def event(self) -> DpEvent | None:
-        """What one run costs, from public constants only; None while the noise is not set."""
-        if self.noise_multiplier is None:
-            return None
-        noise = float(self.noise_multiplier)
-        return dpsgd_event(noise, self.sampling_rate, self.steps) if noise else non_private_event()
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
-        return replace(self, noise_multiplier=noise_multiplier)
+    def releases(self) -> tuple[float, int]:
+        """A noisy sum over a Poisson batch at each step."""
+        return self.sampling_rate, self.steps
 
     def configured(self, needs: Needs) -> Self:
         """A copy for these classes and this shape of a record."""
         return replace(self, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
-
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A copy with the smallest noise multiplier that keeps one run within (epsilon, delta)."""
-        noise = noise_multiplier(epsilon, delta, self.sampling_rate, self.steps, accountant=accountant)
-        return replace(self, noise_multiplier=noise, budget=(float(epsilon), float(delta)))
 
     def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal:
         """Run the module on made-up records of this shape before any real one is used.

@@ -20,7 +20,7 @@ from dpscp.guarantees.stability import Stability, stability_objective_perturbati
 from dpscp.persons import Persons
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.labels import check_classes, encode_labels, found_labels
-from dpscp.training.mechanism import Needs, Trained, paid_event, set_noise
+from dpscp.training.mechanism import GaussianSums, Needs, Trained, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 from dpscp.training.release import gaussian_release, grid_slack, warn_large_delta
@@ -41,7 +41,7 @@ EXPANSION_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class OutputPerturbation:
+class OutputPerturbation(GaussianSums):
     """The minimiser of a penalised linear risk plus Gaussian noise.
 
     One record, or one person with weighted records, moves the minimiser by at most gradient_bound / strength (strong
@@ -74,27 +74,14 @@ class OutputPerturbation:
     budget: tuple[float, float] | None = None
 
     trains_persons: ClassVar[bool] = True
+    releases: ClassVar[tuple[float, int]] = (1.0, 1)
 
     def __post_init__(self) -> None:
         _check_fields(self)
 
-    @property
-    def event(self) -> DpEvent | None:
-        """One Gaussian release; None while the noise is not set."""
-        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
-        return replace(self, noise_multiplier=noise_multiplier)
-
     def configured(self, needs: Needs) -> Self:
         """A copy for these classes."""
         return replace(self, classes=needs.classes)
-
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A copy with the smallest noise that keeps one run within (epsilon, delta)."""
-        noise = noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant)
-        return replace(self, noise_multiplier=noise, budget=(float(epsilon), float(delta)))
 
     def strength(self, n_records: int) -> float:
         """The penalty on the sum of losses: regularisation * n_records, or the public rule.

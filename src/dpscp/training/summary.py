@@ -7,18 +7,17 @@ post-processing.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
 from dpscp._checks import check_count, check_positive, check_probability, check_range
 from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.persons import Persons
-from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
-from dpscp.training.mechanism import Trained, paid_event, set_noise
+from dpscp.privacy import secure_generator
+from dpscp.training.mechanism import GaussianSums, Trained, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network, check_rows, feature_rows
 from dpscp.training.release import SUM_SLACK, gaussian_release, grid_slack, summed, warn_large_delta
 from dpscp.training.targets import bounded_targets
@@ -29,7 +28,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class SufficientStatistics:
+class SufficientStatistics(GaussianSums):
     """Ridge regression on a noisy Gram matrix and noisy cross moments.
 
     Rows are clipped to norm ``feature_bound`` (in prediction too), targets to ``y_bounds`` and centred
@@ -55,6 +54,7 @@ class SufficientStatistics:
     budget: tuple[float, float] | None = None
 
     trains_persons: ClassVar[bool] = True
+    releases: ClassVar[tuple[float, int]] = (1.0, 1)
 
     def __post_init__(self) -> None:
         check_positive("feature_bound", self.feature_bound)
@@ -63,20 +63,6 @@ class SufficientStatistics:
         for name in ("noise_multiplier", "floor", "radius"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
-
-    @property
-    def event(self) -> DpEvent | None:
-        """One Gaussian release; None while the noise is not set."""
-        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
-
-    def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
-        return replace(self, noise_multiplier=noise_multiplier)
-
-    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A copy with the smallest noise that keeps one run within (epsilon, delta)."""
-        noise = noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant)
-        return replace(self, noise_multiplier=noise, budget=(float(epsilon), float(delta)))
 
     @property
     def row_bound(self) -> float:
