@@ -53,6 +53,21 @@ def test_the_check_sees_records_in_messages():
     assert not list(formatted_records(ast.parse('raise ValueError(f"{rows.ndim} and {alpha}")')))
 
 
+def test_every_public_method_is_explained_where_it_is_or_by_what_it_implements():
+    """Once: by its own words, or by a protocol's or base class' of the package. Functions and classes are ruff's."""
+    classes = [c for file in FILES for c in ast.walk(ast.parse(file.read_text())) if isinstance(c, ast.ClassDef)]
+    bases = {base.id for c in classes for base in c.bases if isinstance(base, ast.Name)} - {"BaseEstimator"}
+    methods = [(c, m) for c in classes for m in c.body if isinstance(m, ast.FunctionDef) and m.name[0] != "_"]
+    explained = {
+        m.name
+        for c, m in methods
+        if ast.get_docstring(m) and (c.name in bases or any("Protocol" in ast.unparse(base) for base in c.bases))
+    }
+    bare = [f"{c.name}.{m.name}" for c, m in methods if c.name[0] != "_" and not ast.get_docstring(m)]
+    assert "DenseModel.config" in bare
+    assert [name for name in bare if name.split(".")[1] not in explained] == []
+
+
 def test_what_the_type_checker_must_ignore_has_a_code_and_a_reason():
     lines = [line for file in FILES for line in file.read_text().splitlines() if "type: ignore" in line]
     assert lines

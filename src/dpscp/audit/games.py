@@ -94,7 +94,6 @@ class SearchGame:
 
     @property
     def name(self) -> str:
-        """What is attacked."""
         return f"search ({'one count' if self.unit == 'release' else f'{self.steps} counts'}, rank {self.rank!r})"
 
     @property
@@ -104,7 +103,6 @@ class SearchGame:
         return next(iter(possible_histories(event)[0])) if self.unit == "release" else event
 
     def play(self, with_record: bool, runs: int) -> Array:
-        """The statistic of each game."""
         if self.knowledge == "black-box":
             thresholds = [self._search(self._scores(with_record)).threshold for _ in range(runs)]
             return np.array(thresholds)
@@ -211,7 +209,6 @@ class TrainingGame:
 
     @property
     def name(self) -> str:
-        """What is attacked."""
         m = self.mechanism
         length = "one step" if self.unit == "release" else f"{m.steps} steps"
         return f"training ({length}, noise {m.noise_multiplier:g}, sampling rate {m.sampling_rate:g})"
@@ -235,7 +232,6 @@ class TrainingGame:
         return None
 
     def play(self, with_record: bool, runs: int) -> Array:
-        """The statistic of each game."""
         if self.knowledge == "black-box":
             return np.array([self._train(with_record).model.arrays()["parameters"] for _ in range(runs)])
         ratio = TrainingRatio(self.mechanism, *self.records(True), self.n, self.owners(True))
@@ -340,7 +336,6 @@ class PipelineGame:
 
     @property
     def name(self) -> str:
-        """What is attacked."""
         return f"pipeline (guarantee {self.guarantee!r})"
 
     @property
@@ -349,7 +344,6 @@ class PipelineGame:
         return self._release(False).ledger.event
 
     def play(self, with_record: bool, runs: int) -> Array:
-        """The statistic of each game."""
         if self.knowledge == "black-box":
             return np.array([self._seen_from_outside(self._release(with_record)) for _ in range(runs)])
         rows, labels = self._records.records(True)

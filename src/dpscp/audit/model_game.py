@@ -44,7 +44,6 @@ class ModelGame:
 
     @property
     def name(self) -> str:
-        """What is attacked."""
         return f"the settings of a {type(self.model).__name__}"
 
     @property
@@ -53,7 +52,6 @@ class ModelGame:
         return self._fitted(False).ledger_.event
 
     def play(self, with_record: bool, runs: int) -> NDArray[np.float64]:
-        """The statistics of each game."""
         return np.array([self._seen(self._fitted(with_record)) for _ in range(runs)])
 
     def _seen(self, fitted: Any) -> NDArray[np.float64]:

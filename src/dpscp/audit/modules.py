@@ -39,7 +39,6 @@ class ModuleGame:
 
     @property
     def name(self) -> str:
-        """What is attacked."""
         refused = " refused, nothing is released" if self.refusal else " one step"
         return f"torch module ({self.module}):{refused}"
 
@@ -59,7 +58,6 @@ class ModuleGame:
         return paid_event(honest)
 
     def play(self, with_record: bool, runs: int) -> Array:
-        """The released numbers of each game."""
         if self.refusal:
             return np.zeros((runs, 1))
         mechanism, size = self._mechanism(), sum(v.numel() for v in self._built().state_dict().values())

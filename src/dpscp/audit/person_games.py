@@ -36,7 +36,6 @@ class PersonTrainingGame(TrainingGame):
 
     @property
     def name(self) -> str:
-        """What is attacked."""
         return f"{super().name}, a person with {self.rows} rows {'alike' if self.alike else 'of all kinds'}"
 
     def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
@@ -76,12 +75,10 @@ class PersonSearchGame(SearchGame):
 
     @property
     def name(self) -> str:
-        """What is attacked."""
         kind = "alike" if self.alike else "of all kinds"
         return f"{super().name}, a person with {self.rows} scores {kind} in {self.groups} group(s)"
 
     def play(self, with_record: bool, runs: int) -> Array:
-        """The statistic of each game."""
         watched = Counter(self._chosen() for _ in range(_WATCHED))
         logs = np.log([times / _WATCHED for times in watched.values()])
         played = []

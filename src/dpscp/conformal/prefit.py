@@ -40,11 +40,9 @@ class GivenOutputs(Unsaved):
     )
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """The rows."""
         return np.asarray(X, dtype=np.float64)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """The rows."""
         return self.outputs(X)
 
 

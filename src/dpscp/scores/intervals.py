@@ -137,16 +137,13 @@ class OwnIntervalScore:
 
     @property
     def natural(self) -> bool:
-        """As the caller says."""
         return self.score.natural
 
     @property
     def outputs(self) -> int:
-        """As the caller says."""
         return self.score.outputs
 
     def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
-        """As the caller says."""
         return self.score.range(y_bounds)
 
     def of_targets(self, targets: Floats, pair: Pair) -> Floats:
@@ -182,7 +179,6 @@ class OwnIntervalScore:
             raise ValueError("conformity_score.interval must hold every target whose score is at most the threshold")
 
     def interval(self, pair: Pair, thresholds: Floats) -> Floats:
-        """The caller's interval."""
         return self.score.interval(pair, thresholds)
 
 

@@ -88,11 +88,9 @@ class OwnLabelScore:
 
     @property
     def natural(self) -> bool:
-        """As the caller says."""
         return self.score.natural
 
     def range(self, n_classes: int) -> tuple[float, float]:
-        """As the caller says."""
         return self.score.range(n_classes)
 
     def of_labels(self, probabilities: Floats, *, thorough: bool = False) -> Floats:

@@ -103,16 +103,13 @@ class Wrapping(ArrayFed):
 
     @property
     def trains_persons(self) -> bool:
-        """Whether the mechanism does."""
         return trains_persons(self.mechanism)
 
     @property
     def trains_sources(self) -> bool:
-        """Whether the mechanism does."""
         return trains_sources(self.mechanism)
 
     def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
-        """The mechanism's own rehearsal."""
         return rehearsal(self.mechanism, input_shape)
 
 

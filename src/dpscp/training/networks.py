@@ -343,12 +343,10 @@ class DenseModel:
 
     @property
     def task(self) -> str:
-        """Either "classification" or "regression"."""
         return "classification" if self.loss.name in ("cross_entropy", "logistic") else "regression"
 
     @property
     def n_features(self) -> int:
-        """Width of a row."""
         return self.network.widths[0]
 
     @property
@@ -389,11 +387,9 @@ class DenseModel:
         return out
 
     def arrays(self) -> dict[str, Array]:
-        """The parameters, for saving."""
         return {"parameters": self.parameters}
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values."""
         return {
             "model": "dense",
             "widths": list(self.network.widths),
@@ -410,7 +406,6 @@ class DenseModel:
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Rebuild the model that `config` and `arrays` came from."""
         check_choice("model", config["model"], ["dense"])
         network = Network(tuple(config["widths"]), config["activation"], bool(config["intercept"]))
         parameters = np.asarray(arrays["parameters"])

@@ -80,7 +80,6 @@ class OutputPerturbation(GaussianSums):
         _check_fields(self)
 
     def configured(self, needs: Needs) -> Self:
-        """A copy for these classes."""
         return replace(self, classes=needs.classes)
 
     def strength(self, n_records: int) -> float:
@@ -180,11 +179,9 @@ class ObjectivePerturbation:
         return replace(self, noise_multiplier=1 / mu, budget=(float(epsilon), float(delta)))
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
         return replace(self, noise_multiplier=noise_multiplier)
 
     def configured(self, needs: Needs) -> Self:
-        """A copy for these classes."""
         return replace(self, classes=needs.classes)
 
     def strength(self, n_features: int) -> float:

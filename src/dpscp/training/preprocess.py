@@ -89,12 +89,10 @@ class PreprocessedModel:
 
     @property
     def task(self) -> str:
-        """Either "classification" or "regression"."""
         return self.inner.task
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
-        """The public labels in order; None for regression."""
         return self.inner.classes
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
@@ -109,7 +107,6 @@ class PreprocessedModel:
         return self._in_parts(X, self.inner.outputs)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities; TypeError for regression."""
         return self._in_parts(X, self.inner.predict_proba)
 
     def _in_parts(self, X: ArrayLike, of_rows: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
@@ -125,7 +122,6 @@ class PreprocessedModel:
         return parts
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values."""
         return {
             "model": "preprocessed",
             "n_features": self.n_features,
@@ -135,7 +131,6 @@ class PreprocessedModel:
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild the model that ``config`` and ``arrays`` came from."""
         check_choice("model", config["model"], ["preprocessed"])
 
         def part(prefix: str) -> dict[str, NDArray[Any]]:
@@ -200,7 +195,6 @@ class Preprocessed(ArrayFed):
         return tuple(step for step in self.steps if not step.data_independent)
 
     def configured(self, needs: Needs) -> Self:
-        """A copy whose mechanism is told."""
         return replace(self, mechanism=configured(self.mechanism, needs))
 
     @property

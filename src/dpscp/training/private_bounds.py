@@ -90,7 +90,6 @@ class PrivateBounds(Wrapping):
         return None if own is None or inner is None else compose(own, inner)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A new mechanism whose whole event is (epsilon, delta)-DP."""
         check_positive("epsilon", epsilon)
         mu = gdp_mu(epsilon, check_probability("delta", delta))
         found = replace(self, noise=lattice_noise(math.sqrt(self._columns / self.share) / mu))

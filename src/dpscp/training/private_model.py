@@ -25,16 +25,13 @@ class Unsaved:
     unsaved: ClassVar[str]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Refused."""
         raise TypeError(self.unsaved)
 
     def config(self) -> dict[str, Any]:
-        """Refused."""
         raise TypeError(self.unsaved)
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:  # noqa: ARG003
-        """Refused."""
         raise TypeError(cls.unsaved)
 
 

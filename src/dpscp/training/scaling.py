@@ -34,7 +34,6 @@ class ScaledTargetModel:
 
     @property
     def n_features(self) -> int:
-        """Width of a row."""
         return self.inner.n_features
 
     def rescaled(self, outputs: ArrayLike) -> NDArray[np.float64]:
@@ -47,20 +46,16 @@ class ScaledTargetModel:
         return self.rescaled(self.inner.outputs(X))
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:  # noqa: ARG002
-        """Refused: this is a regression model."""
         raise TypeError("predict_proba needs a classification model; this one was trained for regression")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The parameters of the inner model."""
         return self.inner.arrays()
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values."""
         return {"model": "scaled_target", "y_bounds": list(self.y_bounds), "inner": self.inner.config()}
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild the model that ``config`` and ``arrays`` came from."""
         return cls(load_model(config["inner"], arrays), check_range("y_bounds", config["y_bounds"]))
 
 
@@ -94,7 +89,6 @@ class ScaledTarget(Wrapping):
         return replace(bound, score_lipschitz=bound.score_lipschitz * half_width)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A new mechanism within the budget."""
         return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
 
     def _in_unit(self, block: Block) -> Block:

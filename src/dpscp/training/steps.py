@@ -91,11 +91,9 @@ class SummedStep(ABC):
 
     @property
     def event(self) -> DpEvent | None:
-        """One Gaussian release; None while the noise is not set."""
         return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
 
     def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """The exact weighted sums that ``fit`` adds noise to; never released as they are."""
         return self._total(X, weights)
 
     def _total(self, X: ArrayLike, weights: Array | None) -> Array:
@@ -104,7 +102,6 @@ class SummedStep(ABC):
         return summed(lambda part, weights=None: self.part_moments(part, weights), *arrays)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
-        """The fitted transform; the weights of one person add up to at most one."""
         return self.release(self._total(X, weights), n_records=n_records, rng=rng)
 
 
@@ -140,7 +137,6 @@ class PublicBounds(_PublicStep):
         _set_bounds(self)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
-        """The transform; of the data only its width is used."""
         low, high = _spread(self.low, self.high, row_width(X))
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
 
@@ -153,7 +149,6 @@ class UnitNorm(_PublicStep):
     """
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
-        """The transform; of the data only its width is used."""
         return RowTransform(1.0, unit=True, n_features=row_width(X))
 
 
@@ -170,7 +165,6 @@ class NormClip(_PublicStep):
         check_positive("bound", self.bound)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> RowTransform:  # noqa: ARG002
-        """The transform; of the data only its width is used."""
         return RowTransform(float(self.bound), unit=False, n_features=row_width(X))
 
 
@@ -194,7 +188,6 @@ class PrivateCentring(SummedStep):
         _check_noise(self.noise_multiplier)
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
         return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
@@ -234,7 +227,6 @@ class PrivateStandardize(SummedStep):
         check_positive("limit", self.limit)
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
         return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:

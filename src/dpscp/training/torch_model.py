@@ -57,7 +57,6 @@ class TorchModel:
 
     @property
     def task(self) -> str:
-        """Either "classification" or "regression"."""
         return "regression" if self.classes is None else "classification"
 
     @property
@@ -83,7 +82,6 @@ class TorchModel:
         return values[:, None] if values.ndim == 1 else values
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities; TypeError for regression."""
         if self.classes is None:
             raise TypeError("predict_proba needs a classification model; this one was trained for regression")
         return softmax(self.outputs(X).astype(np.float64))

@@ -48,7 +48,6 @@ class FeatureTransform:
     kind: ClassVar[str] = "feature"
 
     def apply(self, X: ArrayLike) -> Array:
-        """The transformed rows, as a new float64 array."""
         rows = np.array(check_rows(X, len(self.shift), finite=False), dtype=np.float64)
         np.clip(rows, self.low, self.high, out=rows)
         rows -= self.shift
@@ -56,7 +55,6 @@ class FeatureTransform:
         return np.clip(rows, -self.limit, self.limit, out=rows) if math.isfinite(self.limit) else rows
 
     def arrays(self) -> dict[str, Array]:
-        """The released numbers, for saving."""
         return {"low": self.low, "high": self.high, "shift": self.shift, "scale": self.scale}
 
     def config(self) -> dict[str, Any]:
@@ -65,7 +63,6 @@ class FeatureTransform:
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Rebuild the transform that ``config`` and ``arrays`` came from."""
         limit = math.inf if config["limit"] is None else check_positive("limit", config["limit"])
         low, high, shift, scale = (
             np.asarray(arrays[name], dtype=np.float64) for name in ("low", "high", "shift", "scale")
@@ -90,23 +87,19 @@ class RowTransform:
     kind: ClassVar[str] = "row"
 
     def apply(self, X: ArrayLike) -> Array:
-        """The transformed rows, as a new float64 array."""
         rows = scaled_rows(check_rows(X, self.n_features, finite=False), self.bound, unit=self.unit)
         if self.shift is not None:
             rows -= self.shift
         return rows
 
     def arrays(self) -> dict[str, Array]:
-        """The released numbers, for saving."""
         return {} if self.shift is None else {"shift": self.shift}
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values."""
         return {"kind": self.kind, "bound": self.bound, "unit": self.unit, "n_features": self.n_features}
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Rebuild the transform that ``config`` and ``arrays`` came from."""
         shift = arrays.get("shift")
         released = None if shift is None else np.asarray(shift, dtype=np.float64)
         return cls(check_positive("bound", config["bound"]), bool(config["unit"]), released, config["n_features"])

@@ -37,23 +37,19 @@ class WhiteningTransform:
     kind: ClassVar[str] = "whitening"
 
     def apply(self, X: ArrayLike) -> Array:
-        """The transformed rows, as a new float64 array."""
         # Unit rows first: the result does not depend on a row's length, and the product cannot overflow.
         rows = scaled_rows(check_rows(X, self.matrix.shape[0], finite=False), 1.0, unit=True)
         product = RowOutputs(Network(self.matrix.shape, intercept=False), self.matrix.T.ravel())
         return scaled_rows(product(rows), 1.0, unit=True)
 
     def arrays(self) -> dict[str, Array]:
-        """The released matrix, for saving."""
         return {"matrix": self.matrix}
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values."""
         return {"kind": self.kind}
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:  # noqa: ARG003
-        """Rebuild the transform that ``config`` and ``arrays`` came from."""
         return cls(np.asarray(arrays["matrix"], dtype=np.float64))
 
 
@@ -87,7 +83,6 @@ class PrivateWhitening(SummedStep):
             check_positive("noise_multiplier", self.noise_multiplier)
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
         return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:

@@ -22,11 +22,9 @@ class GaussianProfile:
         return cls(math.sqrt(sum(count / event.noise_multiplier**2 for event, count in history.items())))
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon at ``delta``, rounded up."""
         return gdp_epsilon(delta, self.mu)
 
     def delta(self, epsilons: Array, direction: Direction) -> Array:  # noqa: ARG002 (both directions are alike)
-        """The smallest delta at each epsilon."""
         return np.array([gdp_delta(e, self.mu) for e in epsilons])
 
 
