@@ -9,6 +9,7 @@ from dpscp.sources.base import Block, RecordSource, added
 from dpscp.sources.dask import DaskSource
 from dpscp.sources.distributed import DistributedSource
 from dpscp.sources.files import CSVSource, ParquetSource
+from dpscp.sources.spark import SparkSource
 
 __all__ = [
     "ArraySource",
@@ -18,5 +19,6 @@ __all__ = [
     "DistributedSource",
     "ParquetSource",
     "RecordSource",
+    "SparkSource",
     "added",
 ]

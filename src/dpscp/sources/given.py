@@ -1,4 +1,4 @@
-"""Sources behind what callers give to ``fit`` in the place of arrays: the path of a table, Dask collections."""
+"""Sources behind what callers give to ``fit`` in the place of arrays: a path, Dask collections, a Spark frame."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -9,6 +9,7 @@ from dpscp.schema import Schema
 from dpscp.sources.base import RecordSource
 from dpscp.sources.dask import DaskSource
 from dpscp.sources.files import table_source
+from dpscp.sources.spark import SparkSource
 
 __all__ = ["declared_source", "plain_source"]
 
@@ -25,6 +26,19 @@ class DaskFrame(Protocol):
         ...
 
 
+@runtime_checkable
+class SparkFrame(Protocol):
+    """What is used of a Spark frame, so that it is known without importing pyspark."""
+
+    columns: Sequence[Any]
+
+    def checkpoint(self) -> Any:
+        """The frame, written."""
+
+    def mapInArrow(self, func: Any, schema: Any) -> Any:  # noqa: N802 (Spark's name)
+        """The frame of what a function makes of each partition."""
+
+
 def plain_source(X: Any, y: Any) -> RecordSource | None:
     """The source of Dask arrays, or of a dask frame of numbers and a series; None for anything else."""
     if isinstance(X, str | PathLike):
@@ -33,7 +47,9 @@ def plain_source(X: Any, y: Any) -> RecordSource | None:
 
 
 def declared_source(X: Any, schema: Schema) -> RecordSource | None:
-    """The source of a table that a schema reads: a path, or a dask frame; None for anything else."""
+    """The source of a table that a schema reads: a path, a dask or a Spark frame; None for anything else."""
     if isinstance(X, str | PathLike):
         return table_source(X, schema)
+    if isinstance(X, SparkFrame):
+        return SparkSource(X, schema)
     return DaskSource.of_frame(X, schema) if isinstance(X, DaskFrame) else None
