@@ -17,6 +17,7 @@ import pytest
 import dpscp as dp
 from dpscp import budget as budget_module
 from dpscp.budget import BudgetStore, Reservation
+from dpscp.privacy import account as account_module
 from dpscp.privacy import (
     compose,
     discrete_gaussian_event,
@@ -27,6 +28,7 @@ from dpscp.privacy import (
     non_private_event,
     parallel,
 )
+from dpscp.privacy.account import Account
 
 DELTA = 1e-6
 NAME = "clinic 2025"
@@ -281,11 +283,11 @@ def _file_of_version_1(path, *shares):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {0x44505342}")
     connection.execute("PRAGMA user_version = 1")
-    lines = ()
+    account = Account()
     head = json.dumps({"format": "dpscp-budget", "version": 1, "epsilon": 1.0, "delta": DELTA})
     for i, content in enumerate([head, *(share.to_json() for share in shares)]):
-        budget_module._append(connection, lines, "reserve" if i else "budget", "x" * i, "", content)
-        lines = budget_module._checked_lines(connection)
+        budget_module._append(connection, account.next_line("reserve" if i else "budget", "x" * i, "", content))
+        account = budget_module._checked_account(connection)
     connection.close()
 
 
@@ -493,13 +495,13 @@ def test_the_lock_is_taken_before_anything_is_read(store, path, monkeypatch):
 
 
 def test_clock_going_backwards_changes_nothing(store, monkeypatch):
-    class Clock(budget_module.datetime):
+    class Clock(account_module.datetime):
         @classmethod
         def now(cls, tz=None):
             return super().now(tz).replace(year=1999)
 
     store.reserve(gaussian_event(30.0))
-    monkeypatch.setattr(budget_module, "datetime", Clock)
+    monkeypatch.setattr(account_module, "datetime", Clock)
     for _ in range(2):
         store.reserve(gaussian_event(30.0))
     lines = store.lines()

@@ -19,25 +19,22 @@ cannot do is protect itself from its owner: a copy or an older backup knows noth
 """
 
 import errno
-import hashlib
 import json
 import math
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import astuple, dataclass
 from os import PathLike
 from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from dpscp._checks import check_probability
 from dpscp._printed import spent_epsilon
-from dpscp.exceptions import BudgetError
 from dpscp.privacy import Budget, Ledger
+from dpscp.privacy.account import Account, Line
 from dpscp.privacy.events import require_event
 
 __all__ = ["BudgetStore", "Line", "Reservation"]
@@ -49,7 +46,6 @@ _READABLE = (1, 2)
 # "DPSB" in SQLite's application_id: `file study.budget` and a foreign database tell themselves apart.
 _APPLICATION_ID = 0x44505342
 _LOCK_SECONDS = 60.0
-_FIRST_DIGEST = "0" * 64
 
 _SEEDED = (
     "a budget store pays for private runs only, and the noise of this one comes from a seed: use random_state=None (no "
@@ -67,24 +63,6 @@ _SCHEMA = (
     "lines) OR EXISTS (SELECT 1 FROM lines WHERE kind = NEW.kind AND reservation = NEW.reservation) "
     "BEGIN SELECT RAISE(ABORT, 'lines are only appended'); END",
 )
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the file: the budget itself (line 0), a reservation, or the commit that replaces one."""
-
-    line: int
-    kind: str
-    reservation: str
-    written: str
-    note: str
-    content: str
-    digest: str
-
-    def expected_digest(self, previous: str) -> str:
-        """The digest that binds this line to everything before it."""
-        fields = [previous, self.line, self.kind, self.reservation, self.written, self.note, self.content]
-        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -148,15 +126,15 @@ class BudgetStore:
                 f"no budget store at {self.path!r}; if it was moved, open it there; if the study is new, make it with "
                 "BudgetStore.create(path, epsilon=..., delta=..., dataset=...) or 'dpscp budget create'"
             )
-        lines = self._read()
-        existing = _budget_of(lines)
+        account = self._read()
+        existing = account.budget
         if wanted is not None and existing != wanted:
             raise ValueError(
                 f"{self.path!r} exists with epsilon = {existing.epsilon:g}, delta = {existing.delta:g}; open it "
                 "without a budget, or take another path: a budget is never changed afterwards"
             )
         if dataset is not None:
-            self._require_name(lines)
+            self._require_name(account)
 
     @classmethod
     def create(cls, path: str | PathLike[str], epsilon: float, delta: float, *, dataset: str) -> "BudgetStore":
@@ -205,78 +183,76 @@ class BudgetStore:
     @property
     def budget(self) -> Budget:
         """The total that was fixed when the file was created."""
-        return _budget_of(self._read())
+        return self._read().budget
 
     @property
     def dataset(self) -> str | None:
         """The name of the records that the total belongs to; None in a file of an earlier release."""
-        return _dataset_of(self._read())
+        return self._read().dataset
 
     def lines(self) -> tuple[Line, ...]:
         """Everything in the file, in order, checked."""
-        return self._read()
+        return self._read().lines
 
     def ledger(self) -> Ledger:
         """What counts as spent: every commit, and every reservation that was never committed."""
-        return _ledger_of(self._read())
+        return self._read().ledger()
 
     def spent(self, delta: float | None = None) -> float:
         """Epsilon of everything that counts as spent, at ``delta`` (default: the budget's)."""
-        lines = self._read()
-        budget = _budget_of(lines)
-        return _epsilon(_ledger_of(lines), budget.delta if delta is None else check_probability("delta", delta))
+        account = self._read()
+        return account.epsilon(account.ledger(), delta)
 
     def remaining(self, delta: float | None = None) -> float:
         """How far epsilon at ``delta`` (default: the budget's) lies below the total.
 
         Composition is not a sum, so this is a summary and not a price list: ``fits`` answers for one event.
         """
-        return self.budget.epsilon - self.spent(delta)  # the total is never changed: two readings agree about it
+        account = self._read()
+        return account.budget.epsilon - account.epsilon(account.ledger(), delta)
 
     def fits(self, event: Ledger | DpEvent) -> bool:
         """Whether this could be reserved now; another process may be faster, so only ``reserve`` decides."""
-        lines = self._read()
-        budget = _budget_of(lines)
-        return _epsilon(_ledger_of(lines).then(_as_ledger(event, "")), budget.delta) <= budget.epsilon
+        account = self._read()
+        return account.epsilon(account.ledger().then(_as_ledger(event, ""))) <= account.budget.epsilon
 
     def summary(self) -> str:
         """A few lines for a person: the total, what is spent, and every line of the file."""
-        lines = self._read()
-        budget, ledger = _budget_of(lines), _ledger_of(lines)
-        spent = _epsilon(ledger, budget.delta)
-        done = {line.reservation for line in lines if line.kind == "commit"}
-        text = [f"data set: {_dataset_of(lines) or 'not named'}"]
+        account = self._read()
+        budget, ledger = account.budget, account.ledger()
+        spent = account.epsilon(ledger)
+        done = {line.reservation for line in account.lines if line.kind == "commit"}
+        text = [f"data set: {account.dataset or 'not named'}"]
         if ledger.seeded:
             text.append("NOT private: an earlier release charged a seeded run here, which no budget covers")
         text += [
             f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g}",
             f"spent: epsilon {spent:.4g}; remaining {budget.epsilon - spent:.4g}",
         ]
-        for line in lines[1:]:
+        for line in account.lines[1:]:
             state = " (never committed: counts as spent)" if line.kind == "reserve" else ""
             if line.kind == "commit" or line.reservation not in done:
-                alone = spent_epsilon(_epsilon(Ledger.from_json(line.content), budget.delta))
+                alone = spent_epsilon(account.alone(line))
                 text.append(f"{line.line}: {line.written} {line.kind} epsilon {alone} alone: {line.note}{state}")
         return "\n".join(text)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON values."""
-        lines = self._read()
-        budget, ledger = _budget_of(lines), _ledger_of(lines)
-        spent = _epsilon(ledger, budget.delta)
+        """The same as plain JSON values; None for an infinite epsilon, which JSON has not."""
+        account = self._read()
+        budget, ledger = account.budget, account.ledger()
+        spent = account.epsilon(ledger)
         return {
             "path": self.path,
-            "dataset": _dataset_of(lines),
+            "dataset": account.dataset,
             "epsilon": budget.epsilon,
             "delta": budget.delta,
-            # JSON knows no infinity: None where a run without any privacy was charged
-            "spent": spent if math.isfinite(spent) else None,
-            "remaining": budget.epsilon - spent if math.isfinite(spent) else None,
+            "spent": _finite(spent),
+            "remaining": _finite(budget.epsilon - spent),
             "entries": ledger.to_dict()["entries"],
             "lines": [
                 {"line": x.line, "kind": x.kind, "reservation": x.reservation, "written": x.written, "note": x.note}
-                | ({} if x.kind == "budget" else {"epsilon": _alone(x, budget)})
-                for x in lines
+                | ({} if x.kind == "budget" else {"epsilon": _finite(account.alone(x))})
+                for x in account.lines
             ],
         }
 
@@ -288,8 +264,8 @@ class BudgetStore:
             raise ValueError(_SEEDED)
         self._require_name(self._read())
 
-    def _require_name(self, lines: tuple[Line, ...]) -> None:
-        name = _dataset_of(lines)
+    def _require_name(self, account: Account) -> None:
+        name = account.dataset
         if name is not None and self._repeated != name:
             given = "none was given" if self._repeated is None else f"got {self._repeated!r}"
             raise ValueError(
@@ -307,10 +283,10 @@ class BudgetStore:
         self.fits(share)  # accounting is cached: the lock below is then held for milliseconds only
         identity = uuid.uuid4().hex
         with self._transaction() as connection:
-            lines = _checked_lines(connection)
-            self._require_name(lines)
-            self._require(lines, _ledger_of(lines).then(share), "the share does not fit")
-            _append(connection, lines, "reserve", identity, note, share.to_json())
+            account = _checked_account(connection)
+            self._require_name(account)
+            account.require(account.ledger().then(share), "the share does not fit")
+            _append(connection, account.next_line("reserve", identity, note, share.to_json()))
         return Reservation(self, identity)
 
     def commit(self, reservation: Reservation, spent: Ledger | DpEvent, note: str | None = None) -> None:
@@ -320,36 +296,22 @@ class BudgetStore:
         ``ValueError``. The reservation then stays and the caller must not release anything.
         """
         with self._transaction() as connection:
-            lines = _checked_lines(connection)
-            known = [line for line in lines if line.reservation == reservation.identity]
+            account = _checked_account(connection)
+            known = [line for line in account.lines if line.reservation == reservation.identity]
             if [line.kind for line in known] != ["reserve"]:
                 raise ValueError("this reservation is not in the store, or it was committed before")
             note = known[0].note if note is None else note
             share = _as_ledger(spent, note)
-            self._require(
-                lines,
-                _ledger_of(lines, without=reservation.identity).then(share),
-                "the run spent more than it had reserved: release nothing of it",
-            )
-            _append(connection, lines, "commit", reservation.identity, note, share.to_json())
-
-    @staticmethod
-    def _require(lines: tuple[Line, ...], total: Ledger, trouble: str) -> None:
-        budget = _budget_of(lines)
-        spent = _epsilon(total, budget.delta)
-        if not spent <= budget.epsilon:
-            before = _epsilon(_ledger_of(lines), budget.delta)
-            raise BudgetError(
-                f"{trouble}: the store would hold epsilon = {spent:.4g} at delta = {budget.delta:g}, over its total of "
-                f"{budget.epsilon:g} (now {before:.4g}); spend less, or start a new study with new records"
-            )
+            total = account.ledger(without=reservation.identity).then(share)
+            account.require(total, "the run spent more than it had reserved: release nothing of it")
+            _append(connection, account.next_line("commit", reservation.identity, note, share.to_json()))
 
     # ---- the file
 
-    def _read(self) -> tuple[Line, ...]:
+    def _read(self) -> Account:
         # a writer that was killed leaves a journal, and reading rolls it back: that needs the right to write
         with self._errors(), self._connection() as connection:
-            return _checked_lines(connection)
+            return _checked_account(connection)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -424,10 +386,10 @@ def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str) ->
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {_VERSION}")
     content = {"format": _FORMAT, "version": _VERSION, "epsilon": budget.epsilon, "delta": budget.delta}
-    _append(connection, (), "budget", "", "", json.dumps({**content, "dataset": dataset}))
+    _append(connection, Account().next_line("budget", "", "", json.dumps({**content, "dataset": dataset})))
 
 
-def _checked_lines(connection: sqlite3.Connection) -> tuple[Line, ...]:
+def _checked_account(connection: sqlite3.Connection) -> Account:
     """All lines, with the file and every digest checked."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
@@ -448,73 +410,7 @@ def _checked_lines(connection: sqlite3.Connection) -> tuple[Line, ...]:
     rows = connection.execute(
         "SELECT line, kind, reservation, written, note, content, digest FROM lines ORDER BY line"
     ).fetchall()
-    return lines_of_rows(rows)
-
-
-def lines_of_rows(rows: Sequence[tuple[Any, ...]]) -> tuple[Line, ...]:
-    """The rows of the file as lines; ``ValueError`` unless the first is a budget and each is sealed by the last."""
-    lines = tuple(Line(*row) for row in rows)
-    previous = _FIRST_DIGEST
-    for place, (line, row) in enumerate(zip(lines, rows, strict=True)):
-        # SQLite keeps any type in any column: a damaged file may hold bytes where a text was
-        texts = all(isinstance(value, str) for value in row[1:])
-        if line.line != place or not texts or line.digest != line.expected_digest(previous):
-            raise ValueError(f"the budget store was altered at line {place}; restore it from a backup")
-        previous = line.digest
-    if not lines or lines[0].kind != "budget":
-        raise ValueError("the budget store was altered: it has no budget; restore it from a backup")
-    return lines
-
-
-def _append(
-    connection: sqlite3.Connection, lines: tuple[Line, ...], kind: str, reservation: str, note: str, content: str
-) -> None:
-    # a clock that went backwards must not make the file look out of order
-    written = max(datetime.now(UTC).isoformat(timespec="seconds"), lines[-1].written if lines else "")
-    line = Line(len(lines), kind, reservation, written, str(note), content, "")
-    digest = line.expected_digest(lines[-1].digest if lines else _FIRST_DIGEST)
-    connection.execute(
-        "INSERT INTO lines VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (line.line, line.kind, line.reservation, line.written, line.note, line.content, digest),
-    )
-
-
-def _budget_of(lines: tuple[Line, ...]) -> Budget:
-    content = _head_of(lines)
-    try:
-        return Budget(content["epsilon"], content["delta"])
-    except (KeyError, TypeError, ValueError):
-        raise ValueError("the budget store is damaged: its first line holds no budget") from None
-
-
-def _dataset_of(lines: tuple[Line, ...]) -> str | None:
-    name = _head_of(lines).get("dataset")
-    if name is not None and not isinstance(name, str):
-        raise ValueError("the budget store is damaged: its data set has no name")
-    return name
-
-
-def _head_of(lines: tuple[Line, ...]) -> dict[str, Any]:
-    try:
-        content = json.loads(lines[0].content)
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise ValueError("the budget store is damaged: its first line holds no budget")
-    return content
-
-
-def _ledger_of(lines: tuple[Line, ...], without: str | None = None) -> Ledger:
-    """Commits, and reservations without one, as one ledger in the order of the reservations."""
-    shares: dict[str, Line] = {}
-    for line in lines[1:]:
-        shares[line.reservation] = line  # the commit comes later and takes the reservation's place
-    total = Ledger()
-    for identity, line in shares.items():
-        if identity != without:
-            total = total.then(Ledger.from_json(line.content))
-    # facts belong to one fit each and would overwrite one another
-    return Ledger(total.entries, {}, total.seeded)
+    return Account.of_rows(rows)
 
 
 def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
@@ -526,12 +422,9 @@ def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
     return Ledger().add("release", require_event(event), note)
 
 
-def _alone(line: Line, budget: Budget) -> float | None:
-    """What a line costs by itself at the budget's delta: composition is not a sum; None without any privacy."""
-    epsilon = _epsilon(Ledger.from_json(line.content), budget.delta)
+def _append(connection: sqlite3.Connection, line: Line) -> None:
+    connection.execute("INSERT INTO lines VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(line))
+
+
+def _finite(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
-
-
-def _epsilon(ledger: Ledger, delta: float) -> float:
-    # a seeded run is in no new file, but an earlier release wrote some
-    return math.inf if ledger.seeded else ledger.epsilon(delta)

@@ -21,6 +21,7 @@ import dpscp as dp
 from dpscp import budget
 from dpscp.budget import BudgetStore
 from dpscp.privacy import Ledger, compose, dpsgd_event, gaussian_event, parallel
+from dpscp.privacy.account import Account
 from dpscp.schema import SchemaError, parse_schema
 
 # memory, where there is one: a million small files should not reach a disk
@@ -82,10 +83,8 @@ def store_file(data: bytes) -> None:
             if kind < b"\x80":
                 assert _lines_in(_overwritten(_store(), rest)) == _store_lines()
             else:
-                lines = budget.lines_of_rows(_sealed_rows(rest))
-                budget._budget_of(lines)
-                budget._dataset_of(lines)
-                budget._ledger_of(lines)
+                account = Account.of_rows(_sealed_rows(rest))
+                _ = account.budget, account.dataset, account.ledger()
     except (ValueError, OSError):
         return
 
@@ -101,7 +100,7 @@ def _lines_in(content: bytes) -> tuple[budget.Line, ...]:
     connection = sqlite3.connect(":memory:")
     try:
         connection.deserialize(content)
-        return budget._checked_lines(connection)
+        return budget._checked_account(connection).lines
     finally:
         connection.close()
 
@@ -116,7 +115,7 @@ def _sealed_rows(rest: bytes) -> list[tuple[Any, ...]]:
     dropped = rest[4] if len(rest) > 4 else 0
     text = old[:place] + rest[5:].decode("utf-8", "surrogateescape") + old[place + dropped :]
     lines[row] = replace(lines[row], **{name: text})
-    previous = budget._FIRST_DIGEST
+    previous = "0" * 64
     for i, line in enumerate(lines):
         lines[i] = replace(line, digest=line.expected_digest(previous))
         previous = lines[i].digest

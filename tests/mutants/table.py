@@ -1597,16 +1597,16 @@ mutant(
     f"{STORE}::test_a_commit_needs_its_reservation",
 )
 mutant(
-    "budget.py",
-    "for line in lines[1:]:\n        shares",
-    "for line in (x for x in lines[1:] if x.kind == 'commit'):\n        shares",
+    "privacy/account.py",
+    "for line in self.lines[1:]:\n            shares",
+    "for line in (x for x in self.lines[1:] if x.kind == 'commit'):\n            shares",
     "reservations do not count until they are committed",
     f"{STORE}::test_reservation_without_commit_stays_spent",
 )
 mutant(
     "budget.py",
-    'self._require(lines, _ledger_of(lines).then(share), "the share does not fit")',
-    'self._require(lines, share, "the share does not fit")',
+    'account.require(account.ledger().then(share), "the share does not fit")',
+    'account.require(share, "the share does not fit")',
     "each share is held against the whole budget",
     f"{STORE}::test_too_large_a_share_is_refused_and_changes_nothing",
 )
@@ -1618,9 +1618,9 @@ mutant(
     f"{STORE}::test_the_lock_is_taken_before_anything_is_read",
 )
 mutant(
-    "budget.py",
-    "if not spent <= budget.epsilon:",
-    "if spent > 1.01 * budget.epsilon:",
+    "privacy/account.py",
+    "if not spent <= self.budget.epsilon:",
+    "if spent > 1.01 * self.budget.epsilon:",
     "a store may be overspent by a hundredth",
     f"{STORE}::test_a_store_is_never_overspent_by_a_hair",
     f"{STORE}::test_processes_together_never_overspend",
@@ -1633,7 +1633,7 @@ mutant(
     f"{STORE}::test_a_fit_spends_from_the_store_what_its_ledger_says",
 )
 mutant(
-    "budget.py",
+    "privacy/account.py",
     "or line.digest != line.expected_digest(previous):",
     "or not line.digest:",
     "digests are not checked",
@@ -1641,7 +1641,7 @@ mutant(
 )
 mutant(
     "budget.py",
-    "_ledger_of(lines, without=reservation.identity).then(share)",
+    "account.ledger(without=reservation.identity).then(share)",
     "share",
     "a commit is held against the whole budget",
     f"{STORE}::test_a_commit_counts_what_others_have_spent",
@@ -2167,8 +2167,8 @@ mutant(
 )
 mutant(
     "budget.py",
-    "            self._require_name(lines)\n            self._require(",
-    "            self._require(",
+    "            self._require_name(account)\n            account.require(",
+    "            account.require(",
     "a reservation for other records",
     f"{STORE}::test_spending_repeats_the_name_of_the_data_set",
 )
