@@ -6,6 +6,7 @@ accept floats and arrays.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,11 @@ def gdp_delta(epsilon: float, mu: float) -> float:
 
     Paper: Supplement S2, conversion between mu-GDP and (epsilon, delta)-DP
     """
-    epsilon, mu = real_number("epsilon", epsilon), check_nonnegative("mu", mu)
+    return _gdp_delta(real_number("epsilon", epsilon), check_nonnegative("mu", mu))
+
+
+def _gdp_delta(epsilon: float, mu: float) -> float:
+    """``gdp_delta`` of numbers that were looked at: a bisection asks for dozens."""
     if mu == 0:
         return max(0.0, -math.expm1(epsilon))
     # log of the second term first: exp(epsilon) alone may overflow while the product is tiny
@@ -156,13 +161,17 @@ def gdp_delta(epsilon: float, mu: float) -> float:
 
 def gdp_epsilon(delta: float, mu: float) -> float:
     """The smallest epsilon >= 0 for which a mu-GDP mechanism is (epsilon, delta)-DP, rounded up."""
-    delta, mu = check_probability("delta", delta), check_nonnegative("mu", mu)
-    if gdp_delta(0.0, mu) <= delta:
+    return _gdp_epsilon(check_probability("delta", delta), check_nonnegative("mu", mu))
+
+
+@lru_cache(maxsize=512)
+def _gdp_epsilon(delta: float, mu: float) -> float:
+    if _gdp_delta(0.0, mu) <= delta:
         return 0.0
     high = 1.0
-    while gdp_delta(high, mu) > delta:
+    while _gdp_delta(high, mu) > delta:
         high *= 2
-    return last_where(lambda eps: gdp_delta(eps, mu) <= delta, high, 0.0)
+    return last_where(lambda eps: _gdp_delta(eps, mu) <= delta, high, 0.0)
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
@@ -171,11 +180,15 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     >>> round(gdp_mu(0.5, 1e-5), 4)
     0.1422
     """
-    epsilon, delta = check_nonnegative("epsilon", epsilon), check_probability("delta", delta)
+    return _gdp_mu(check_nonnegative("epsilon", epsilon), check_probability("delta", delta))
+
+
+@lru_cache(maxsize=512)
+def _gdp_mu(epsilon: float, delta: float) -> float:
     high = 1.0
-    while gdp_delta(epsilon, high) <= delta:
+    while _gdp_delta(epsilon, high) <= delta:
         high *= 2
-    return last_where(lambda mu: gdp_delta(epsilon, mu) <= delta, 0.0, high)
+    return last_where(lambda mu: _gdp_delta(epsilon, mu) <= delta, 0.0, high)
 
 
 def last_where(holds: Callable[[float], bool], good: float, bad: float, *, within: float = 0.0) -> float:
