@@ -741,8 +741,7 @@ class TestRandomness:
 
 
 class TestBudget:
-    @settings(deadline=None, max_examples=25, derandomize=True, phases=[Phase.generate])
-    @given(
+    any_fit = given(
         task=st.sampled_from(["classification", "regression"]),
         estimator=st.sampled_from(["recipe", "recipe", "sgd", "sgd", "poisson", "output"]),
         guarantee=st.sampled_from([*GUARANTEES, "auto"]),
@@ -755,7 +754,19 @@ class TestBudget:
         n=st.integers(2, 300),
         accountant=st.sampled_from(["rdp"] * 5 + ["pld"]),
     )
-    def test_never_above(
+
+    @settings(deadline=None, max_examples=10, derandomize=True, phases=[Phase.generate])
+    @any_fit
+    def test_never_above(self, **setting):
+        self.check_never_above(**setting)
+
+    @pytest.mark.slow
+    @settings(deadline=None, max_examples=60, derandomize=True, phases=[Phase.generate])
+    @any_fit
+    def test_never_above_in_many_settings(self, **setting):
+        self.check_never_above(**setting)
+
+    def check_never_above(
         self, task, estimator, guarantee, epsilon, delta, share, fraction, levels, grouped, n, accountant
     ):
         losses = {"classification": "cross_entropy", "regression": "huber"}
