@@ -197,10 +197,10 @@ def test_a_release_tells_of_training_and_search():
 # ---- honest code: the quick audit
 
 
-# simulated with exact Gaussians: 0.803 on average with standard deviation 0.035, and 0.893 with 0.023
+# simulated with exact Gaussians: 0.745 on average with standard deviation 0.049, and 0.893 with 0.023
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
-    ("runs", "share"), [pytest.param(30_000, 0.66, id="quick"), pytest.param(120_000, 0.8, marks=pytest.mark.slow)]
+    ("runs", "share"), [pytest.param(15_000, 0.5, id="quick"), pytest.param(120_000, 0.8, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("game", ["search", "training"])
 def test_audit_reaches_its_share_of_the_claim_and_never_exceeds_it(game, runs, share):
@@ -211,9 +211,10 @@ def test_audit_reaches_its_share_of_the_claim_and_never_exceeds_it(game, runs, s
 
 @pytest.mark.no_cover
 def test_quick_audit_of_sampled_training():
-    result = told(dp.audit("sampled training", runs=16_000))
+    result = told(dp.audit("sampled training", runs=8000))
     assert result.passed
-    assert result.share(0.01) > 0.4
+    # 7,153 simulated audits: 0.62 on average with standard deviation 0.07, never below 0.19
+    assert result.share(0.05) > 0.1
 
 
 @pytest.mark.parametrize("game", ["search", "training"])
@@ -252,7 +253,8 @@ def test_catches_count_noise_halved(monkeypatch):
 def test_catches_gradient_noise_times_0_8(monkeypatch):
     honest = GridNoise.next
     monkeypatch.setattr(GridNoise, "next", lambda self: 0.8 * honest(self))
-    assert caught(TrainingGame(), 20_000)
+    # 1.23 times the claim in simulated audits, with standard deviation 0.05
+    assert caught(TrainingGame(), 14_000)
 
 
 def test_catches_count_sensitivity_2(monkeypatch):

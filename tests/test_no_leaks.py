@@ -271,8 +271,14 @@ class TestRareRecord:
         for value in (1e300, -1e308, 9.0):
             assert without == told(model, np.vstack([X, X[:1]]), np.append(y, value)), value
 
-    @pytest.mark.parametrize("guarantee", GUARANTEES)
-    @pytest.mark.parametrize("bounds", [{"feature_bounds": (-4, 4)}, {"feature_bound": 3.0}, {}])
+    @pytest.mark.parametrize(
+        ("guarantee", "bounds"),
+        [
+            *((guarantee, {"feature_bounds": (-4, 4)}) for guarantee in GUARANTEES),
+            ("universal", {"feature_bound": 3.0}),
+            ("split", {}),
+        ],
+    )
     def test_features(self, guarantee, bounds):
         X, y = labelled()
         model = classifier(None, guarantee=guarantee, feature_bounds=None).set_params(**bounds)

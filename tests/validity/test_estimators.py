@@ -82,7 +82,7 @@ MECHANISMS = {"classification": CLASSIFICATION, "regression": REGRESSION}
 @pytest.mark.parametrize("task", MECHANISMS)
 @pytest.mark.parametrize("guarantee", CERTIFIED)
 def test_certified_guarantees_keep_their_level(task, guarantee):
-    repetitions = 60
+    repetitions = 40
     covered = mean_coverage(task, MECHANISMS[task], repetitions, guarantee=guarantee, epsilon=1.0)
     assert covered >= LEVEL - tolerance(repetitions)
 

@@ -250,7 +250,10 @@ def test_one_impossible_level_leaves_the_others():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         t = find_thresholds(
-            [scores], plan_searches(rule, spent=spent, budget=Budget(40.0, 1e-5)), spent=spent, score_range=(0, 1)
+            [scores],
+            plan_searches(rule, spent=spent, budget=Budget(40.0, 1e-5), accountant="rdp"),
+            spent=spent,
+            score_range=(0, 1),
         )
     assert np.isinf(t.values[0, 0])
     assert np.isfinite(t.values[0, 1])
