@@ -5,9 +5,13 @@ The filter is added here and not in pyproject.toml: there it would import dpscp 
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
+
+# Triton is there with torch's CUDA builds only
+collect_ignore = [] if find_spec("triton") else ["src/dpscp/training/triton_chacha.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -15,6 +15,7 @@ from scipy import stats
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import Ledger, dpsgd_event, epsilon_of, gaussian_event, non_private_event
 from dpscp.sources import ArraySource
+from dpscp.training import opacus as opacus_module
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.mechanism import Mechanism, Model
 from dpscp.training.opacus import OpacusTraining, TorchModel, ledger_of_engine, torch_model
@@ -336,10 +337,20 @@ def test_bad_input_is_named_without_data():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_gives_the_same_model_as_the_cpu():
     X, y = problem()
-    constants = {"noise_multiplier": 1.0, "sampling_rate": 0.5, "steps": 10, "classes": (0, 1, 2)}
+    constants = {"noise_multiplier": 0.0, "sampling_rate": 0.5, "steps": 10, "classes": (0, 1, 2)}
     cpu = OpacusTraining(zero_head(), **constants).train(X, y, random_state=0).model
     gpu = OpacusTraining(zero_head(), device="cuda", **constants).train(X, y, random_state=0).model
     np.testing.assert_allclose(gpu.outputs(X), cpu.outputs(X), atol=1e-3)
+
+
+@pytest.mark.parametrize("device", ["cpu", *["cuda"] * torch.cuda.is_available()])
+def test_noise_has_the_standard_deviation_of_the_event(device):
+    noisy = opacus_module._releasing(torch.device(device), 3.0, generator(), 0, 40_000)
+    sums = [np.full((100, 200), 5.0), np.full(20_000, 5.0)]
+    released = np.concatenate([total.ravel() for total in noisy(sums)])
+    assert abs(released.mean() - 5) < 5 * 3 / 200
+    assert abs(released.std() / 3 - 1) < 5 / math.sqrt(2 * released.size)
+    np.testing.assert_array_equal(released, np.rint(released / (3 * 2.0**-20)) * (3 * 2.0**-20))
 
 
 # ---- models that somebody already trained

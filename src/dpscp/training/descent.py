@@ -12,7 +12,7 @@ most clip_norm * (1 + CLIP_SLACK), and the noise is scaled for that.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,11 +212,12 @@ class BatchSums:
         return self._rows[:size], self._norms[:size], self._target[:size], weights
 
 
-def check_batch(size: int) -> None:
+def check_batch(size: int, most: int = MOST_RECORDS) -> None:
     """Refuse a batch for which the rounding of the sum is not bounded."""
-    if size > MOST_RECORDS:
+    most = min(most, MOST_RECORDS)
+    if size > most:
         raise ValueError(
-            f"a batch holds more than {MOST_RECORDS} records, the most for which the rounding of a sum is bounded; "
+            f"a batch holds more than {most} records, the most for which the rounding of a sum is bounded; "
             "lower sampling_rate"
         )
 
@@ -349,17 +350,33 @@ class _Part:
     fast: Array
 
 
-Draw = tuple[Array | None, list[NDArray[np.int64] | None]]
+class Stepping(Protocol):
+    """A run that advances by one noisy step after another, wherever it is computed."""
+
+    rule: UpdateRule
+
+    def step(self, batch: NDArray[np.int64] | None, noise: Any) -> None:
+        """One step."""
 
 
-def drawn_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: GridNoise | None) -> Iterator[Draw]:
+class Vectors(Protocol):
+    """Endless noise in units of the grid, as the run takes it."""
+
+    def next(self) -> Any:
+        """The noise of the next step."""
+
+
+Draw = tuple[Any, list[NDArray[np.int64] | None]]
+
+
+def drawn_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: Vectors | None) -> Iterator[Draw]:
     """Endlessly what is random in a step: the noise, and a batch of each stream, drawn in this order."""
     while True:
         vector = None if noise is None else noise.next()
         yield vector, [next(stream) for stream in batches]
 
 
-def run(descents: Sequence[Descent], drawn: Iterator[Draw]) -> Iterator[int]:
+def run(descents: Sequence[Stepping], drawn: Iterator[Draw]) -> Iterator[int]:
     """Advance all descents together, one step a yield, each with its own batches and all with the same noise.
 
     Overflow at wild parameters is handled record by record: callers silence NumPy's warnings about it.

@@ -42,11 +42,14 @@ from dpscp.training.descent import (
     Records,
     StepObserver,
     UpdateRule,
+    Vectors,
     drawn_steps,
     everyone,
     poisson_batches,
     run,
 )
+from dpscp.training.device import DeviceDescent, DeviceRecords, check_device
+from dpscp.training.device_noise import DeviceNoise
 from dpscp.training.feeding import EngineBlock, SpreadDescent, array_source, unit_count
 from dpscp.training.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.labels import check_classes, encode_labels, found_labels
@@ -90,6 +93,7 @@ class DPSGD(GaussianSums):
     init_seed, init_scale : the public starting point, see `Network.initial`.
     delta_n : failure probability spent on the stability bound under Poisson sampling (full batch needs none).
     keep_trajectory : keep the iterates for the self-influence correction.
+    device : None trains in NumPy on the processor; "cuda", or another device of torch's, trains there, noise included.
     budget : set by `calibrated`: the (epsilon, delta) the noise was solved for.
 
     >>> mechanism = DPSGD(classes=(0, 1), steps=50, learning_rate=1.0).calibrated(1.0, 1e-5)
@@ -127,6 +131,7 @@ class DPSGD(GaussianSums):
     delta_n: float = 1e-3
     keep_trajectory: bool = False
     budget: tuple[float, float] | None = None
+    device: str | None = None
 
     trains_persons: ClassVar[bool] = True
     trains_sources: ClassVar[bool] = True
@@ -242,15 +247,19 @@ class DPSGD(GaussianSums):
 
     def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
         rng = secure_generator(random_state)
-        noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
+        noise = setup.grid_noise(rng, random_state)
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         with second_thread(setup.network.n_parameters) as second, one_blas_thread(), np.errstate(all="ignore"):
-            if setup.spread is None:
-                descent, batches = setup.descent(setup.records, observer), setup.batches(rng)
-            else:
+            descent: Descent | DeviceDescent
+            batches: Iterator[NDArray[np.int64] | None]
+            if setup.spread is not None:
                 descent, batches = setup.spread_descent(random_state), everyone()
+            elif self.device is not None:
+                descent, batches = setup.device_descent(observer), setup.batches(rng)
+            else:
+                descent, batches = setup.descent(setup.records, observer), setup.batches(rng)
             drawn = drawn_steps([batches], noise)
-            if second is not None:
+            if second is not None and isinstance(descent, Descent):
                 drawn = second.ahead(islice(drawn, self.steps))
                 descent.gradient.second = second
             if kept is not None:
@@ -325,6 +334,11 @@ class DPSGD(GaussianSums):
             facts["classes"] = classes
         if self.feature_bound is not None:
             facts["feature_bound"] = self.feature_bound
+        if self.device is not None:
+            if block is None:
+                raise ValueError(f"device={self.device!r} needs records in memory; files and clusters take device=None")
+            check_device(self.device)
+            facts["device"] = self.device
         if block is not None:
             return Setup(self, network, classes, n_records, noise, engine(block), facts)
         nobody = engine(Block(0, np.empty((0, source.width)), np.empty(0)))
@@ -407,6 +421,21 @@ class Setup:
     def descent(self, records: Records, observer: StepObserver | None = None) -> Descent:
         """A run at its public starting point."""
         return Descent(self.network, self.loss, records, **self._constants, observer=observer)
+
+    def device_descent(self, observer: StepObserver | None = None) -> DeviceDescent:
+        """A run at its public starting point on the mechanism's device."""
+        assert self.mechanism.device is not None
+        there = DeviceRecords.of(self.records, self.network, check_device(self.mechanism.device))
+        return DeviceDescent(self.network, self.loss, there, **self._constants, observer=observer)
+
+    def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> Vectors | None:
+        """The noise of a run in units of the grid, drawn where the steps are taken; None for a run without."""
+        size, device = self.network.n_parameters, self.mechanism.device
+        if not self.noise:
+            return None
+        if device is None:
+            return GridNoise(rng, size)
+        return DeviceNoise(random_state, size, check_device(device), 1 / GRID)
 
     def spread_descent(self, random_state: int | None) -> SpreadDescent:
         """A run over the blocks of a source, which draw their batches from a key of this run."""

@@ -30,7 +30,7 @@ CLIP_SLACK = 1e-4
 MOST_RECORDS = 1 << 25
 SMALLEST_CLIP_NORM = 1e-30
 # Sums of squares beyond this belong to records that count as zero: below it no square that matters underflows.
-_LARGEST_SQUARES = 2.0**500
+LARGEST_SQUARES = 2.0**500
 # Products added up before they go into the total: two levels keep the chain of additions short.
 _PRODUCTS_PER_PART = 1 << 12
 # Numbers of a slice of rows that is turned into float64 for the product: it stays in cache. Where the product is large
@@ -180,8 +180,8 @@ class ClippedGradient:
             np.dot(self._hidden_layer, v.hidden_squares, out=v.later_norms)
         np.copyto(v.row_norms, squared_norms)
         # One look at all: if a single one were as large as allowed this would be. A NaN is not below anything.
-        if not v.flat_norms.dot(v.flat_norms) < _LARGEST_SQUARES**2 / 2:
-            broken = ~np.all(v.both_norms < _LARGEST_SQUARES, axis=0)
+        if not v.flat_norms.dot(v.flat_norms) < LARGEST_SQUARES**2 / 2:
+            broken = ~np.all(v.both_norms < LARGEST_SQUARES, axis=0)
             v.wide[:, broken] = 0
             v.both_norms[:, broken] = 0
         np.multiply(v.error_norms, v.input_norms, out=v.error_norms)

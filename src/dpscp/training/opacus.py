@@ -5,9 +5,9 @@ What Opacus does here: it checks the module (``ModuleValidator``) and computes p
 from the data, ``int(n / len(loader))``, and its noise comes from torch's generators (Mersenne twister on
 the CPU, Philox on CUDA), which are not cryptographic; its ``secure_mode`` needs a package that cannot be
 had. So the sampling rate, the number of steps and the normaliser are public constants here, batches and
-noise come from ``dpscp.privacy.secure_generator``, noisy sums are rounded to the public grid, and an empty
-batch takes a noisy step like any other. torch's own generator is still used by layers that draw for
-themselves (dropout), which privacy does not depend on.
+noise come from ``dpscp.privacy.secure_generator`` (on a GPU noise comes from ``DeviceNoise``), noisy sums are
+rounded to the public grid, and an empty batch takes a noisy step like any other. torch's own generator is still
+used by layers that draw for themselves (dropout), which privacy does not depend on.
 
 Floating point. A clipped gradient is cut towards zero to a public grid of clip_norm / 2**32, so its norm never
 grows, and the integers are added exactly, in whatever order and parts: a record moves the sum by at most clip_norm.
@@ -32,7 +32,8 @@ from dpscp.persons import Persons
 from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generator
 from dpscp.privacy.seeds import BATCHES, BlockStreams, secure_bytes
 from dpscp.sources import ArraySource, Block, RecordSource
-from dpscp.training.descent import poisson_batches
+from dpscp.training.descent import GRID, poisson_batches
+from dpscp.training.device_noise import DeviceNoise
 from dpscp.training.feeding import nominal_count
 from dpscp.training.gradients import CLIP_SLACK
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
@@ -212,7 +213,7 @@ class OpacusTraining(GaussianSums):
         rng = secure_generator(random_state)
         ready = source.map(_TorchBlock(shape, classes if self.task == "classification" else None), keep=True)
         streams = BlockStreams.of(random_state, BATCHES) if whole is None else None
-        trained = self._descend(ready, streams, self.sampling_rate * n, rng)
+        trained = self._descend(ready, streams, self.sampling_rate * n, rng, random_state)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "training_steps": self.steps,
@@ -244,7 +245,12 @@ class OpacusTraining(GaussianSums):
         return rehearse(module, input_shape, target, self._losses, device=self.device, n_outputs=n_outputs)
 
     def _descend(
-        self, source: RecordSource, streams: BlockStreams | None, normaliser: float, rng: np.random.Generator
+        self,
+        source: RecordSource,
+        streams: BlockStreams | None,
+        normaliser: float,
+        rng: np.random.Generator,
+        random_state: int | None,
     ) -> "torch.nn.Module":
         torch = load_torch()
         module = private_copy(self.module).cpu()  # the parameters between steps; records never go through it
@@ -255,6 +261,7 @@ class OpacusTraining(GaussianSums):
             optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
         # in clip norms; the slack is for torch, which may round a record's gradient differently in another batch
         noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
+        noisy = _releasing(torch.device(self.device), noise, rng, random_state, sum(p.numel() for p in trainable))
         gradient = _BatchSum(replace(self, module=module), streams, secure_bytes()(16))
         block = source.whole
         batches = repeat(None, self.steps) if block is None else self.batches(block.owners.count, rng)
@@ -262,9 +269,8 @@ class OpacusTraining(GaussianSums):
             *sums, size = source.sum(replace(gradient, step=step, drawn=drawn))
             if size > _MOST_RECORDS:
                 raise ValueError(f"a batch holds more than {_MOST_RECORDS} records, whose sum may not fit in 64 bits")
-            for parameter, total in zip(trainable, sums, strict=True):
-                exact = total / _UNITS  # in clip norms
-                released = gaussian_release(exact, noise, rng) if noise else exact
+            exact = [total / _UNITS for total in sums]  # in clip norms
+            for parameter, released in zip(trainable, noisy(exact) if noise else exact, strict=True):
                 parameter.grad = torch.from_numpy(
                     np.asarray(released * (self.clip_norm / normaliser), dtype=np.float32)
                 )
@@ -290,6 +296,27 @@ class OpacusTraining(GaussianSums):
         name = functional.mse_loss if self.loss == "squared" else functional.huber_loss
         losses = name(column, target, reduction="none")
         return losses if losses.ndim == 1 else losses.sum(1)
+
+
+def _releasing(
+    device: Any, noise: float, rng: np.random.Generator, random_state: int | None, size: int
+) -> Callable[[list[NDArray[Any]]], list[NDArray[Any]]]:
+    """What adds noise of this standard deviation to sums of ``size`` numbers and rounds them to the grid.
+
+    On a GPU the noise is drawn there: ten times as fast, the way of the numbers included.
+    """
+    if device.type == "cpu":
+        return lambda sums: [gaussian_release(total, noise, rng) for total in sums]
+    stream, spacing = DeviceNoise(random_state, size, device, 1 / GRID), GRID * noise
+
+    def released(sums: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        drawn = np.split(stream.next().cpu().numpy(), np.cumsum([total.size for total in sums])[:-1])
+        return [
+            np.rint(total / spacing + part.reshape(total.shape)) * spacing
+            for total, part in zip(sums, drawn, strict=True)
+        ]
+
+    return released
 
 
 @dataclass(frozen=True)

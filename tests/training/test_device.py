@@ -1,0 +1,216 @@
+"""Training on a device of torch's: the same sums as on the processor, the same bound on a record, noise from ChaCha20.
+
+Without a GPU torch's own processor device runs the same code.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpscp.persons import Persons
+from dpscp.sources import Block
+from dpscp.training import device as engine
+from dpscp.training import device_noise
+from dpscp.training.device import DeviceRecords
+from dpscp.training.device_noise import DeviceNoise, chacha20_words
+from dpscp.training.dpsgd import DPSGD
+from dpscp.training.feeding import EngineBlock
+from dpscp.training.gradients import CLIP_SLACK
+from dpscp.training.networks import Loss, Network
+
+torch = pytest.importorskip("torch")
+DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
+
+
+def problem(n=1_500, d=6):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    return X, (X[:, 0] + X[:, 1] > 0).astype(int), X @ np.arange(d)
+
+
+MECHANISMS = {
+    "head": {"classes": (0, 1)},
+    "tanh": {"classes": (0, 1), "hidden": (16, 8), "activation": "tanh"},
+    "logistic": {"classes": (0, 1), "loss": "logistic", "radius": 0.3},
+    "huber": {"loss": "huber", "hidden": (32, 16), "schedule": "linear"},
+    "adam": {"loss": "squared", "optimizer": "adam", "learning_rate": 0.01},
+    "pinball": {"loss": "pinball", "hidden": (8,), "momentum": 0.9, "averaging": "tail"},
+    "float64": {"classes": (0, 1), "hidden": (8,), "fit_intercept": False, "dtype": "float64"},
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_without_noise_it_is_the_run_of_the_processor(name, device):
+    X, labels, target = problem()
+    constants = {"steps": 12, "noise_multiplier": 0.0, "feature_bound": 3.0, **MECHANISMS[name]}
+    y = labels if "classes" in constants else target
+    for rate in (1.0, 0.1):
+        own = DPSGD(sampling_rate=rate, **constants).train(X, y, random_state=1)
+        there = DPSGD(sampling_rate=rate, device=device, **constants).train(X, y, random_state=1)
+        np.testing.assert_allclose(there.model.parameters, own.model.parameters, atol=3e-6)
+        assert there.event == own.event
+        assert there.public_facts == {**own.public_facts, "device": device}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_noise_of_a_step_is_that_of_the_event(device):
+    X, y, _ = problem()
+    heard = []
+    mechanism = DPSGD(
+        classes=(0, 1), hidden=(400,), steps=2, sampling_rate=0.5, noise_multiplier=3.0, clip_norm=0.7, device=device
+    )
+    mechanism.train(np.zeros_like(X), y, random_state=0, observer=heard.append)
+    grid = heard[0].constants[1]
+    sums = np.concatenate([step.noisy_sum for step in heard])
+    np.testing.assert_allclose(sums / grid, np.rint(sums / grid), atol=1e-6)
+    hidden_layer = np.concatenate([step.noisy_sum[: 400 * 7].reshape(400, 7)[:, :6].ravel() for step in heard])
+    # rows of zeros have no gradient there: what is left is noise
+    assert stats.kstest(hidden_layer / (3.0 * 0.7), "norm").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_seeds_repeat_and_the_systems_entropy_does_not(device):
+    X, y, _ = problem(300)
+    mechanism = DPSGD(classes=(0, 1), steps=3, sampling_rate=0.5, noise_multiplier=1.0, device=device)
+    first, again = (mechanism.train(X, y, random_state=5).model.parameters for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert (mechanism.train(X, y).model.parameters != mechanism.train(X, y).model.parameters).all()
+
+
+def clipped_sum(records, network, loss, device, batch=None):
+    block = DeviceRecords.of(records, network, torch.device(device))
+    sums = engine._DeviceSums(network, loss, block, 1.0, "float32", len(records))
+    sums.parameters.copy_(torch.from_numpy(network.initial(3, 1.0)))
+    sums.clipped(batch)
+    return sums.total.cpu().numpy().copy()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("large", [1.0, 1e30])
+def test_one_record_moves_the_sum_by_at_most_its_clip_norm(large, device, monkeypatch):
+    """Also in front of all others, in full and sampled batches, and where the gradients of others overflow."""
+    monkeypatch.setattr(engine, "_MOST_ROWS", 128)  # several blocks
+    network, loss = Network((6, 9, 3), "relu"), Loss("cross_entropy")
+    rng = np.random.default_rng(1)
+    rows = np.concatenate([rng.normal(size=(1, 6)) * large, rng.normal(size=(700, 6))])
+    rows[5] *= large
+    ready = EngineBlock("cross_entropy", (0, 1, 2), None, True, "float32")
+    labels = rng.integers(0, 3, len(rows))
+
+    for batches in ((None, None), (np.arange(701), np.arange(700))):
+        with_it = clipped_sum(ready(Block(0, rows, labels)), network, loss, device, batches[0])
+        without = clipped_sum(ready(Block(0, rows[1:], labels[1:])), network, loss, device, batches[1])
+        assert np.isfinite(with_it).all()
+        assert np.linalg.norm(with_it - without) <= 1 + CLIP_SLACK
+        if large == 1:
+            assert np.linalg.norm(with_it - without) > 0.1
+
+
+def test_persons_are_weighted():
+    X, y, _ = problem(60)
+    persons = Persons(np.arange(0, 61, 2), 2)
+    constants = {"classes": (0, 1), "steps": 5, "noise_multiplier": 0.0, "sampling_rate": 0.5}
+    own, there = (
+        DPSGD(**constants, device=device).train(X, y, persons=persons, random_state=0) for device in (None, "cpu")
+    )
+    np.testing.assert_allclose(there.model.parameters, own.model.parameters, atol=1e-6)
+
+
+def test_a_device_that_rounds_by_place_is_refused(monkeypatch):
+    X, y, _ = problem(100)
+    exact = engine._DeviceSums._errors
+
+    def by_place(self, loss, block):
+        errors, inputs, counted = exact(self, loss, block)
+        errors[0][-1] *= 1 + 2.0**-50
+        return errors, inputs, counted
+
+    monkeypatch.setattr(engine._DeviceSums, "_errors", by_place)
+    with pytest.raises(RuntimeError, match="another place of a batch"):
+        DPSGD(classes=(0, 1), steps=1, noise_multiplier=1.0, device="cpu").train(X, y)
+
+
+def test_a_device_without_float64_products_is_refused(monkeypatch):
+    exact = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: exact(a.float(), b.float()).double())
+    with pytest.raises(RuntimeError, match="does not multiply in float64"):
+        engine._require_float64(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["cuda:77", "nonsense"])
+def test_a_device_that_is_not_there_is_refused(name):
+    X, y, _ = problem(50)
+    with pytest.raises(ValueError, match="cannot be used"):
+        DPSGD(classes=(0, 1), steps=1, noise_multiplier=1.0, device=name).train(X, y)
+
+
+def test_blocks_that_would_need_too_many_additions_are_refused(monkeypatch):
+    X, y, _ = problem(50)
+    monkeypatch.setattr(engine, "_MOST_BLOCKS", 2)
+    monkeypatch.setattr(engine, "_MOST_ROWS", 16)
+    with pytest.raises(ValueError, match="32 records"):
+        DPSGD(classes=(0, 1), steps=1, noise_multiplier=1.0, device="cpu").train(X, y)
+
+
+# ---- noise
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_chacha20_gives_the_block_of_the_standard(device):
+    """RFC 8439, section 2.3.2: its nonce begins in the upper half of our counter."""
+    key = [int.from_bytes(bytes(range(4 * i, 4 * i + 4)), "little") for i in range(8)]
+    words = chacha20_words(key, 1, 1, device).cpu().numpy()[:, 0]
+    # the same cipher by Python's integers, checked against the vector below
+    assert [int(word) & 0xFFFFFFFF for word in words] == plain_chacha20([*key, 1, 0, 0, 0])
+    standard = plain_chacha20([*key, 1, 0x09000000, 0x4A000000, 0])
+    assert standard[:4] == [0xE4E7F110, 0x15593BD1, 0x1FDD0F50, 0xC47120A3]
+    assert standard[-4:] == [0xD19C12B5, 0xB94E16DE, 0xE883D0CB, 0x4E3C50A2]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_blocks_of_the_stream_are_counted_beyond_32_bits(device):
+    key = list(range(8))
+    words = chacha20_words(key, 2**32 - 1, 3, device).cpu().numpy()
+    for i, number in enumerate(range(2**32 - 1, 2**32 + 2)):
+        expected = plain_chacha20([*key, number & 0xFFFFFFFF, number >> 32, 0, 0])
+        assert [int(word) & 0xFFFFFFFF for word in words[:, i]] == expected
+
+
+def plain_chacha20(rest):
+    start = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574, *rest]
+    x = list(start)
+
+    def turned(value, bits):
+        return ((value << bits) | (value >> (32 - bits))) & 0xFFFFFFFF
+
+    for _ in range(10):
+        for a, b, c, d in [(i, 4 + i, 8 + i, 12 + i) for i in range(4)] + [
+            (i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4) for i in range(4)
+        ]:
+            for first, second, third, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+                x[first] = (x[first] + x[second]) & 0xFFFFFFFF
+                x[third] = turned(x[third] ^ x[first], bits)
+    return [(a + b) & 0xFFFFFFFF for a, b in zip(x, start, strict=True)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_noise_is_standard_normal_and_never_repeats(device):
+    noise = DeviceNoise(7, 5_000, device, scale=2.0)
+    vectors = np.stack([noise.next().cpu().numpy() for _ in range(20)])
+    assert stats.kstest(vectors.ravel() / 2, "norm").pvalue > 1e-4
+    correlations = np.corrcoef(vectors)[np.triu_indices(20, 1)]
+    assert np.abs(correlations).max() < 5.5 / math.sqrt(5_000)
+    # the two numbers of a pair, half a vector of blocks apart, are independent too, in length as well
+    assert abs(np.corrcoef(vectors[0, :2_000] ** 2, vectors[0, -2_000:] ** 2)[0, 1]) < 5.5 / math.sqrt(2_000)
+    assert len(np.unique(vectors)) == vectors.size
+
+
+def test_extreme_words_give_finite_noise():
+    words = torch.tensor([[0, -1]] * 16, dtype=torch.int32)
+    normals = device_noise._normals(words)
+    assert torch.isfinite(normals).all()
+    assert 9 < float(normals.abs().max()) < float(Fraction(95, 10))
