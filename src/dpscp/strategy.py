@@ -25,6 +25,7 @@ from dpscp.sources import DistributedSource, RecordSource
 from dpscp.tasks import Task
 from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.descent import StepObserver
+from dpscp.training.device import check_device
 from dpscp.training.mechanism import (
     Needs,
     Shaped,
@@ -68,6 +69,8 @@ class Request:
     """Who is protected and covered; ``n_records`` counts these."""
     input_shape: tuple[int, ...] | None = None
     """The shape of one record that is not a row of a table; its numbers come as a row."""
+    device: str | None = None
+    """Where training runs, None: on the processor."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarantee, Guarantee):
@@ -85,6 +88,13 @@ class Request:
             check_positive("feature_bound", self.feature_bound)
             if self.feature_bounds is not None:
                 raise ValueError("give feature_bound (of the row norm) or feature_bounds (of each feature), not both")
+        if self.device is not None:
+            if self.estimator is not None and not comes_from_torch(self.estimator):
+                raise ValueError(
+                    f"device={self.device!r} is for the recipe's model (estimator=None) and torch modules; an own "
+                    "mechanism says itself where it runs: DPSGD(device=...), OpacusTraining(device=...)"
+                )
+            check_device(self.device)
         if self.input_shape is not None and (
             self.private_features or any(np.ndim(end) for end in self.feature_bounds or ())
         ):
@@ -338,7 +348,7 @@ def _own_mechanism(request: Request) -> Mechanism:
         from dpscp.training.opacus import OpacusTraining
 
         loss = "squared" if request.task.classes is None else "cross_entropy"
-        mechanism = OpacusTraining(mechanism, loss=loss)
+        mechanism = OpacusTraining(mechanism, loss=loss, device=request.device or "cpu")
     if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
         raise TypeError(
             "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a torch.nn.Module, a "
@@ -381,4 +391,5 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         quantiles=quantiles,
         train_epsilon=None if share is None else share * request.budget.epsilon,
         held_out_fraction=fraction,
+        device=request.device,
     )

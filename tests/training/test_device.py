@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import dpscp as dp
 from dpscp.persons import Persons
-from dpscp.sources import Block
+from dpscp.sources import ArraySource, Block
 from dpscp.training import device as engine
 from dpscp.training import device_noise
 from dpscp.training.device import DeviceRecords
@@ -214,3 +215,37 @@ def test_extreme_words_give_finite_noise():
     normals = device_noise._normals(words)
     assert torch.isfinite(normals).all()
     assert 9 < float(normals.abs().max()) < float(Fraction(95, 10))
+
+
+# ---- through the estimators
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_estimator_trains_its_recipe_there(device):
+    X, y, target = problem(4_000)
+    clf = dp.PrivateConformalClassifier(epsilon=4.0, classes=[0, 1], n_records=4_000, random_state=0, device=device)
+    sets = clf.fit(X, y).predict_set(X)[1]
+    assert clf.ledger_.public_facts["device"] == device
+    assert clf.ledger_.epsilon(1e-5) <= 4
+    assert sets[np.arange(len(y)), y, 0].mean() > 0.87  # 0.9 within six standard errors
+    assert sets[:, :, 0].sum(1).mean() < 1.3
+    bounds = {"y_bounds": (-30, 30), "feature_bounds": (-4, 4)}
+    reg = dp.PrivateConformalRegressor(epsilon=4.0, n_records=4_000, random_state=0, device=device, **bounds)
+    assert np.ptp(reg.fit(X, target).predict_interval(X)[1][:, :, 0], axis=1).mean() < 30
+
+
+def test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves():
+    pytest.importorskip("opacus")
+    X, y, _ = problem(200)
+    public = {"epsilon": 4.0, "classes": [0, 1], "n_records": 200, "device": "cpu"}
+    with pytest.raises(ValueError, match=r"DPSGD\(device=\.\.\.\)"):
+        dp.PrivateConformalClassifier(DPSGD(steps=1), **public).fit(X, y)
+    with pytest.raises(ValueError, match="cannot be used"):
+        dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cuda:77"}).fit(X, y)
+
+
+def test_records_in_blocks_stay_on_the_processor():
+    X, y, _ = problem(200)
+    source = ArraySource.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
+    with pytest.raises(ValueError, match="needs records in memory"):
+        DPSGD(classes=(0, 1), steps=1, noise_multiplier=1.0, device="cpu").train_source(source, n_records=200)

@@ -75,6 +75,7 @@ class _Parameters(BaseEstimator):
     accountant: str | Accountant = "pld"
     random_state: int | None = None
     prefit: bool = False
+    device: str | None = None
 
 
 class PrivateConformal(_Parameters, ABC):
@@ -375,6 +376,7 @@ class PrivateConformal(_Parameters, ABC):
             release_confidence=self.release_confidence,
             unit=unit,
             input_shape=self.input_shape_,
+            device=self.device,
         )
 
     def _trained_elsewhere(self, n_outputs: int) -> PrivateModel | None:

@@ -74,6 +74,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         without these records. All of them find the threshold (guarantee ``"split"``), the ledger holds that search
         alone, X goes to the estimator as it is, and ``classes_`` are the public labels. The records it was trained on
         are not protected here. Cannot be saved.
+    device : None trains on the processor; "cuda", or another device of torch's, trains the recipe's model or your
+        ``torch.nn.Module`` there, with the same accounting. Records must be in memory, and fit into the device's.
 
     Attributes
     ----------

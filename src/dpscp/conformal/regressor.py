@@ -41,7 +41,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     an assumption of the certificate then: a target outside is in no interval.
 
     ``prefit=True`` declares that ``estimator`` is a fitted regressor (anything with ``predict``) that was trained
-    without these records, as for the classifier.
+    without these records, as for the classifier, and ``device`` says where training runs, as there.
 
     Examples
     --------

@@ -164,6 +164,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     quantiles: tuple[float, ...] | None = None,
     train_epsilon: float | None = None,
     held_out_fraction: float | None = None,
+    device: str | None = None,
 ) -> Recipe:
     """Model and hyperparameters of private training, from public numbers only.
 
@@ -186,6 +187,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     train_epsilon : the training budget at the same delta, where the caller has decided it; None: from
         `train_share`.
     held_out_fraction : the part held out under `split`; None: `calibration_fraction`.
+    device : where training runs, see `DPSGD`.
 
     >>> plan = recipe("regression", n_records=16_512, n_features=8, epsilon=1.0, delta=1e-5,
     ...               guarantee="corrected", features="standardized")
@@ -203,10 +205,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     n, d = check_count("n_records", n_records), check_count("n_features", n_features)
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
-    if features == "clipped":
-        check_positive("feature_bound", feature_bound)
-    if features == "bounded" and feature_bounds is None:
-        raise ValueError("features='bounded' needs feature_bounds=(low, high), public bounds of every feature")
+    bounds = _Rows(d, features, feature_bound, feature_bounds)
 
     fraction = None
     share = train_share(chosen, epsilon, delta, n)
@@ -217,8 +216,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     if train_epsilon is not None:
         mu = gdp_mu(check_positive("train_epsilon", train_epsilon), delta)
         share = min(1.0, (mu / gdp_mu(epsilon, delta)) ** 2)
-    bounds = _Rows(d, features, feature_bound, feature_bounds)
-    problem = _Problem(task, n, mu, classes, quantiles)
+    problem = _Problem(task, n, mu, classes, quantiles, device)
 
     why: dict[str, tuple[object, str]] = {
         "train_share": (share, "share of mu^2 for training; the search for the threshold gets the rest"),
@@ -271,6 +269,12 @@ class _Rows:
     bound: float | None
     bounds: tuple[Any, Any] | None
 
+    def __post_init__(self) -> None:
+        if self.kind == "clipped":
+            check_positive("feature_bound", self.bound)
+        if self.kind == "bounded" and self.bounds is None:
+            raise ValueError("features='bounded' needs feature_bounds=(low, high), public bounds of every feature")
+
     @property
     def norm(self) -> float:
         """A public bound on the norm of a row after `public_steps`; for standardized rows one that rarely acts."""
@@ -315,6 +319,7 @@ class _Problem:
     mu: float
     classes: tuple[Any, ...] | None
     quantiles: tuple[float, ...] | None
+    device: str | None = None
 
     @property
     def signal(self) -> float:
@@ -322,6 +327,7 @@ class _Problem:
 
     def engine(self, **constants: Any) -> DPSGD:
         """DP-SGD with the loss of the task."""
+        constants["device"] = self.device
         if self.task == "classification":
             return DPSGD(classes=self.classes, loss="cross_entropy", **constants)
         if self.quantiles is not None:
