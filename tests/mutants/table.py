@@ -1806,16 +1806,58 @@ mutant(
     f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
 )
 mutant(
+    "training/device.py",
+    "torch.add(self._noise, self.sums.total, alpha=1 / self.grid, out=gradient).round_()",
+    "torch.mul(self.sums.total, 1 / self.grid, out=gradient).round_()",
+    "a step on a device adds no noise",
+    "tests/training/test_device.py::test_noise_of_a_step_is_that_of_the_event",
+)
+mutant(
+    "training/device.py",
+    "self._noise.copy_(noise)",
+    "self._noise.copy_(noise) if not self.step_count else None",
+    "a device adds the same noise at every step",
+    "tests/training/test_device.py::test_noise_of_a_step_is_that_of_the_event",
+)
+mutant(
+    "training/device.py",
+    "(self._limit / norms.clamp(min=self._limit) * block.weights)",
+    "(self._limit / norms.clamp(min=0.5 * self._limit) * block.weights)",
+    "a device clips at twice the norm",
+    "tests/training/test_device.py::test_without_noise_it_is_the_run_of_the_processor",
+)
+mutant(
+    "training/device.py",
+    "weights.where(places < count, 0))",
+    "weights)",
+    "padding on a device counts",
+    "tests/training/test_device.py::test_without_noise_it_is_the_run_of_the_processor",
+)
+mutant(
+    "training/device.py",
+    "values if values is block.rows else values.where(counted, 0)",
+    "values",
+    "an overflow on a device spoils the sum",
+    "tests/training/test_device.py::test_one_record_moves_the_sum_by_at_most_its_clip_norm",
+)
+mutant(
+    "training/device_noise.py",
+    "self._next += blocks",
+    "pass",
+    "the noise of a device repeats itself",
+    "tests/training/test_device.py::test_noise_is_standard_normal_and_never_repeats",
+)
+mutant(
     "training/opacus.py",
-    "released = gaussian_release(exact, noise, rng) if noise else exact",
-    "released = gaussian_release(exact, noise, rng) if noise and exact.ndim > 1 else exact",
+    "[gaussian_release(total, noise, rng) for total in sums]",
+    "[gaussian_release(total, noise, rng) if total.ndim > 1 else total for total in sums]",
     "torch biases get no noise",
     f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
 )
 mutant(
     "training/opacus.py",
-    "streams, self.sampling_rate * n, rng)",
-    "streams, self.sampling_rate * source.sum(len), rng)",
+    "streams, self.sampling_rate * n, rng, random_state)",
+    "streams, self.sampling_rate * source.sum(len), rng, random_state)",
     "torch divides by the true number of records",
     f"{TORCH}::test_every_record_is_clipped_and_the_normaliser_is_public",
 )
