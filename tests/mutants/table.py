@@ -554,10 +554,17 @@ mutant(
 )
 mutant(
     "training/steps.py",
-    "* self.bound * (1 + SUM_SLACK)",
+    "* self.bound * (1 + sum_slack(n_records))",
     "* self.bound",
     "the rounding of the sum of centred rows is not paid for",
     f"{SUMS}::test_the_noise_covers_the_sums_that_are_released",
+)
+mutant(
+    "training/release.py",
+    "return SUM_SLACK * max(1.0, n_records * _MORE_THAN_NOMINAL / _MOST_RECORDS)",
+    "return SUM_SLACK",
+    "the rounding of very long sums is not paid for",
+    f"{SUMS}::test_more_nominal_records_get_more_noise_and_a_source_far_beyond_them_is_refused",
 )
 mutant(
     "training/summary.py",
@@ -586,15 +593,15 @@ mutant(
 )
 mutant(
     "training/steps.py",
-    "mean = gaussian_release(total, noise, rng) / check_count",
+    "mean = gaussian_release(total, noise, rng, n_records) / check_count",
     "mean = total / check_count",
     "centring with the exact mean",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
     "training/steps.py",
-    "mean, square = gaussian_release(total, noise, rng) / n\n",
-    "mean, square = gaussian_release(total, noise, rng) / n\n        square = total[1] / n\n",
+    "mean, square = gaussian_release(total, noise, rng, n) / n\n",
+    "mean, square = gaussian_release(total, noise, rng, n) / n\n        square = total[1] / n\n",
     "standardising with the exact scale",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
@@ -642,8 +649,8 @@ mutant(
 )
 mutant(
     "training/whitening.py",
-    "noise, rng) / n\n",
-    "noise, rng) / n\n        released[0] = self.moments(rows)[0] / n\n",
+    "noise, rng, n) / n\n",
+    "noise, rng, n) / n\n        released[0] = self.moments(rows)[0] / n\n",
     "one moment of whitening is exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
@@ -670,15 +677,15 @@ mutant(
 )
 mutant(
     "training/private_target.py",
-    "noise, rng) / n\n",
-    "noise, rng) / n\n        square = source.sum(self._block_moments)[1] / n\n",
+    "noise, rng, n) / n\n",
+    "noise, rng, n) / n\n        square = source.sum(self._block_moments)[1] / n\n",
     "the target's scale is exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
     "training/private_target.py",
-    "noise, rng) / n\n",
-    "noise, rng) / n\n        mean = source.sum(self._block_moments)[0] / n\n",
+    "noise, rng, n) / n\n",
+    "noise, rng, n) / n\n        mean = source.sum(self._block_moments)[0] / n\n",
     "the target's mean is exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )

@@ -334,7 +334,7 @@ def test_one_record_moves_the_second_moment_by_at_most_one(seed, bound):
 def test_whitening_adds_the_noise_its_event_says(monkeypatch):
     seen = {}
 
-    def release(exact, noise_std, rng):
+    def release(exact, noise_std, *_):
         seen.update(exact=exact, noise=noise_std)
         return exact
 
@@ -408,7 +408,7 @@ def test_the_sensitivity_is_reached():
 def test_target_noise_is_what_the_event_says(monkeypatch):
     seen = {}
 
-    def release(exact, noise_std, rng):
+    def release(exact, noise_std, *_):
         seen["noise"] = noise_std
         return exact
 

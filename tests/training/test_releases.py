@@ -35,7 +35,7 @@ from dpscp.training.whitening import PrivateWhitening
 def cut(everywhere):
     """Releases say nothing of what they are asked about."""
 
-    def numbers_of_its_own(exact, noise_std, rng):
+    def numbers_of_its_own(exact, noise_std, *_):
         size = np.shape(exact)
         return noise_std * np.random.default_rng(sum(size)).normal(size=size)
 
@@ -47,9 +47,9 @@ def released(everywhere):
     """The standard deviation of every release."""
     seen = []
 
-    def listening(exact, noise_std, rng):
+    def listening(exact, noise_std, *rest):
         seen.append(noise_std)
-        return gaussian_release(exact, noise_std, rng)
+        return gaussian_release(exact, noise_std, *rest)
 
     everywhere("gaussian_release", listening)
     return seen

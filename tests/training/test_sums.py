@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from dpscp.privacy import secure_generator
-from dpscp.training import DPSGD, PrivateCentring, PrivateStandardize, SufficientStatistics
+from dpscp.sources import ArraySource
+from dpscp.training import DPSGD, Preprocessed, PrivateCentring, PrivateStandardize, SufficientStatistics
 from dpscp.training import release as release_module
 from dpscp.training.private_target import SENSITIVITY, PrivateTarget
-from dpscp.training.release import SUM_SLACK, gaussian_release, summed
+from dpscp.training.release import SUM_SLACK, gaussian_release, sum_slack, summed
 from dpscp.training.whitening import PrivateWhitening
 
 # (low + high) / 2 is no number here: rounding leaves the unit range
@@ -41,6 +42,35 @@ def test_more_records_than_the_proof_holds_for_are_refused(monkeypatch):
         summed(np.sum, np.ones(6))
 
 
+def test_more_nominal_records_get_more_noise_and_a_source_far_beyond_them_is_refused(monkeypatch, everywhere):
+    """Rounding, 2 D u N, stays below two thirds of the slack for up to four times the nominal number."""
+    for n in (1, 2**26, 2**26 + 1, 10**9, 10**11):
+        most = max(release_module._MOST_RECORDS, 4 * n)
+        assert 2 * 1100 * 2.0**-53 * most < 0.7 * sum_slack(n)
+        # the grid is coarser than the floats of such a sum, whatever the noise multiplier
+        drawn = gaussian_release(np.zeros(99), 1.0, np.random.default_rng(0), n)
+        spacing = np.gcd.reduce((drawn * 2**30).astype(np.int64)) / 2**30
+        assert np.spacing(float(most)) * 8 <= spacing <= 2.0**-8
+    assert sum_slack(2**26) == SUM_SLACK
+    noises = []
+
+    def listening(exact, noise_std, *rest):
+        noises.append(noise_std)
+        return gaussian_release(exact, noise_std, *rest)
+
+    everywhere("gaussian_release", listening)
+    monkeypatch.setattr(release_module, "_MOST_RECORDS", 40)
+    blocks = ArraySource(np.zeros((81, 2)), np.zeros(81), n_blocks=3)
+    inner = DPSGD(loss="huber", noise_multiplier=1.0, steps=1, sampling_rate=1.0)
+    steps = (PrivateStandardize(-1, 1, 1.0), PrivateCentring(2.0, 1.0), PrivateWhitening(2.0, 1.0))
+    for mechanism in (Preprocessed(steps, inner), PrivateTarget(inner, (-1, 1), noise_multiplier=1.0)):
+        with pytest.raises(ValueError, match="more than 4 times the declared number, 20"):
+            mechanism.train_source(blocks, n_records=20)
+        mechanism.train_source(blocks, n_records=21)
+    slack = 1 + SUM_SLACK * 2.1
+    assert noises == pytest.approx([math.sqrt(2.5) * slack, 2 * slack, slack, SENSITIVITY * slack], rel=1e-12)
+
+
 @pytest.mark.parametrize("value", FAR)
 def test_bounds_far_from_zero_and_close_together_keep_the_sensitivity(value):
     X = np.full((1, 2), value)
@@ -69,9 +99,9 @@ def test_the_noise_covers_the_sums_that_are_released(mechanism, everywhere):
     """In units of the noise a neighbour moves what is released by at most 1 / (noise_multiplier * (1 + SUM_SLACK))."""
     seen = []
 
-    def listening(exact, noise_std, rng):
+    def listening(exact, noise_std, *rest):
         seen.append(np.ravel(exact) / noise_std)
-        return gaussian_release(exact, noise_std, rng)
+        return gaussian_release(exact, noise_std, *rest)
 
     everywhere("gaussian_release", listening)
     rng = np.random.default_rng(0)

@@ -280,7 +280,7 @@ class Preprocessed(ArrayFed):
 def _fitted(step: Step, source: RecordSource, n_records: int, rng: np.random.Generator) -> Transform:
     """The step's transform: from its sums over the source, or, for one that knows arrays only, from the rows."""
     if isinstance(step, SummedStep):
-        return step.release(source_sum(step.part_moments, source), n_records=n_records, rng=rng)
+        return step.release(source_sum(step.part_moments, source, n_records), n_records=n_records, rng=rng)
     block = source.whole
     if step.data_independent or block is None:
         # of the records only their width may be used

@@ -32,7 +32,7 @@ from dpscp.training.mechanism import (
 )
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import PreprocessedModel
-from dpscp.training.release import SUM_SLACK, gaussian_release, summed, weighted_rows
+from dpscp.training.release import gaussian_release, sum_slack, summed, total_of_blocks, weighted_rows
 from dpscp.training.targets import unit_targets
 
 __all__ = ["PrivateTarget", "calibrated_beside"]
@@ -105,15 +105,16 @@ class PrivateTarget(Wrapping):
     ) -> Trained:
         """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
         paid_event(self)  # fails before any record is used while some noise is not set
-        noise = set_noise(self.noise_multiplier) * SENSITIVITY * (1 + SUM_SLACK)
         block = source.whole
         if block is not None and block.persons is not None:
             require_persons(self)  # before anything is released
         if block is None:
             require_sources(self)
         n, _ = nominal_count(source, n_records)
+        noise = set_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n))
         rng = secure_generator(stream_seed(random_state, TARGET_SCALE))
-        mean, square = gaussian_release(source.sum(self._block_moments), noise, rng) / n
+        total = total_of_blocks(self._block_moments, source, n)
+        mean, square = gaussian_release(total, noise, rng, n) / n
         mean = float(np.clip(mean, -1.0, 1.0))
         # below this the variance would be mostly noise
         floor = min(1.0, max(self.scale_floor, math.sqrt(2 * noise / n)))

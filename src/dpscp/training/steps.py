@@ -24,7 +24,7 @@ from dpscp._checks import check_count, check_positive
 from dpscp.privacy import gaussian_event
 from dpscp.training.mechanism import set_noise
 from dpscp.training.networks import check_rows, row_width
-from dpscp.training.release import SUM_SLACK, gaussian_release, summed, weighted_rows
+from dpscp.training.release import gaussian_release, sum_slack, summed, weighted_rows
 from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 
 __all__ = [
@@ -196,8 +196,8 @@ class PrivateCentring(SummedStep):
 
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> RowTransform:
         """The transform with the private mean in it."""
-        noise = set_noise(self.noise_multiplier) * self.bound * (1 + SUM_SLACK)
-        mean = gaussian_release(total, noise, rng) / check_count("n_records", n_records)
+        noise = set_noise(self.noise_multiplier) * self.bound * (1 + sum_slack(n_records))
+        mean = gaussian_release(total, noise, rng, n_records) / check_count("n_records", n_records)
         mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
         return RowTransform(float(self.bound), unit=False, shift=mean, n_features=len(mean))
 
@@ -241,8 +241,8 @@ class PrivateStandardize(SummedStep):
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
         """The transform with the private mean and scale in it."""
         n, width = check_count("n_records", n_records), total.shape[1]
-        noise = set_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + SUM_SLACK)
-        mean, square = gaussian_release(total, noise, rng) / n
+        noise = set_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
+        mean, square = gaussian_release(total, noise, rng, n) / n
         mean = np.clip(mean, -1.0, 1.0)
         # below this the variance would be mostly noise
         floor = max(float(self.scale_floor), math.sqrt(2 * noise / n))

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_count, check_positive
 from dpscp.training.mechanism import set_noise
 from dpscp.training.networks import Network, RowOutputs, check_rows
-from dpscp.training.release import SUM_SLACK, gaussian_release
+from dpscp.training.release import gaussian_release, sum_slack
 from dpscp.training.steps import SummedStep
 from dpscp.training.transforms import scaled_rows
 
@@ -100,8 +100,8 @@ class PrivateWhitening(SummedStep):
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
         """The transform with the private second moment in it."""
         n, width = check_count("n_records", n_records), len(total)
-        noise = set_noise(self.noise_multiplier) * (1 + SUM_SLACK)
-        released = gaussian_release(_coordinates(total), noise, rng) / n
+        noise = set_noise(self.noise_multiplier) * (1 + sum_slack(n))
+        released = gaussian_release(_coordinates(total), noise, rng, n) / n
         i, j = np.triu_indices(width)
         second = np.zeros((width, width))
         second[i, j] = released / np.where(i == j, 1.0, math.sqrt(2.0))
