@@ -18,7 +18,7 @@ ROOT = Path(dpscp.__file__).parent
 LAYERS = [
     {"_checks", "_elsewhere", "_printed", "_sklearn", "exceptions"},
     {"privacy"},
-    {"persons"},
+    {"frames", "persons"},
     {"quantile", "sets", "metrics", "records", "persistence", "budget", "schema"},
     {"scores", "guarantees", "sources"},
     {"training"},

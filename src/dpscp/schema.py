@@ -23,18 +23,28 @@ Values outside the bounds are clipped silently: saying how many would tell about
 """
 
 import json
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_choice, check_count, check_range, real_number
+from dpscp.frames import (
+    ABSENT,
+    Frame,
+    SchemaError,
+    columns_of,
+    label_text,
+    no_number,
+    numbers_of,
+    places_of,
+    refuse_dates,
+)
 from dpscp.persons import unit_of
 
 __all__ = ["ABSENT", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
@@ -47,22 +57,6 @@ _SCHEMA_KEYS = (
 )  # fmt: skip
 _FORMAT, _VERSION = "dpscp-schema", 1
 _LARGEST_FILE = 16 * 2**20
-# What pandas calls columns that are neither numbers nor categories.
-_NO_FEATURE = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period", "bytes")
-# What tables write for a missing number. In a categorical column only an empty cell is missing: "NA" may be a category.
-ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
-
-
-class SchemaError(ValueError):
-    """A schema is incomplete or wrong, or a table does not fit it; the text carries nothing from the records."""
-
-
-@runtime_checkable
-class Frame(Protocol):
-    """A table of named columns, as pandas, polars and Arrow have it: it hands them out as an Arrow stream."""
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The columns."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +116,9 @@ class Column:
         An ``unknown`` category is wrong ("refuse") or sets no indicator ("other"); where one feature tells two
         categories apart, it then stands half-way.
         """
-        _refuse_dates(values, self.name)
+        refuse_dates(values, self.name)
         if self.type == "categorical":
-            places = _places(values, self.categories or ())
+            places = places_of(values, self.categories or ())
             odd = places < 0
             hidden = len(self.categories or ()) - len(self._shown)
             features = np.asarray(places[:, None] == np.arange(hidden, hidden + len(self._shown)), dtype=np.float64)
@@ -135,7 +129,7 @@ class Column:
                 'add it to categories, or set unknown = "other" in the schema'
             )
             return features, {said: odd & (unknown == "refuse")}
-        numbers, odd = _numbers(values)
+        numbers, odd = numbers_of(values)
         absent = np.isnan(numbers) & ~odd
         assert self.bounds is not None
         numbers[odd | absent] = self.bounds[0] / 2 + self.bounds[1] / 2
@@ -147,7 +141,7 @@ class Column:
             f'column {self.name!r} has missing values; fill them in, or set missing = "indicator" or a public '
             "number in the schema"
         )
-        wrong = {_no_number(self.name): odd, missing: absent & (self.missing == "refuse")}
+        wrong = {no_number(self.name): odd, missing: absent & (self.missing == "refuse")}
         return np.column_stack([numbers, absent]) if self.missing == "indicator" else numbers[:, None], wrong
 
     def to_dict(self) -> dict[str, Any]:
@@ -290,7 +284,7 @@ class Schema:
 
     def _values(self, frame: Any) -> list[tuple[Column, Any]]:
         """The columns that become features, each with its values."""
-        found = _columns(frame, [c.name for c in self._used])
+        found = columns_of(frame, [c.name for c in self._used])
         missing = [c.name for c in self._used if c.name not in found]
         if missing:
             raise SchemaError(
@@ -301,18 +295,18 @@ class Schema:
 
     def targets(self, frame: Any) -> NDArray[Any]:
         """The target column: texts among the declared classes, or numbers."""
-        values = _columns(frame, [self.target]).get(self.target)
+        values = columns_of(frame, [self.target]).get(self.target)
         if values is None:
             raise SchemaError(f"the table lacks the target column {self.target!r}")
-        _refuse_dates(values, self.target)
+        refuse_dates(values, self.target)
         if self.task == "regression":
-            numbers, odd = _numbers(values)
+            numbers, odd = numbers_of(values)
             if odd.any():
-                raise SchemaError(_no_number(self.target))
+                raise SchemaError(no_number(self.target))
             if np.isnan(numbers).any():
                 raise SchemaError(f"the target column {self.target!r} has missing values; drop those records")
             return numbers
-        places = _places(values, self.classes or ())
+        places = places_of(values, self.classes or ())
         if (places < 0).any():
             raise SchemaError(
                 f"the target column {self.target!r} holds a label that is not among the declared classes (or is "
@@ -324,7 +318,7 @@ class Schema:
         """The ids of the persons, one a row; None where every row is its own."""
         if self.person is None:
             return None
-        ids = _columns(frame, [self.person]).get(self.person)
+        ids = columns_of(frame, [self.person]).get(self.person)
         if ids is None:
             raise SchemaError(f"the table lacks the column of persons, {self.person!r}")
         return ids
@@ -338,10 +332,10 @@ class Schema:
         if column is None or column.categories is None:
             raise SchemaError(f"groups={name!r} must be a categorical column of the schema")
         if isinstance(table, Frame):
-            values = _columns(table, [name]).get(name)
+            values = columns_of(table, [name]).get(name)
             if values is None:
                 raise SchemaError(f"the table lacks the column of groups, {name!r}")
-            return _places(values, column.categories), column.categories
+            return places_of(values, column.categories), column.categories
         first = self.feature_names.index(column.features[0])
         shown = np.asarray(table)[:, first : first + len(column.features)] > 0
         hidden = len(column.categories) - len(column.features)
@@ -524,82 +518,10 @@ def _labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
         raise SchemaError(f"{where} must be a list of labels")
     if any(isinstance(v, Mapping | list | tuple) or v is None for v in value):
         raise SchemaError(f"{where} must be a list of texts or numbers")
-    labels = tuple(_text(v) for v in value)
+    labels = tuple(label_text(v) for v in value)
     if len(set(labels)) != len(labels) or len(labels) < least:
         raise SchemaError(f"{where} must hold at least {least} labels, each once")
     return labels
-
-
-def _columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Those of the named columns that the frame has, as pandas Series; other frames come through Arrow's protocol."""
-    try:
-        import pandas as pd
-        import pyarrow as pa
-    except ImportError:  # pragma: no cover (the test environment has both)
-        raise SchemaError("frames need pandas and pyarrow: pip install 'dpscp[report]'") from None
-    if not isinstance(frame, Frame):
-        raise SchemaError(f"a schema reads a frame (pandas, polars, Arrow), got {type(frame).__name__}")
-    if not isinstance(frame, pd.DataFrame):
-        table = None
-        try:
-            table = pa.table(frame)
-            table = table.select([name for name in dict.fromkeys(names) if name in table.column_names])
-            frame = table.to_pandas(integer_object_nulls=True)
-        except (pa.ArrowException, TypeError, ValueError, NotImplementedError):
-            table = None
-        if table is None:  # outside the handler: Arrow's message may hold cells
-            raise SchemaError("the frame cannot be read as an Arrow table of columns with names of their own")
-    if not frame.columns.is_unique:
-        raise SchemaError("the table has two columns of the same name; rename one")
-    return {name: frame[name] for name in names if name in frame.columns}
-
-
-def _refuse_dates(values: Any, name: str) -> None:
-    """Refuse a column of dates or times: as a number each has a unit and a beginning that nobody declared."""
-    import pandas as pd
-
-    if pd.api.types.infer_dtype(values, skipna=True) in _NO_FEATURE:
-        raise SchemaError(
-            f"column {name!r} holds dates, times or bytes; make numbers of them that have public bounds, such as days "
-            'since a public day, or a category such as the month, or declare the column as "ignore"'
-        )
-
-
-def _text(value: Any) -> str:
-    """One label as text: whole floats as integers, so that 1, 1.0 and "1" are the same category."""
-    if isinstance(value, float) and value.is_integer() and math.isfinite(value):
-        value = int(value)
-    return str(value).strip()
-
-
-def _places(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
-    """Each value's place in ``labels``, compared as text; -1 for a missing one and for one that is not there."""
-    import pandas as pd
-
-    if pd.api.types.infer_dtype(values, skipna=True) in ("mixed", "mixed-integer"):
-        values = values.map(_text, na_action="ignore")  # True and 1 are equal to Python, and different labels
-    codes, distinct = pd.factorize(values)
-    place = {label: number for number, label in enumerate(labels)}
-    found = np.array([*(place.get(_text(value), -1) for value in distinct.tolist()), -1], dtype=np.int64)
-    return np.asarray(found[codes])
-
-
-def _numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The values as numbers, NaN for one that is missing or no number, and which are the latter."""
-    import pandas as pd
-
-    numbers = pd.to_numeric(values, errors="coerce")
-    absent = values.isna()
-    if not pd.api.types.is_numeric_dtype(values):
-        absent |= values.astype(str).str.strip().str.lower().isin(ABSENT)
-    return np.array(numbers, dtype=np.float64), np.asarray(numbers.isna() & ~absent, dtype=bool)
-
-
-def _no_number(name: str) -> str:
-    return (
-        f"column {name!r} is declared numeric and holds something that is not a number; fix the table (a date "
-        'can become days since a public day), or declare the column as "categorical" or "ignore"'
-    )
 
 
 def _toml(value: Any) -> str:
