@@ -52,9 +52,9 @@ def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def is_aligned(array: Array) -> bool:
-    """Whether an array starts at a cache line."""
-    return array.ctypes.data % _CACHE_LINE == 0
+def is_aligned(array: Array, step: int) -> bool:
+    """Whether every slice of an array that starts at a multiple of ``step`` starts at a cache line."""
+    return array.ctypes.data % _CACHE_LINE == 0 and step * array.strides[0] % _CACHE_LINE == 0
 
 
 class AlikeBlocks:

@@ -184,10 +184,15 @@ class BatchSums:
         batch = None if persons is None else records.owners.rows_of(persons)
         size, chunk = len(records.rows) if batch is None else len(batch), gradient.chunk
         check_batch(size)
+        aligned = batch is None and is_aligned(records.rows, chunk)
         for start in range(0, size, chunk):
             m = min(chunk, size - start)
-            block = self._slice(records, start, m) if batch is None else self._gather(records, batch[start : start + m])
-            gradient.add(layers, *block, first=start == 0)
+            block = (
+                self._slice(records, start, m, aligned=aligned)
+                if batch is None
+                else self._gather(records, batch[start : start + m])
+            )
+            gradient.add(layers, *block, first=start == 0, cached=batch is not None)
         if not size:
             gradient.total.fill(0)
             return gradient.total
@@ -201,12 +206,12 @@ class BatchSums:
         records.targets.take(index, out=self._target[:m], mode="clip")
         return self._rows[:size], self._norms[:size], self._target[:size], records.owners.weights_of(index)
 
-    def _slice(self, records: Records, start: int, m: int) -> tuple[Array, Array, Array, Array]:
+    def _slice(self, records: Records, start: int, m: int, *, aligned: bool) -> tuple[Array, Array, Array, Array]:
         size = self.gradient.block(m)
         rows = records.rows[start : start + m]
         norms, target = records.squared_norms[start : start + m], records.targets[start : start + m]
         weights = records.owners.weights[start : start + m]
-        if m == size and is_aligned(rows):
+        if aligned and m == size:
             return rows, norms, target, weights
         self._rows[:m], self._norms[:m], self._target[:m] = rows, norms, target
         return self._rows[:size], self._norms[:size], self._target[:size], weights

@@ -38,7 +38,9 @@ _PRODUCTS_PER_PART = 1 << 12
 _SLICE_NUMBERS, _LONG_SLICE_NUMBERS = 1 << 16, 1 << 21
 _LARGE_PRODUCT = 1 << 15
 # A block of fewer records pays more for the product's result, as long as the parameters, than for the records.
-_FEWEST_ROWS = 512
+_FEWEST_ROWS, _FEWEST_FOR_MANY_PARAMETERS = 256, 512
+# A first layer with so many times more units than inputs: clipping factors go to its inputs, which are fewer numbers.
+_MANY_UNITS = 4
 # From this many inputs on BLAS is about twice as fast with the rows on the left.
 _WIDE_INPUT = 64
 # OpenBLAS has kernels for products of few numbers and little work that need no copy: two to three times as fast.
@@ -69,7 +71,8 @@ class ClippedGradient:
         outs = [out for out, _ in network.shapes]
         hidden = [into for _, into in network.shapes[1:]]
         inputs = network.shapes[0][1]
-        most = max(_FEWEST_ROWS, min(MOST_ROWS, CHUNK_NUMBERS // (inputs + 2 * (sum(outs) + sum(hidden)))))
+        fewest = _FEWEST_ROWS if network.n_parameters < _LARGE_PRODUCT else _FEWEST_FOR_MANY_PARAMETERS
+        most = max(fewest, min(MOST_ROWS, CHUNK_NUMBERS // (inputs + 4 * (sum(outs) + sum(hidden)))))
         self.chunk = whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
         # Indicator rows: one product sums the squares of every layer at once.
         self._error_layer = np.repeat(np.eye(len(outs)), outs, axis=1)
@@ -80,9 +83,11 @@ class ClippedGradient:
         self._total_layers, self._extra_layers = network.layers(self.total), network.layers(self._extra)
         self._parts: Array | None = None
         self._products = 0
-        numbers = _LONG_SLICE_NUMBERS if outs[0] * inputs >= _LARGE_PRODUCT else _SLICE_NUMBERS
-        self._slice = aligned_empty((min(self.chunk, max(16, numbers // inputs)), inputs), "float64")
+        self._slice = aligned_empty((min(self.chunk, max(16, _LONG_SLICE_NUMBERS // inputs)), inputs), "float64")
         self._slice_product = np.empty(network.shapes[0])
+        large = outs[0] * inputs >= _LARGE_PRODUCT
+        self._slice_rows = len(self._slice) if large else max(16, _SLICE_NUMBERS // inputs)
+        self._scale_rows = outs[0] >= _MANY_UNITS * inputs
         self._rows_left = inputs >= _WIDE_INPUT
         small = min(_SMALL_PRODUCT // outs[0], _SMALL_WORK // (outs[0] * inputs))
         self._rows_at_once = small - small % 16 if small >= _FEWEST_SMALL_ROWS else self.chunk
@@ -114,6 +119,7 @@ class ClippedGradient:
             with np.errstate(all="ignore"):
                 v = self._backward(loss, network.layers(flat), rows, target)
                 self._clip(v, long, np.ones(size))
+                np.multiply(v.wide_error, v.factors, out=v.wide_error)
             yield v.wide.copy()
 
     def errors(
@@ -125,6 +131,7 @@ class ClippedGradient:
         """
         v = self._backward(self.loss, layers, rows, target)
         self._clip(v, squared_norms, weights)
+        np.multiply(v.wide_error, v.factors, out=v.wide_error)
         return v.wide_errors, v.wide_inputs
 
     def _backward(self, loss: Loss, layers: Sequence[Array], rows: Array, target: Array) -> "_Views":
@@ -140,7 +147,7 @@ class ClippedGradient:
                 self._rows_times(layer.T, rows, v.product)
                 np.copyto(out, v.product_across)
             else:
-                np.dot(layer, inputs, out=out)
+                layer.dot(inputs, out)
             if depth < last:
                 if self._relu:
                     # All ones where the value is positive: the sign bit of minus its bits, spread. Faster than
@@ -156,7 +163,7 @@ class ClippedGradient:
                     v.bias[depth].fill(1)
         loss.error(v.errors[last], target, v.columns)
         for depth in range(last - 1, -1, -1):
-            np.dot(self._back[depth + 1], v.errors[depth + 1], out=v.errors[depth])
+            self._back[depth + 1].dot(v.errors[depth + 1], v.errors[depth])
             if self._relu:
                 np.bitwise_and(v.error_bits[depth], v.slope_bits[depth], out=v.error_bits[depth])
             else:
@@ -171,13 +178,14 @@ class ClippedGradient:
     def _rows_times(self, weights: Array, rows: Array, out: Array) -> None:
         for start in range(0, len(rows), self._rows_at_once):
             few = slice(start, start + self._rows_at_once)
-            np.dot(rows[few], weights, out=out[few])
+            rows[few].dot(weights, out[few])
 
     def _clip(self, v: "_Views", squared_norms: Array, weights: Array) -> None:
+        """Each record's clipping factor times its weight; zero for the padding."""
         np.multiply(v.wide, v.wide, out=v.squares)
-        np.dot(self._error_layer, v.error_squares, out=v.error_norms)
+        self._error_layer.dot(v.error_squares, v.error_norms)
         if v.hidden:
-            np.dot(self._hidden_layer, v.hidden_squares, out=v.later_norms)
+            self._hidden_layer.dot(v.hidden_squares, v.later_norms)
         np.copyto(v.row_norms, squared_norms)
         # One look at all: if a single one were as large as allowed this would be. A NaN is not below anything.
         if not v.flat_norms.dot(v.flat_norms) < LARGEST_SQUARES**2 / 2:
@@ -186,19 +194,41 @@ class ClippedGradient:
             v.both_norms[:, broken] = 0
         np.multiply(v.error_norms, v.input_norms, out=v.error_norms)
         factors = v.factors
-        np.dot(self._each_layer, v.error_norms, out=factors)
+        self._each_layer.dot(v.error_norms, factors)
         np.sqrt(factors, out=factors)
         np.maximum(factors, self.limit, out=factors)
         np.divide(self.limit, factors, out=factors)
         factors[: len(weights)] *= weights
         factors[len(weights) :] = 0
-        np.multiply(v.wide_error, factors, out=v.wide_error)
 
     def add(
-        self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, weights: Array, *, first: bool
+        self,
+        layers: Sequence[Array],
+        rows: Array,
+        squared_norms: Array,
+        target: Array,
+        weights: Array,
+        *,
+        first: bool,
+        cached: bool = True,
     ) -> None:
-        """Start a sum (first) or increase it by the weighted clipped gradients of a block; see `errors`."""
-        errors, hidden = self.errors(layers, rows, squared_norms, target, weights)
+        """Start a sum (first) or increase it by the weighted clipped gradients of a block; see `errors`.
+
+        `cached` is False for rows that lie in a large table, and not in the cache.
+        """
+        inputs = rows
+        if rows.dtype != np.float64 and len(rows) <= (self._slice_rows if cached else len(self._slice)):
+            # first of all: a plain copy reads memory faster than a product does, which then finds the rows in cache
+            inputs = self._slice[: len(rows)]
+            inputs[...] = rows
+        v = self._backward(self.loss, layers, rows, target)
+        self._clip(v, squared_norms, weights)
+        errors, hidden = v.wide_errors, v.wide_inputs
+        if self._scale_rows and inputs is not rows:
+            inputs *= v.factors_down
+            np.multiply(v.later_error, v.factors, out=v.later_error)
+        else:
+            np.multiply(v.wide_error, v.factors, out=v.wide_error)
         if first:
             self._parts, self._products = None, 0
         elif self._products == _PRODUCTS_PER_PART:
@@ -208,27 +238,22 @@ class ClippedGradient:
         self._products += 1
         into = self._total_layers if first else self._extra_layers
         if self.second is None:
-            self._first_product(errors[0], rows, len(weights), into[0])
-            for depth, inputs in enumerate(hidden, start=1):
-                np.dot(errors[depth], inputs.T, out=into[depth])
+            self._first_product(errors[0], inputs, len(weights), into[0])
+            for depth, later in enumerate(hidden, start=1):
+                errors[depth].dot(later.T, into[depth])
         else:
-            jobs: list[Callable[[], object]] = [partial(self._first_product, errors[0], rows, len(weights), into[0])]
+            jobs: list[Callable[[], object]] = [partial(self._first_product, errors[0], inputs, len(weights), into[0])]
             jobs += [partial(np.dot, errors[i], a.T, out=into[i]) for i, a in enumerate(hidden, start=1)]
             self.second.share(jobs)
         if not first:
             self.total += self._extra
 
     def _first_product(self, errors: Array, rows: Array, m: int, into: Array) -> None:
-        """The first layer's part of the sum; its inputs are turned into float64 a slice at a time."""
+        """The first layer's part of the sum; inputs that are not yet float64 are turned into it a slice at a time."""
         if rows.dtype == errors.dtype:
-            np.dot(errors, rows, out=into)
+            errors.dot(rows, into)
             return
-        most = len(self._slice)
-        if len(rows) <= most:
-            part = self._slice[: len(rows)]
-            np.copyto(part, rows)
-            np.dot(errors, part, out=into)
-            return
+        most = min(len(self._slice), self._slice_rows)
         # padding adds nothing, and wide rows are worth leaving out; a short product costs nearly as much as a long one
         step = math.ceil(m / math.ceil(m / most))
         for start in range(0, m, step):
@@ -236,9 +261,9 @@ class ClippedGradient:
             part = self._slice[: stop - start]
             np.copyto(part, rows[start:stop])
             if start:
-                into += np.dot(errors[:, start:stop], part, out=self._slice_product)
+                into += errors[:, start:stop].dot(part, self._slice_product)
             else:
-                np.dot(errors[:, :stop], part, out=into)
+                errors[:, :stop].dot(part, into)
 
     def result(self) -> Array:
         """The sum since the last `first`; overwritten by the next one."""
@@ -293,6 +318,7 @@ class _Views:
     wide: Array
     """The same in float64."""
     wide_error: Array
+    later_error: Array
     squares: Array
     error_squares: Array
     hidden_squares: Array
@@ -303,6 +329,7 @@ class _Views:
     row_norms: Array
     later_norms: Array
     factors: Array
+    factors_down: Array
     product: Array
     product_across: Array
     columns: Array
@@ -333,6 +360,7 @@ class _Views:
             every=every,
             wide=wide,
             wide_error=wide[: sum(outs)],
+            later_error=wide[outs[0] : sum(outs)],
             squares=squares,
             error_squares=squares[: sum(outs)],
             hidden_squares=squares[sum(outs) :],
@@ -343,6 +371,7 @@ class _Views:
             row_norms=norms[len(outs)],
             later_norms=norms[len(outs) + 1 :],
             factors=arrays["factors"][0],
+            factors_down=arrays["factors"].T,
             product=product,
             product_across=product.T,
             columns=columns,
