@@ -414,15 +414,15 @@ mutant(
 ENGINE = "tests/training/test_dpsgd.py"
 mutant(
     "training/descent.py",
-    "noisy += noise\n",
-    "noisy += 0.98 * noise\n",
+    "noisy += noise[part.where]\n",
+    "noisy += 0.98 * noise[part.where]\n",
     "gradient noise of .98 of its scale",
     f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
 )
 mutant(
     "training/descent.py",
-    "self._block *= 1 / GRID",
-    "self._block *= 0.98 / GRID",
+    "part *= 1 / GRID",
+    "part *= 0.98 / GRID",
     "gradient noise is drawn too small",
     f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
 )
@@ -1460,7 +1460,7 @@ mutant(
 )
 mutant(
     "training/descent.py",
-    "StepView(self.current(), noisy * self.normaliser, constants)",
+    "StepView(self.current(), self._noisy * self.normaliser, constants)",
     "StepView(self.current(), total, constants)",
     "an audit of training hears the sum before its noise",
     f"{AUDIT}::test_training_tells_the_sums_that_made_its_parameters",

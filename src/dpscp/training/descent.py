@@ -110,8 +110,11 @@ class GridNoise:
         """The next vector; overwritten by a later call, but not by the very next one."""
         if self._used == len(self._block):
             self._block, self._before = self._before, self._block
-            self._rng.standard_normal(out=self._block)
-            self._block *= 1 / GRID
+            flat = self._block.reshape(-1)
+            for start in range(0, len(flat), _NOISE_PER_BLOCK):
+                part = flat[start : start + _NOISE_PER_BLOCK]
+                self._rng.standard_normal(out=part)
+                part *= 1 / GRID
             self._used = 0
         vector: Array = self._block[self._used]
         self._used += 1
@@ -265,7 +268,7 @@ class Descent:
         self._velocity = np.zeros(network.n_parameters)
         self._squares = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
         self._sum = np.zeros(network.n_parameters)
-        kept = self._velocity, self._squares, self.parameters, self._fast
+        kept = self._noisy, self._velocity, self._squares, self.parameters, self._fast
         cuts = [slice(i, i + _UPDATED_AT_ONCE) for i in range(0, network.n_parameters, _UPDATED_AT_ONCE)]
         self._parts = [_Part(cut, *(array[cut] for array in kept)) for cut in cuts]
         self.step_count = 0
@@ -276,24 +279,20 @@ class Descent:
 
     def step(self, batch: NDArray[np.int64] | None, noise: Array | None) -> None:
         """One noisy step, also on an empty batch. `noise` is in grid units; None adds none (not private)."""
-        total, noisy = self.clipped_sum(batch), self._noisy
-        if noise is None:
-            np.divide(total, self.normaliser, out=noisy)
-        else:
-            np.multiply(total, self._per_grid, out=noisy)
-            noisy += noise
-            np.rint(noisy, out=noisy)
-            noisy *= self._grid_over_normaliser
+        total = self.clipped_sum(batch)
         if self._observer is not None:
+            for part in self._parts:
+                self._release(part, total, noise)
             constants = (self.normaliser, self.grid, float(self.rule.learning_rates[self.step_count]))
-            self._observer(StepView(self.current(), noisy * self.normaliser, constants))
-        self._update(noisy)
+            self._observer(StepView(self.current(), self._noisy * self.normaliser, constants))
+        self._update(total, noise)
 
-    def _update(self, gradient: Array) -> None:
+    def _update(self, total: Array, noise: Array | None) -> None:
         rule, rate = self.rule, self.rule.learning_rates[self.step_count]
         self.step_count += 1
         for part in self._parts:
-            self._move(part, gradient[part.where], rate)
+            self._release(part, total, noise)
+            self._move(part, rate)
         if rule.radius is not None:
             norm = math.sqrt(self.parameters @ self.parameters)
             if norm > rule.radius:
@@ -302,9 +301,20 @@ class Descent:
         if self.step_count > len(rule.learning_rates) - rule.averaged:
             self._sum += self.parameters
 
-    def _move(self, part: "_Part", gradient: Array, rate: float) -> None:
+    def _release(self, part: "_Part", total: Array, noise: Array | None) -> None:
+        """The gradient of some parameters: their sum with its noise, rounded to the grid, over the normaliser."""
+        noisy = part.noisy
+        if noise is None:
+            np.divide(total[part.where], self.normaliser, out=noisy)
+            return
+        np.multiply(total[part.where], self._per_grid, out=noisy)
+        noisy += noise[part.where]
+        np.rint(noisy, out=noisy)
+        noisy *= self._grid_over_normaliser
+
+    def _move(self, part: "_Part", rate: float) -> None:
         """Some parameters after the step, their gradient used up."""
-        rule, velocity, squares, theta = self.rule, part.velocity, part.squares, part.parameters
+        rule, velocity, squares, theta, gradient = self.rule, part.velocity, part.squares, part.parameters, part.noisy
         if rule.optimizer == "adam":
             first, second, tiny = rule.adam
             t = self.step_count
@@ -349,6 +359,7 @@ class _Part:
     """Views of what a `Descent` keeps for some of its parameters."""
 
     where: slice
+    noisy: Array
     velocity: Array
     squares: Array
     parameters: Array
