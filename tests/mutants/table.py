@@ -533,7 +533,7 @@ mutant(
 )
 mutant(
     "training/whitening.py",
-    "scaled_rows(product(rows), 1.0, unit=True)",
+    "scaled_rows(self._products[threads](rows), 1.0, unit=True)",
     "scaled_rows(rows @ self.matrix, 1.0, unit=True)",
     "a whitened row is rounded by the rows around it",
     f"{BITS}::test_a_transformed_row_is_its_own",

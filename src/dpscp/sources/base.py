@@ -45,8 +45,8 @@ Total = TypeVar("Total")
 
 MOST_IN_A_BLOCK = 1 << 25
 # Rows that are read at once, about so many numbers but not fewer rows than that: a part and what is computed from it
-# stay in the cache, and what a step does once for each part costs little.
-_PART_NUMBERS, _PART_ROWS = 1 << 15, 1 << 10
+# stay in the cache and in memory that the process holds already, and what a step does once for each part costs little.
+_PART_NUMBERS, _PART_ROWS = 1 << 15, 1 << 7
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,31 @@ class Block:
         )
 
     def read(self, start: int = 0, stop: int | None = None) -> Array:
-        """The rows from ``start`` to ``stop`` with the steps applied."""
+        """The rows from ``start`` to ``stop`` with the steps applied, some rows at a time."""
+        start, stop, _ = slice(start, stop).indices(len(self))
+        most = self._at_once if self.steps else stop - start
+        first = self._changed(start, min(stop, start + most))
+        if stop - start <= most:
+            return first
+        out = np.empty((stop - start, *first.shape[1:]), dtype=first.dtype)
+        out[:most] = first
+        for at in range(start + most, stop, most):
+            out[at - start : at - start + most] = self._changed(at, min(stop, at + most))
+        return out
+
+    def _changed(self, start: int, stop: int) -> Array:
         rows = self.rows[start:stop] if self.chosen is None else self.rows[self.chosen[start:stop]]
         for step in self.steps:
             rows = step(rows)
         return rows
 
+    @property
+    def _at_once(self) -> int:
+        return max(_PART_ROWS, _PART_NUMBERS // self.width)
+
     def parts(self, most: int | None = None) -> Iterator[tuple[slice, Array]]:
         """Slices of whole persons, at most so many records each (None: what fits a cache), and their rows."""
-        most = max(_PART_ROWS, _PART_NUMBERS // self.width) if most is None else most
+        most = self._at_once if most is None else most
         start = 0
         while start < len(self):
             stop = min(len(self), start + most)

@@ -15,6 +15,9 @@ __all__ = ["FeatureTransform", "RowTransform", "Transform", "scaled_rows"]
 
 Array = NDArray[np.float64]
 
+# Temporaries of so many numbers stay in the cache.
+_NUMBERS_AT_ONCE = 1 << 16
+
 
 @runtime_checkable
 class Transform(Protocol):
@@ -112,14 +115,17 @@ def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> Array:
     result has the same bits wherever the row stands.
     """
     out = np.array(rows, dtype=np.float64, order="C")
-    largest = np.abs(out).max(axis=1, keepdims=True, initial=0.0)
-    np.divide(out, largest, out=out, where=largest > 0)
-    lengths = np.sqrt(squared_norms(out))[:, None]
-    target = np.full_like(lengths, bound)
-    if not unit:
-        with np.errstate(over="ignore"):
-            np.minimum(target, lengths * largest, out=target)
-    # a hair inside the ball: the promise "norm at most bound" must survive rounding
-    np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
-    out *= target
+    step = max(1, _NUMBERS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(out), step):
+        part = out[start : start + step]
+        largest = np.abs(part).max(axis=1, keepdims=True, initial=0.0)
+        part /= np.where(largest > 0, largest, 1.0)
+        lengths = np.sqrt(squared_norms(part))[:, None]
+        target = np.full_like(lengths, bound)
+        if not unit:
+            with np.errstate(over="ignore"):
+                np.minimum(target, lengths * largest, out=target)
+        # a hair inside the ball: the promise "norm at most bound" must survive rounding
+        np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
+        part *= target
     return out

@@ -8,12 +8,14 @@ back to norm one) makes the same noise cost less.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count, check_positive
+from dpscp.training.blocks import blas_threads
 from dpscp.training.mechanism import set_noise
 from dpscp.training.networks import Network, RowOutputs, check_rows
 from dpscp.training.release import gaussian_release, sum_slack
@@ -39,8 +41,18 @@ class WhiteningTransform:
     def apply(self, X: ArrayLike) -> Array:
         # Unit rows first: the result does not depend on a row's length, and the product cannot overflow.
         rows = scaled_rows(check_rows(X, self.matrix.shape[0], finite=False), 1.0, unit=True)
-        product = RowOutputs(Network(self.matrix.shape, intercept=False), self.matrix.T.ravel())
-        return scaled_rows(product(rows), 1.0, unit=True)
+        threads = blas_threads()  # a product rounds by their number: see `AlikeBlocks`
+        if threads not in self._products:
+            self._products[threads] = RowOutputs(Network(self.matrix.shape, intercept=False), self.matrix.T.ravel())
+        return scaled_rows(self._products[threads](rows), 1.0, unit=True)
+
+    @cached_property
+    def _products(self) -> dict[tuple[int, ...], RowOutputs]:
+        return {}
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Array]]:
+        """What is computed from the matrix does not travel."""
+        return type(self), (self.matrix,)
 
     def arrays(self) -> dict[str, Array]:
         return {"matrix": self.matrix}
