@@ -14,7 +14,8 @@ import dpscp
 ROOT = Path(dpscp.__file__).parent
 # In each file one use of an attribute, which is misspelt.
 PLANTED = {
-    "conformal/base.py": "self.certificates_[0]",
+    "conformal/base.py": "self.ledger_.declare(n_features",
+    "conformal/fitted.py": "self.certificates_[0]",
     "conformal/classifier.py": "self.model_.predict_proba",
     "conformal/regressor.py": "self.model_.outputs",
     "baselines/base.py": "self._predictor.classes is None",

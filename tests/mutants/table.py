@@ -1134,7 +1134,7 @@ mutant(
     f"{SPIES}::test_the_score_range_is_public",
 )
 mutant(
-    "conformal/base.py",
+    "conformal/fitted.py",
     "np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])",
     "np.asarray(self.threshold_)",
     "an unknown group gets the last one's threshold",
@@ -1586,7 +1586,7 @@ mutant(
     "tests/test_persistence.py::TestWriting::test_exactly_the_path_and_nothing_beside_it",
 )
 mutant(
-    "conformal/base.py",
+    "conformal/fitted.py",
     '"certificates": [c.to_dict() for c in self.certificates_],',
     '"certificates": [self.certificates_[0].to_dict() for c in self.certificates_],',
     "a saved file repeats the first level's certificate",
