@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpscp.training import DPSGD
+from dpscp.training import DPSGD, NormClip, Preprocessed, UnitNorm
 from dpscp.training.influence import corrected_outputs, self_shift_bounds
 from dpscp.training.networks import softmax
-from dpscp.training.preprocess import NormClip, Preprocessed, UnitNorm
 
 
 @functools.cache

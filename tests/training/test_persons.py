@@ -7,11 +7,20 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dpscp.persons import Persons, kept_rows
-from dpscp.training import DPSGD, OutputPerturbation, SufficientStatistics, corrected_outputs
+from dpscp.training import (
+    DPSGD,
+    OutputPerturbation,
+    Preprocessed,
+    PrivateCentring,
+    PrivateStandardize,
+    PublicBounds,
+    SufficientStatistics,
+    UnitNorm,
+    corrected_outputs,
+)
 from dpscp.training.gradients import CLIP_SLACK
 from dpscp.training.mechanism import trains_persons
 from dpscp.training.perturbation import ObjectivePerturbation
-from dpscp.training.preprocess import Preprocessed, PrivateCentring, PrivateStandardize, PublicBounds, UnitNorm
 from dpscp.training.private_target import SENSITIVITY, PrivateTarget
 from dpscp.training.risk import LinearRisk
 from dpscp.training.scaling import ScaledTarget

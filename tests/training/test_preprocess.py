@@ -10,18 +10,18 @@ from scipy import stats
 
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import compose, epsilon_of, gaussian_event
-from dpscp.training.dpsgd import DPSGD
-from dpscp.training.mechanism import Mechanism, Model
-from dpscp.training.preprocess import (
+from dpscp.training import (
     NormClip,
     Preprocessed,
     PreprocessedModel,
     PrivateCentring,
     PrivateStandardize,
     PublicBounds,
-    Step,
     UnitNorm,
 )
+from dpscp.training.dpsgd import DPSGD
+from dpscp.training.mechanism import Mechanism, Model
+from dpscp.training.preprocess import Step
 from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 from dpscp.training.whitening import PrivateWhitening
 

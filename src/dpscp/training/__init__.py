@@ -10,17 +10,10 @@ from dpscp.training.mechanism import Mechanism, Model, Trained, Trajectory
 from dpscp.training.networks import DenseModel
 from dpscp.training.opacus import OpacusTraining
 from dpscp.training.perturbation import ObjectivePerturbation, OutputPerturbation
-from dpscp.training.preprocess import (
-    NormClip,
-    Preprocessed,
-    PreprocessedModel,
-    PrivateCentring,
-    PrivateStandardize,
-    PublicBounds,
-    UnitNorm,
-)
+from dpscp.training.preprocess import Preprocessed, PreprocessedModel
 from dpscp.training.private_bounds import PrivateBounds
 from dpscp.training.private_model import FunctionModel, PrivateModel
+from dpscp.training.steps import NormClip, PrivateCentring, PrivateStandardize, PublicBounds, UnitNorm
 from dpscp.training.summary import SufficientStatistics
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["progress"]
-
 Item = TypeVar("Item")
 _QUIET_SECONDS = 2.0
 _REFRESH_SECONDS = 0.25

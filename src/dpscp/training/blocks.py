@@ -19,18 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 
-__all__ = [
-    "AlikeBlocks",
-    "Rehearsed",
-    "SecondThread",
-    "aligned_empty",
-    "blas_threads",
-    "is_aligned",
-    "one_blas_thread",
-    "second_thread",
-    "whole_lanes",
-]
-
 Array = NDArray[Any]
 Item = TypeVar("Item")
 Rehearsed = tuple[dict[int, bool], list[Array]]

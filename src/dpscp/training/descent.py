@@ -23,21 +23,6 @@ from dpscp.training.blocks import aligned_empty, is_aligned
 from dpscp.training.gradients import CLIP_SLACK, MOST_RECORDS, ClippedGradient
 from dpscp.training.networks import Loss, Network, squared_norms
 
-__all__ = [
-    "GRID",
-    "BatchSums",
-    "Descent",
-    "GridNoise",
-    "Records",
-    "StepObserver",
-    "StepView",
-    "UpdateRule",
-    "check_batch",
-    "drawn_steps",
-    "everyone",
-    "poisson_batches",
-]
-
 Array = NDArray[Any]
 
 # Spacing of the released grid in noise standard deviations: a power of two, so that scaling by it is exact.

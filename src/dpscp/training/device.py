@@ -30,8 +30,6 @@ from dpscp.training.gradients import CLIP_SLACK, LARGEST_SQUARES
 from dpscp.training.networks import Loss, Network
 from dpscp.training.torch_modules import load_torch
 
-__all__ = ["DeviceDescent", "DeviceRecords", "check_device"]
-
 Array = NDArray[Any]
 
 # Records in one float64 product: many short products keep a GPU busy where one long product would not.

@@ -15,8 +15,6 @@ import numpy as np
 
 from dpscp.training.torch_modules import load_torch
 
-__all__ = ["DeviceNoise", "chacha20_words"]
-
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 _DOUBLE_ROUNDS = 10
 # Numbers drawn at once: a draw is some seven hundred small operations, however many numbers it gives. A run starts with

@@ -35,17 +35,6 @@ from dpscp.training.mechanism import (
 )
 from dpscp.training.networks import Loss, Network, check_rows, fill_features
 
-__all__ = [
-    "ArrayFed",
-    "BatchGradient",
-    "EngineBlock",
-    "SpreadDescent",
-    "Wrapping",
-    "array_source",
-    "nominal_count",
-    "unit_count",
-]
-
 Array = NDArray[Any]
 
 

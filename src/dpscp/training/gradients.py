@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from dpscp.training.blocks import AlikeBlocks, Rehearsed, SecondThread, aligned_empty, blas_threads, whole_lanes
 from dpscp.training.networks import CHUNK_NUMBERS, MOST_ROWS, Loss, Network
 
-__all__ = ["CLIP_SLACK", "MOST_RECORDS", "SMALLEST_CLIP_NORM", "ClippedGradient"]
-
 Array = NDArray[Any]
 
 # The clipped sum's sensitivity is at most clip_norm * (1 + CLIP_SLACK) in floating point: the noise is scaled for it.

@@ -33,8 +33,6 @@ from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.targets import unit_targets
 from dpscp.training.transforms import scaled_rows
 
-__all__ = ["NoInfluenceFormError", "corrected_outputs", "self_shift_bounds"]
-
 Array = NDArray[Any]
 
 # Made-up records answer more than real ones do, whose labels the model predicts worse and whose directions are uneven:

@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp.records import label_index
 
-__all__ = ["check_classes", "encode_labels", "encode_targets", "found_labels", "real_targets"]
-
 Array = NDArray[Any]
 
 

@@ -29,37 +29,6 @@ if TYPE_CHECKING:
     from dpscp.privacy import Accountant
     from dpscp.training.descent import UpdateRule
 
-__all__ = [
-    "Bounded",
-    "Configurable",
-    "HasEvent",
-    "Mechanism",
-    "Model",
-    "Needs",
-    "PersonWise",
-    "Rehearsal",
-    "Rehearsed",
-    "Shaped",
-    "SourceWise",
-    "Trained",
-    "Trajectory",
-    "Tunable",
-    "configured",
-    "load_model",
-    "paid_event",
-    "rehearsal",
-    "require_loadable",
-    "require_persons",
-    "require_sources",
-    "saved_as",
-    "set_noise",
-    "shift_bound",
-    "train_on",
-    "train_persons",
-    "trains_persons",
-    "trains_sources",
-]
-
 
 @runtime_checkable
 class Model(Protocol):

@@ -14,17 +14,6 @@ from dpscp._checks import check_choice
 from dpscp.training.blocks import AlikeBlocks, aligned_empty, blas_threads
 from dpscp.training.mechanism import saved_as
 
-__all__ = [
-    "DenseModel",
-    "Loss",
-    "Network",
-    "RowOutputs",
-    "check_rows",
-    "feature_rows",
-    "fill_features",
-    "softmax",
-]
-
 Array = NDArray[Any]
 
 # Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.

@@ -32,8 +32,6 @@ from scipy import special, stats
 from dpscp._checks import check_count, check_nonnegative, check_positive
 from dpscp.exceptions import BudgetError
 
-__all__ = ["ObjectiveLoss", "dominating_mu", "largest_mu"]
-
 Array = NDArray[np.float64]
 
 _REACH = 8.5  # noise beyond this many standard deviations is handled by the analytic tail

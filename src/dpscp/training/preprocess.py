@@ -49,30 +49,12 @@ from dpscp.training.mechanism import (
 from dpscp.training.networks import check_rows
 from dpscp.training.release import source_sum
 from dpscp.training.steps import (
-    NormClip,
-    PrivateCentring,
-    PrivateStandardize,
-    PublicBounds,
     Step,
     SummedStep,
-    UnitNorm,
     WeightedStep,
 )
 from dpscp.training.transforms import FeatureTransform, RowTransform, Transform
 from dpscp.training.whitening import WhiteningTransform
-
-__all__ = [
-    "NormClip",
-    "Preprocessed",
-    "PreprocessedModel",
-    "PrivateCentring",
-    "PrivateStandardize",
-    "PublicBounds",
-    "Step",
-    "UnitNorm",
-    "WeightedStep",
-    "unwrapped",
-]
 
 
 @saved_as("preprocessed")

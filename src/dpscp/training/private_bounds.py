@@ -33,8 +33,6 @@ from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.targets import unit_targets
 from dpscp.training.transforms import FeatureTransform
 
-__all__ = ["PRIVATE", "PrivateBounds", "grid_cells"]
-
 Array = NDArray[np.float64]
 # What callers write in place of bounds.
 PRIVATE = "private"

@@ -35,8 +35,6 @@ from dpscp.training.preprocess import PreprocessedModel
 from dpscp.training.release import gaussian_release, sum_slack, summed, total_of_blocks, weighted_rows
 from dpscp.training.targets import unit_targets
 
-__all__ = ["PrivateTarget", "calibrated_beside"]
-
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
 # this in norm.
 SENSITIVITY = math.sqrt(1.25)

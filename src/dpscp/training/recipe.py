@@ -21,19 +21,10 @@ from dpscp.guarantees.registry import guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.mechanism import Mechanism
-from dpscp.training.preprocess import (
-    NormClip,
-    Preprocessed,
-    PrivateCentring,
-    PrivateStandardize,
-    PublicBounds,
-    Step,
-    UnitNorm,
-)
+from dpscp.training.preprocess import Preprocessed
 from dpscp.training.private_target import PrivateTarget
+from dpscp.training.steps import NormClip, PrivateCentring, PrivateStandardize, PublicBounds, Step, UnitNorm
 from dpscp.training.whitening import PrivateWhitening
-
-__all__ = ["Recipe", "calibration_fraction", "pair_levels", "pays_as_pair", "recipe", "train_share"]
 
 TASKS = ("classification", "regression")
 FEATURES = ("unit", "clipped", "bounded", "standardized")

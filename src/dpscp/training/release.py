@@ -21,18 +21,6 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.sources import Block, RecordSource
 from dpscp.training.descent import GRID
 
-__all__ = [
-    "SUM_SLACK",
-    "gaussian_release",
-    "grid_slack",
-    "source_sum",
-    "sum_slack",
-    "summed",
-    "total_of_blocks",
-    "warn_large_delta",
-    "weighted_rows",
-]
-
 # One record changes a computed sum by at most 1 + SUM_SLACK times its bound, rounding included: see `summed`.
 SUM_SLACK = 1e-4
 _MOST_RECORDS = 1 << 28

@@ -16,8 +16,6 @@ from scipy import optimize, special
 
 from dpscp.guarantees.stability import LinearHead
 
-__all__ = ["LinearRisk"]
-
 Array = NDArray[np.float64]
 
 _QUASI_NEWTON_STEPS = 2000

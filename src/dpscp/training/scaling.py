@@ -16,8 +16,6 @@ from dpscp.training.feeding import Wrapping
 from dpscp.training.mechanism import Model, Trained, load_model, saved_as, shift_bound, train_on
 from dpscp.training.targets import unit_targets
 
-__all__ = ["ScaledTarget", "ScaledTargetModel"]
-
 
 @saved_as("scaled_target")
 @dataclass(frozen=True)

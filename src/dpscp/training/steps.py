@@ -27,17 +27,6 @@ from dpscp.training.networks import check_rows, row_width
 from dpscp.training.release import gaussian_release, sum_slack, summed, weighted_rows
 from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 
-__all__ = [
-    "NormClip",
-    "PrivateCentring",
-    "PrivateStandardize",
-    "PublicBounds",
-    "Step",
-    "SummedStep",
-    "UnitNorm",
-    "WeightedStep",
-]
-
 Array = NDArray[np.float64]
 
 

@@ -5,8 +5,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp.training.labels import real_targets
 
-__all__ = ["bounded_targets", "unit_targets"]
-
 
 def bounded_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.float64]:
     """Finite real targets, one a record, clipped to the public bounds.

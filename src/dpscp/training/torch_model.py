@@ -29,8 +29,6 @@ from dpscp.training.torch_modules import (
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TorchModel", "as_float32", "torch_model", "torch_rows"]
-
 _ROWS_PER_FORWARD = 4096
 # Made-up rows of several lengths: between them the layers leave the range where one activation looks like another.
 _LENGTHS = (1.0, 1.0, 10.0, 10.0, 100.0, 100.0)

@@ -18,22 +18,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "advice",
-    "check_unchanged",
-    "comes_from_torch",
-    "gradient_rows",
-    "load_opacus",
-    "load_torch",
-    "made_up_rows",
-    "private_copy",
-    "refuse_unknown_buffers",
-    "rehearse",
-    "released_copy",
-    "state_of",
-    "without_opacus_hooks",
-]
-
 _EXTRA = "training a torch module needs torch and Opacus, which are an optional extra: pip install 'dpscp[torch]'"
 _MADE_UP_ROWS = 4
 # A rehearsal moves every trained parameter off its start: a gradient that is zero there hides what it is made of.

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from dpscp.training.torch_modules import comes_from_torch, load_torch
 
-__all__ = ["inputs_of", "labelled_arrays"]
-
 _ITEMS_AT_ONCE = 1024
 _UNALIKE = "the items must hold equally shaped tensors or numbers: (input, target), or the input alone"
 

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_positive
 from dpscp.training.networks import check_rows, squared_norms
 
-__all__ = ["FeatureTransform", "RowTransform", "Transform", "scaled_rows"]
-
 Array = NDArray[np.float64]
 
 # Temporaries of so many numbers stay in the cache.

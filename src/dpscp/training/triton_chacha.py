@@ -8,8 +8,6 @@ from typing import Any
 import triton
 import triton.language as tl
 
-__all__ = ["fill_words"]
-
 _AT_ONCE = 256
 
 

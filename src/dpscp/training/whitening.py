@@ -22,8 +22,6 @@ from dpscp.training.release import gaussian_release, sum_slack
 from dpscp.training.steps import SummedStep
 from dpscp.training.transforms import scaled_rows
 
-__all__ = ["PrivateWhitening", "WhiteningTransform"]
-
 Array = NDArray[np.float64]
 
 
