@@ -113,9 +113,8 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> tuple
         return None
     if isinstance(bounds, Mapping):
         return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
-    if _is_pair(bounds) and (
-        all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)
-    ):
+    pair = isinstance(bounds, list | tuple) and len(bounds) == 2
+    if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
         return bounds[0], bounds[1]
     try:
         array = np.asarray(bounds, dtype=np.float64)
@@ -153,10 +152,6 @@ def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> tuple[ND
     return low, high
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2
-
-
 def checked_targets(y: Any, n: int) -> NDArray[np.float64]:
     """Finite real targets, one for each of the ``n`` rows."""
     values = _one_dimensional(y, n)
@@ -178,7 +173,7 @@ def checked_labels(y: Any, n: int) -> NDArray[Any]:
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("Input y contains NaN or infinity.")
     kind = "mixed"
-    if labels.dtype.kind != "O" or _all_text(labels):
+    if labels.dtype.kind != "O" or all(isinstance(label, str) for label in labels):
         with np.errstate(all="ignore"), warnings.catch_warnings():
             # it warns about many distinct labels: that would tell something about the records
             warnings.simplefilter("ignore", UserWarning)
@@ -186,10 +181,6 @@ def checked_labels(y: Any, n: int) -> NDArray[Any]:
     if kind not in ("binary", "multiclass"):
         raise ValueError(f"Unknown label type: {kind}. A classifier needs discrete labels, all strings or all numbers")
     return labels
-
-
-def _all_text(labels: NDArray[Any]) -> bool:
-    return all(isinstance(label, str) for label in labels)
 
 
 def _one_dimensional(y: Any, n: int) -> NDArray[Any]:

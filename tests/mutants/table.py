@@ -57,8 +57,8 @@ mutant(
 )
 mutant(
     "privacy/events.py",
-    "return [h for part in event.events for h in _histories(part)]",
-    "return [h for part in event.events[:1] for h in _histories(part)]",
+    "[h for part in event.events for h in _histories(part)]",
+    "[h for part in event.events[:1] for h in _histories(part)]",
     "of disjoint parts only the first counts",
     f"{ACCOUNTING}::test_parallel_inside_sequential_takes_the_worst_history",
 )
@@ -744,8 +744,8 @@ mutant(
 )
 mutant(
     "training/perturbation.py",
-    "gaussian_event(1 / _with_trace(dominating_mu(self._privacy_loss(1 / noise)), noise))",
-    "gaussian_event(1 / dominating_mu(self._privacy_loss(1 / noise)))",
+    "gaussian_event(1 / math.hypot(mu, 1 / (TRACE_NOISE * noise)))",
+    "gaussian_event(1 / mu)",
     "the trace of output noise is in no event",
     f"{RELEASES}::test_objective_perturbation_draws_the_scales_of_its_event",
 )

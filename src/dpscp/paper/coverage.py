@@ -6,17 +6,21 @@ from dpscp._checks import check_count, check_nonnegative, check_positive, check_
 from dpscp.guarantees.stability import Stability
 
 
+def _moved(density_bound: float, score_lipschitz: float, shift_bound: float) -> float:
+    """fbar L u_n: how much probability a shift of the parameters moves across the target quantile at most."""
+    density = check_nonnegative("density_bound", density_bound)
+    return (
+        density * check_nonnegative("score_lipschitz", score_lipschitz) * check_nonnegative("shift_bound", shift_bound)
+    )
+
+
 def rank_buffer(n: int, density_bound: float, score_lipschitz: float, shift_bound: float, delta_n: float) -> int:
     """m_n = ceil(n fbar L u_n / delta_n), at least 0; 0 when nothing moves.
 
     Paper: Theorem 3 [thm: coverage]
     """
     n = check_count("n", n)
-    moved = (
-        check_nonnegative("density_bound", density_bound)
-        * check_nonnegative("score_lipschitz", score_lipschitz)
-        * check_nonnegative("shift_bound", shift_bound)
-    )
+    moved = _moved(density_bound, score_lipschitz, shift_bound)
     if moved == 0:
         return 0
     return math.ceil(n * moved / check_positive("delta_n", delta_n))
@@ -43,12 +47,7 @@ def coverage_lower_bound(
     beta = check_nonnegative("failure_probability", failure_probability)
     if beta >= 1:
         raise ValueError(f"failure_probability must be below 1, got {beta:g}")
-    loss = (
-        2
-        * check_nonnegative("density_bound", density_bound)
-        * check_nonnegative("score_lipschitz", score_lipschitz)
-        * check_nonnegative("shift_bound", shift_bound)
-    )
+    loss = 2 * _moved(density_bound, score_lipschitz, shift_bound)
     bound = (1 - beta) * (1 - alpha - loss - 3 * check_nonnegative("delta_n", delta_n) - 1 / (n + 1))
     return max(0.0, bound)
 

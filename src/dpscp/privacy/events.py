@@ -327,20 +327,8 @@ def _composed_histories(event: ComposedDpEvent) -> list[Counter[DpEvent]]:
     return together
 
 
-def _parallel_histories(event: ParallelDpEvent) -> list[Counter[DpEvent]]:
-    return [h for part in event.events for h in _histories(part)] or [Counter()]
-
-
 def _repeated_parts(event: SelfComposedDpEvent) -> Sequence[DpEvent]:
     return (event.event,) if check_count("count", event.count, minimum=0) else ()
-
-
-def _read_repeated(event: Any, count: int) -> DpEvent:
-    return SelfComposedDpEvent(event_from_dict(event), _count("count", count))
-
-
-def _read_sampled(event: Any, sampling_rate: float) -> DpEvent:
-    return PoissonSampledDpEvent(check_fraction("sampling_rate", sampling_rate), event_from_dict(event))
 
 
 def _several(
@@ -394,7 +382,7 @@ for _kind in (
     EventKind(
         "repeated",
         SelfComposedDpEvent,
-        _read_repeated,
+        lambda event, count: SelfComposedDpEvent(event_from_dict(event), _count("count", count)),
         lambda event: {"count": int(event.count), "event": event_to_dict(event.event)},
         _repeated_parts,
         lambda event, parts: SelfComposedDpEvent(parts[0], event.count) if parts else event,
@@ -405,12 +393,18 @@ for _kind in (
     EventKind(
         "poisson_sampled",
         PoissonSampledDpEvent,
-        _read_sampled,
+        lambda event, sampling_rate: PoissonSampledDpEvent(
+            check_fraction("sampling_rate", sampling_rate), event_from_dict(event)
+        ),
         lambda event: {"sampling_rate": float(event.sampling_probability), "event": event_to_dict(event.event)},
         histories=_sampled_histories,
         words=lambda event: f"{event_words(event.event)}, over a random share of {event.sampling_probability:.3g}",
     ),
     _several("composed", ComposedDpEvent, _composed_histories),
-    _several("parallel", ParallelDpEvent, _parallel_histories),
+    _several(
+        "parallel",
+        ParallelDpEvent,
+        lambda event: [h for part in event.events for h in _histories(part)] or [Counter()],
+    ),
 ):
     register_event(_kind)

@@ -92,12 +92,8 @@ class OutputPerturbation(GaussianSums):
             return self.regularisation * n_records
         unit = _risk(self, 2, 1.0)
         reach = _parameter_norm(self)
-        excess = (
-            2
-            * n_records
-            * unit.head.smoothness
-            * (set_noise(self.noise_multiplier) * unit.head.gradient_bound / reach) ** 2
-        )
+        noise = set_noise(self.noise_multiplier) * unit.head.gradient_bound / reach
+        excess = 2 * n_records * unit.head.smoothness * noise**2
         return float(excess ** (1 / 3))
 
     def train(
@@ -169,7 +165,8 @@ class ObjectivePerturbation:
         noise = self.noise_multiplier
         if noise is None or (self.loss == "cross_entropy" and self.classes is None):
             return None
-        return gaussian_event(1 / _with_trace(dominating_mu(self._privacy_loss(1 / noise)), noise))
+        mu = dominating_mu(self._privacy_loss(1 / noise))
+        return gaussian_event(1 / math.hypot(mu, 1 / (TRACE_NOISE * noise)))
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         """A copy with (nearly) the smallest noise that keeps one run within (epsilon, delta), never below it."""
@@ -241,10 +238,6 @@ class ObjectivePerturbation:
             log_determinant = math.log1p(expansion)
         one_sided = self.loss == "logistic" or (self.loss == "cross_entropy" and self._outputs == 2)
         return ObjectiveLoss(mu, expansion, log_determinant, rank, one_sided)
-
-
-def _with_trace(mu: float, noise: float) -> float:
-    return math.hypot(mu, 1 / (TRACE_NOISE * noise))
 
 
 # ---- what both share
