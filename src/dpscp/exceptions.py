@@ -2,14 +2,7 @@
 
 from sklearn.exceptions import NotFittedError
 
-__all__ = [
-    "BudgetError",
-    "GuaranteeWarning",
-    "HintWarning",
-    "NotFittedError",
-    "SeededWarning",
-    "UnsupportedEventError",
-]
+__all__ = ["BudgetError", "GuaranteeWarning", "HintWarning", "NotFittedError", "SeededWarning", "UnsupportedEventError"]
 
 
 class BudgetError(ValueError):

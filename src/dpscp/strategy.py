@@ -149,12 +149,7 @@ class Strategy:
             return Ledger().add("bounds", require_event(own)).add("training", paid_event(inner))
         return Ledger().add("training", paid_event(self.mechanism))
 
-    def train(
-        self,
-        source: RecordSource,
-        random_state: int | None,
-        observer: StepObserver | None = None,
-    ) -> Trained:
+    def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
         """Run the mechanism; a model that was trained elsewhere is taken as it is."""
         if self.model is not None:
             return Trained(self.model.model, self.model.ledger.event, None)

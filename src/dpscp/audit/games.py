@@ -252,12 +252,7 @@ class TrainingGame:
     def _train(self, with_record: bool, observer: StepObserver | None = None) -> Trained:
         X, y = self.records(with_record)
         return self.mechanism.train(
-            X,
-            y,
-            random_state=self.random_state,
-            n_records=self.n,
-            persons=self.owners(with_record),
-            observer=observer,
+            X, y, random_state=self.random_state, n_records=self.n, persons=self.owners(with_record), observer=observer
         )
 
 

@@ -15,14 +15,7 @@ def ever_sampled(rate: float, times: int) -> float:
 
 
 def batch_limits(
-    rates: NDArray[np.float64],
-    smoothness: float,
-    n: int,
-    rate: float,
-    divisor: float,
-    target: float,
-    *,
-    convex: bool,
+    rates: NDArray[np.float64], smoothness: float, n: int, rate: float, divisor: float, target: float, *, convex: bool
 ) -> list[tuple[int, float]]:
     """Candidate caps on the batch size, each with the probability that some step of the run exceeds it."""
 

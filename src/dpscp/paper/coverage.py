@@ -53,12 +53,7 @@ def coverage_lower_bound(
 
 
 def dpsgd_coverage(
-    n: int,
-    alpha: float,
-    failure_probability: float,
-    density_bound: float,
-    score_lipschitz: float,
-    stability: Stability,
+    n: int, alpha: float, failure_probability: float, density_bound: float, score_lipschitz: float, stability: Stability
 ) -> dict[str, float]:
     """The paper's coverage bound for a training stage with a known stability, term by term.
 

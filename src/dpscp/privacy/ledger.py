@@ -170,9 +170,7 @@ class Ledger:
     def then(self, other: "Ledger") -> "Ledger":
         """A new ledger with the entries and facts of ``other`` after this one's."""
         return Ledger(
-            self.entries + other.entries,
-            {**self.public_facts, **other.public_facts},
-            self.seeded or other.seeded,
+            self.entries + other.entries, {**self.public_facts, **other.public_facts}, self.seeded or other.seeded
         )
 
     @property

@@ -30,11 +30,7 @@ _NOTHING_DECLARED = About()
 
 
 def html_report(
-    estimator: Any,
-    *,
-    evaluation: Evaluation | None = None,
-    title: str | None = None,
-    about: About | None = None,
+    estimator: Any, *, evaluation: Evaluation | None = None, title: str | None = None, about: About | None = None
 ) -> str:
     """A page about a fitted estimator: promises, ledger, certificate, public facts, and what is not protected.
 

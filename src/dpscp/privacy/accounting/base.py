@@ -169,10 +169,7 @@ class Accountant:
         deltas = self.delta(event, epsilons, direction)
         # the other direction's pairs are this one's at negative epsilon: Q <= e^eps P + delta, solved for P's miss rate
         opposite = deltas if direction == "both" else self.delta(event, epsilons, _OPPOSITE[direction])
-        return (
-            np.concatenate([epsilons, -epsilons]),
-            np.concatenate([deltas, 1 - np.exp(-epsilons) * (1 - opposite)]),
-        )
+        return (np.concatenate([epsilons, -epsilons]), np.concatenate([deltas, 1 - np.exp(-epsilons) * (1 - opposite)]))
 
     def _group_epsilon(self, event: DpEvent, delta: float, rows: int) -> float:
         """Epsilon for someone with ``rows`` records, who may lie in any of the parallel parts, in one or in several.
