@@ -15,13 +15,14 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from dpscp.training import DPSGD
+from dpscp.training import DPSGD, OpacusTraining
 from dpscp.training.descent import drawn_steps, run
 from dpscp.training.dpsgd import Setup
 from training import Case, make_data
@@ -74,6 +75,17 @@ def ours(case: Case, X: np.ndarray, y: np.ndarray, device: str, dtype: str = "fl
         torch.cuda.synchronize()
 
     return steps
+
+
+def ours_torch(case: Case, X: np.ndarray, y: np.ndarray, device: str) -> Steps:
+    """The path for any torch module: a whole call of `train`, rehearsal of the module included."""
+    if case.batch * sum(a * b for a, b in itertools.pairwise(case.widths)) > _MOST_GRADIENTS:
+        raise MemoryError
+    mechanism = OpacusTraining(
+        OnDevice(case, X[:1], y[:1], "cpu").module(), sampling_rate=case.batch / case.n, learning_rate=1e-3,
+        momentum=0.9, noise_multiplier=1.0, classes=tuple(range(10)), device=device, physical_batch=2048,
+    )  # fmt: skip
+    return lambda count: replace(mechanism, steps=count).train(X, y, n_records=case.n) and None
 
 
 def opacus_samples(kind: str) -> Callable[..., Steps]:
@@ -222,6 +234,7 @@ def library_sum(case: Case) -> Any:
 CONTENDERS: dict[str, Callable[..., Steps]] = {
     "dpscp": ours,
     "dpscp, float64": partial(ours, dtype="float64"),
+    "dpscp, torch path": ours_torch,
     "torch ghost": torch_ghost,
     "opacus hooks": opacus_samples("hooks"),
     "opacus functorch": opacus_samples("functorch"),
