@@ -511,11 +511,12 @@ def test_many_parameters_are_clipped_together_and_what_is_not_finite_counts_noth
 # ---- the audit's games
 
 
-class EngineOnTheReleasedModule:
+class EngineOnTheReleasedModule(opacus._Engine):
     def __init__(self, mechanism):
         self.inner, self.start = mechanism.module, torch_modules.state_of(mechanism.module)
         self.module = torch_modules.load_opacus()[0](self.inner, loss_reduction="sum")
         self.trained = list(self.module.parameters())
+        self._versions = self._found_versions()
 
 
 LAYERS_OF_DEFENCE = {
