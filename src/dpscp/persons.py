@@ -237,7 +237,10 @@ class Persons:
         """One row of each person, chosen uniformly; in a stream of its own, so that no other draw moves."""
         if self._one_each:
             return np.arange(self.count)
-        generator = secure_generator(stream_seed(random_state, SCORED_ROWS))
+        return self.one_row_of_each(secure_generator(stream_seed(random_state, SCORED_ROWS)))
+
+    def one_row_of_each(self, generator: np.random.Generator) -> Index:
+        """One row of each person, chosen uniformly by this generator."""
         return np.asarray(self.offsets[:-1] + generator.integers(0, self.sizes))
 
 
@@ -327,10 +330,15 @@ def kept_rows(
     """
     cap = check_count("rows_per_person", rows_per_person)
     number = person_numbers(persons, n_rows, columns)
+    return kept_of(number, cap, secure_generator(stream_seed(random_state, KEPT_ROWS)))
+
+
+def kept_of(number: Index, cap: int, generator: np.random.Generator) -> tuple[Index, Persons]:
+    """As `kept_rows`, for persons who are numbered 0, 1, 2, ... in the order in which they first appear."""
     # a random order within each person, the first of it kept: the choice of one person moves nobody else's
-    order = np.lexsort((secure_generator(stream_seed(random_state, KEPT_ROWS)).random(n_rows), number))
+    order = np.lexsort((generator.random(len(number)), number))
     sizes = np.bincount(number)
-    place = np.arange(n_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    place = np.arange(len(number)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     kept = np.sort(order[place < cap])
     kept = kept[np.argsort(number[kept], kind="stable")]
     offsets = np.concatenate([[0], np.cumsum(np.minimum(sizes, cap))])

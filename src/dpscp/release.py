@@ -19,12 +19,13 @@ from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
 from dpscp.persistence import NOT_PLAIN, plain
 from dpscp.privacy import Budget, Ledger, secure_generator
-from dpscp.privacy.seeds import HELD_OUT, BlockStreams, child_seeds
+from dpscp.privacy.seeds import HELD_OUT, SCORED_ROWS, BlockStreams, child_seeds
 from dpscp.quantile.observer import SearchView
 from dpscp.records import untold_overflow
 from dpscp.scoring import Scoring, SpreadCounts
 from dpscp.searches import Rule, Searches, calibration_rule, plan_searches, row_budget
 from dpscp.sources import ArraySource, Block, RecordSource
+from dpscp.sources.persons import OneRowEach, PersonSource
 from dpscp.strategy import Request, Strategy, choose_strategy
 from dpscp.tasks import Task
 from dpscp.training.descent import StepView
@@ -203,7 +204,10 @@ def _scores_by_group(
     """
     groups, block = range(len(request.group_values or ())), records.whole
     if block is None:
-        scored = records.map(scoring, keep=True)
+        by_person = isinstance(records, PersonSource)
+        scored = records.map(scoring, keep=not by_person)
+        if by_person:
+            scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)
         return [SpreadCounts(scored, group) for group in groups] or [SpreadCounts(scored)], scoring.told
     chosen = block.owners.one_row_each(seed)
     scores, told = scoring.scores(block)

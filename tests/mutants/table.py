@@ -1689,8 +1689,8 @@ mutant(
 )
 mutant(
     "conformal/base.py",
-    "(schema.matrix(X), schema.targets(X), schema.persons(X)) if source is None",
-    "(schema.matrix(X), schema.targets(X), persons) if source is None",
+    "return schema.matrix(X), schema.targets(X), schema.persons(X)",
+    "return schema.matrix(X), schema.targets(X), persons",
     "the column of persons is not used",
     f"{FRAMES}::test_persons_come_from_the_schema",
 )
@@ -2013,8 +2013,8 @@ mutant(
 )
 mutant(
     "persons.py",
-    "secure_generator(stream_seed(random_state, KEPT_ROWS)).random(n_rows), number",
-    "np.arange(n_rows), number",
+    "generator.random(len(number)), number",
+    "np.arange(len(number)), number",
     "the first rows of a person are kept, not a choice",
     f"{PERSONS}::test_the_kept_rows_are_a_uniform_choice",
 )
@@ -2387,20 +2387,57 @@ mutant(
     "every step of a torch module draws the same batch of a block",
     f"{TORCH}::test_blocks_draw_batches_of_their_own_in_every_step",
 )
+PERSON_BLOCKS = "tests/sources/test_person_blocks.py"
+WHOLE = f"{PERSON_BLOCKS}::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory"
+mutant(
+    "conformal/reading.py",
+    "PersonSource(source.map(KeptRows(streams, given.unit.cap)), given.unit)",
+    "PersonSource(source, given.unit)",
+    "rows of persons in blocks are not capped",
+    WHOLE,
+)
+mutant(
+    "release.py",
+    "        if by_person:\n            scored",
+    "        if not records:\n            scored",
+    "all scores of a person in a block are counted",
+    WHOLE,
+)
+mutant(
+    "training/private_bounds.py",
+    "if isinstance(source, PersonSource):",
+    "if not isinstance(source, RecordSource):",
+    "all rows of a person in a block are counted for bounds",
+    f"{PERSON_BLOCKS}::test_repeating_a_persons_only_row_changes_no_sum_and_no_batch",
+)
+mutant(
+    "sources/persons.py",
+    'if ids.dtype.kind == "f" and',
+    'if ids.dtype.kind == "c" and',
+    "an id that is a float in one file is another person",
+    f"{PERSON_BLOCKS}::test_ids_of_files_with_other_types_are_the_same_persons",
+)
+mutant(
+    "sources/persons.py",
+    "place = hash_array(",
+    "place = np.arange(len(ids), dtype=np.uint64) + 0 * hash_array(",
+    "rows of one person go to several blocks",
+    f"{PERSON_BLOCKS}::test_all_rows_of_a_person_meet_in_one_block",
+)
 GROUP = "tests/sources/test_distributed.py"
 mutant(
     "sources/distributed.py",
     "replace(block, id=self.before + block.id)",
     "block",
     "blocks of different processes draw alike",
-    f"{GROUP}::test_two_processes_find_the_bits_of_one_and_the_same_errors",
+    f"{GROUP}::test_blocks_are_numbered_after_those_of_the_processes_before",
 )
 mutant(
     "sources/distributed.py",
     "self._to_all(final=_packed(Failure.of(error)))",
     "self._to_all(final=_packed(None))",
     "an error of process 0 is a success in the others",
-    f"{GROUP}::test_two_processes_find_the_bits_of_one_and_the_same_errors",
+    f"{GROUP}::test_an_error_of_process_0_is_one_of_all",
 )
 mutant(
     "release.py",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.sources import ArraySource, Block, DistributedSource
+from dpscp.sources import ArraySource, Block, DistributedSource, distributed
 from dpscp.training import DPSGD, OpacusTraining
 
 torch = pytest.importorskip("torch")
@@ -170,6 +170,33 @@ def test_a_group_of_one_gives_what_the_same_blocks_give(tmp_path):
 def test_without_a_group_there_is_no_source():
     with pytest.raises(RuntimeError, match="init_process_group"):
         DistributedSource(*made())
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """A source of process 1 behind a process with two blocks; nothing is sent, what would be is noted."""
+    group, said = torch.distributed, []
+    monkeypatch.setattr(group, "is_initialized", lambda: True)
+    monkeypatch.setattr(group, "get_rank", lambda: 1)
+    monkeypatch.setattr(group, "get_world_size", lambda: 2)
+    monkeypatch.setattr(distributed._Group, "from_all", lambda _, here: [(3, 2), here])
+    monkeypatch.setattr(distributed._Group, "_to_all", lambda _, final=None: said.append(final) or said[0])
+    return DistributedSource(*made(), n_blocks=2), said
+
+
+def test_blocks_are_numbered_after_those_of_the_processes_before(alone):
+    assert alone[0]._group.kept[0].sum(lambda block: [block.id]) == [2, 3]
+
+
+def test_an_error_of_process_0_is_one_of_all(alone, monkeypatch):
+    group, said = alone[0]._group, alone[1]
+    monkeypatch.setattr(group, "rank", 0)
+    with pytest.raises(FileNotFoundError, match="block 1"):
+        group.lead(lambda: fails_in_the_last_block(Block(1, np.zeros((0, 1)), np.zeros(0))))
+    monkeypatch.setattr(group, "rank", 1)
+    monkeypatch.setattr(distributed._Group, "_to_all", lambda _: (b"", said[0]))
+    with pytest.raises(FileNotFoundError, match="block 1"):
+        group.lead(lambda: None)
 
 
 @pytest.mark.slow

@@ -146,14 +146,6 @@ def test_a_bad_record_in_block_57_of_100_costs_nothing(kind, tmp_path, monkeypat
     assert not store.ledger().entries
 
 
-def test_persons_are_not_cut_apart(frame, tmp_path):
-    frame.assign(who=np.arange(N) // 3).to_parquet(tmp_path / "t.parquet", index=False)
-    persons = parse_schema(json.dumps(SCHEMA.to_dict() | {"person": "who", "rows_per_person": 3, "n_persons": N // 3}))
-    for given in (tmp_path / "t.parquet", dd.from_pandas(frame, npartitions=2)):
-        with pytest.raises(ValueError, match="one person may lie in several blocks"):
-            classifier(n_records=None).fit(given, "label", schema=persons)
-
-
 # ---- two processes; a limit of memory
 
 

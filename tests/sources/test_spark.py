@@ -141,6 +141,21 @@ def test_a_partition_that_is_read_again_has_the_same_rows_in_the_same_order(spar
             assert (targets == same_targets).all()
 
 
+def test_all_rows_of_a_person_meet_in_one_partition(spark, frame):
+    declared = {**SCHEMA.to_dict(), "person": "who", "rows_per_person": 2, "n_persons": 100}
+    schema = dp.Schema.from_dict({name: value for name, value in declared.items() if name != "n_records"})
+    table = made().assign(who=[f"p{i % 100}" for i in range(N)])
+    cut = spark.createDataFrame([tuple(row) for row in table.itertuples(index=False)], list(table.columns))
+    source = SparkSource(cut.repartition(3), schema)
+    assert source.sum(persons_of) == sorted(source.sum(persons_of)) == [6] * 100
+    model = classifier().fit(source, schema=schema)
+    assert model.ledger_.public_facts["n_persons"] == 100
+
+
+def persons_of(block):
+    return block.owners.sizes.tolist()
+
+
 def test_a_bad_cell_is_refused_with_the_words_for_a_table_in_memory(spark, frame, tmp_path):
     bad = frame.withColumn("a.b", pyspark.sql.functions.expr("IF(c = 'w', 'canary-9182', '1')"))
     store = dp.BudgetStore.create(tmp_path / "b.budget", 10.0, 1e-4, dataset="people")

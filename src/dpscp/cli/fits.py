@@ -18,12 +18,13 @@ from dpscp.schema import Schema
 from dpscp.sources import RecordSource
 from dpscp.sources.files import table_source
 from dpscp.sources.tables import as_frame
+from dpscp.training.feeding import unit_count
 
 # A declared size may be round; beyond this it is called wrong.
 _SIZE_TOLERANCE = 0.05
 # Beyond this a privacy promise says little about anybody.
 _WEAK_EPSILON = 10.0
-# A table whose numbers take more bytes stays in its file, unless records of one person have to be brought together.
+# A table whose numbers take more bytes stays in its file.
 _IN_MEMORY = 2**28
 
 Estimator = PrivateConformalClassifier | PrivateConformalRegressor
@@ -33,7 +34,8 @@ Estimator = PrivateConformalClassifier | PrivateConformalRegressor
 class Records:
     """The records of a fit: in memory, or a source without ``y``, and how many they are.
 
-    ``persons`` holds their ids, one a row, where the schema declares a column of them.
+    ``persons`` holds their ids, one a row, where the schema declares a column of them; of a source, ``count`` is then
+    the number of persons.
     """
 
     X: NDArray[np.float64] | RecordSource
@@ -44,9 +46,9 @@ class Records:
     @classmethod
     def of(cls, schema: Schema, table: Table) -> "Records":
         """The records of a table, as the schema declares them; a large one is left in its file."""
-        if schema.person is None and table.bytes_of(len(schema.feature_names)) > _IN_MEMORY:
+        if table.bytes_of(len(schema.feature_names)) > _IN_MEMORY:
             source = table_source(table.path, schema, separator=table.separator)
-            return cls(source, None, source.sum(len))
+            return cls(source, None, source.sum(unit_count))
         parts = [
             (schema.matrix(frame), schema.targets(frame), schema.persons(frame))
             for frame in table.frames("reading", schema)
@@ -69,12 +71,11 @@ def size_mismatch(schema: Schema, records: Records) -> str | None:
     report and no JSON. The number itself is not told.
     """
     people = records.persons
-    declared, found = schema.n_records, records.count
-    if people is not None:
-        declared, found = schema.n_persons, len(set(people.tolist()))
+    declared = schema.n_records if schema.person is None else schema.n_persons
+    found = records.count if people is None else len(set(people.tolist()))
     if declared is None or abs(found - declared) <= _SIZE_TOLERANCE * declared:
         return None
-    name = "n_records" if people is None else "n_persons"
+    name = "n_records" if schema.person is None else "n_persons"
     return (
         f"for you alone, do not publish this line: it comes from the records without noise. The table is more than "
         f"{_SIZE_TOLERANCE:.0%} {'larger' if found > declared else 'smaller'} than {name} = {declared} of the schema, "

@@ -207,7 +207,12 @@ class PrivateConformal(Fitted):
                     "the targets themselves"
                 )
             source = plain_source(X, y)
-            return (X, y, persons) if source is None else (source, None, persons)
+            if persons is not None and (source is not None or is_source(X)):
+                raise ValueError(
+                    "persons needs X and y in memory, since a person's rows may lie in several blocks of a source: let "
+                    "a schema name the column of ids, schema=dp.Schema..., with a path or a frame"
+                )
+            return (X, y, persons) if source is None else (source, None, None)
         if not isinstance(schema, Schema):
             raise TypeError(f"schema must be a dp.Schema (Schema.read, Schema.from_dict), got {type(schema).__name__}")
         by_name = isinstance(X, Frame | str | PathLike) or isinstance(y, str)
@@ -224,9 +229,11 @@ class PrivateConformal(Fitted):
             raise ValueError(f"{twice[0]} is declared by the schema and given to the estimator: give it once")
         self.schema_ = schema
         if not by_name:
-            return X, y, persons
+            return X, y, schema.person if is_source(X) else persons
         source = declared_source(X, schema)
-        return (schema.matrix(X), schema.targets(X), schema.persons(X)) if source is None else (source, None, None)
+        if source is not None:
+            return source, None, schema.person
+        return schema.matrix(X), schema.targets(X), schema.persons(X)
 
     def _public(self, name: str) -> Any:
         """A public declaration: the parameter, or what the schema says."""
@@ -254,7 +261,7 @@ class PrivateConformal(Fitted):
         ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source.
         """
         if given.rows is None:
-            return from_source(given, self._reading(encoded, by_label=labels))
+            return from_source(given, self._reading(encoded, by_label=labels), self.random_state)
         by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
         return from_arrays(given, targets, (targets, labels) if by_label else self._groups_of(given), self.random_state)
 

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from dpscp.exceptions import SeededWarning
 from dpscp.persons import Unit, kept_rows
+from dpscp.privacy.seeds import KEPT_ROWS, BlockStreams
 from dpscp.records import check_finite, group_index
-from dpscp.sources import ArraySource, Block, RecordSource
+from dpscp.sources import ArraySource, Block, DistributedSource, RecordSource
+from dpscp.sources.persons import KeptRows, PersonSource
 
 
 @dataclass(frozen=True)
@@ -66,29 +68,43 @@ class Taken:
     found: int
 
 
-def from_source(given: Given, reading: Reading) -> Taken:
+def from_source(given: Given, reading: Reading, random_state: int | None) -> Taken:
     """The records of a source as the fit reads them; a bad one in any block is refused before anything is spent."""
     if given.y is not None:
         raise ValueError("y must be left out: the blocks of a source hold their targets")
-    if given.persons is not None:
-        raise ValueError(
-            "persons needs X and y in memory, since a person's rows may lie in several blocks of a source; "
-            "rows_per_person without ids protects persons by more noise"
-        )
     source: RecordSource = given.X
-    found = source.map(replace(reading, thorough=True)).sum(_look)
+    by_person = given.unit.by_person
+    if by_person and isinstance(source, DistributedSource):
+        raise ValueError(
+            "rows of one person may lie in several processes: drop person from the schema and keep rows_per_person, "
+            "which protects by more noise, or fit on a table, a dask or a Spark frame"
+        )
+    found = source.map(replace(reading, thorough=True)).sum(_Look(by_person))
     if not found:
         raise ValueError("X holds 0 sample(s): at least one record is needed")
+    if by_person:
+        streams = BlockStreams.of(random_state, KEPT_ROWS)
+        source = PersonSource(source.map(KeptRows(streams, given.unit.cap)), given.unit)
     records = source.map(reading, keep=source.whole is not None)
     return Taken(records, source.width, reading.group_values, given.unit, found)
 
 
-def _look(block: Block) -> int:
-    if block.persons is not None:
-        raise ValueError("persons in blocks are not known to a fit: give rows, targets and persons=ids as arrays")
-    for _, rows in block.parts():
-        check_finite(rows)
-    return len(block)
+@dataclass(frozen=True)
+class _Look:
+    """How many records, or persons, a block has, after a look at all its numbers."""
+
+    by_person: bool
+
+    def __call__(self, block: Block) -> int:
+        if len(block) and (block.persons is not None) != self.by_person:
+            raise ValueError(
+                "the blocks of this source hold persons, and nothing says so: give the schema that names their column"
+                if block.persons is not None
+                else "the schema names a column of persons, and the blocks of this source hold none"
+            )
+        for _, rows in block.parts():
+            check_finite(rows)
+        return block.owners.count
 
 
 def from_arrays(

@@ -101,7 +101,10 @@ class Block:
     def part(self, drawn: NDArray[np.bool_]) -> Self:
         """The records of the persons that were drawn; rows are not copied."""
         kept, persons = (drawn, None) if self.persons is None else self.persons.part(drawn)
-        places = np.flatnonzero(kept).astype(np.int32)  # they are fewer than 2^31, and there are many of them
+        return self.taking(np.flatnonzero(kept).astype(np.int32), persons)  # fewer than 2^31, and many of them
+
+    def taking(self, places: NDArray[np.integer[Any]], persons: Persons | None) -> Self:
+        """The records at these places, which are these persons'; rows are not copied."""
         return replace(
             self,
             targets=self.targets[places],

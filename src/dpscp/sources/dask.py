@@ -6,6 +6,7 @@ stay with the workers. Whatever scheduler Dask uses is used: threads of this pro
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -13,12 +14,14 @@ import numpy as np
 from dpscp.quantile.counts import DaskArray
 from dpscp.schema import Schema
 from dpscp.sources.base import Block, added, attempted, succeeded
-from dpscp.sources.files import refuse_persons
+from dpscp.sources.persons import Dealt, dealt, grouped
 
 __all__ = ["DaskSource"]
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Block], ...]
+# The pieces that go from partition to partition are as many as their square.
+_MOST_PARTITIONS = 500
 
 
 class DaskSource:
@@ -47,11 +50,17 @@ class DaskSource:
 
     @classmethod
     def of_frame(cls, frame: Any, schema: Schema) -> "DaskSource":
-        """The records of a dask frame, features and targets as the schema declares them."""
-        refuse_persons(schema)
+        """The records of a dask frame, features and targets as the schema declares them.
+
+        Where it declares persons, rows travel once between workers, to the one that gets all rows of their person.
+        """
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
-        parts = [(partial(_declared, schema, i), part) for i, part in enumerate(frame[names].to_delayed())]
-        return cls.__new__(cls)._set(_in_one_place(parts), len(schema.feature_names))
+        given = list(frame[names].to_delayed())
+        if schema.person is None:
+            parts = _in_one_place([(partial(_declared, schema, i), part) for i, part in enumerate(given)])
+        else:
+            parts = _by_person(given, schema)
+        return cls.__new__(cls)._set(parts, len(schema.feature_names))
 
     def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
         """Blocks as functions of Dask's pieces, and what is done with them."""
@@ -104,6 +113,32 @@ def _told(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
         return result
 
     return attempted(work)
+
+
+def _by_person(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
+    """Blocks of whole persons, kept by the workers; made again they are the same, from the pieces in their order."""
+    import dask
+
+    if len(given) > _MOST_PARTITIONS:
+        raise ValueError(
+            f"bringing persons together needs at most {_MOST_PARTITIONS} partitions, the frame has {len(given)}: "
+            "repartition it"
+        )
+
+    def task(function: Callable[..., Any], *parts: Any) -> Any:
+        return dask.delayed(partial(_told, (function,)), pure=False, traverse=False)(*parts)
+
+    split = [task(partial(_dealt, schema, len(given)), part) for part in given]
+    blocks = [task(partial(_met, i), *(task(itemgetter(i), pieces) for pieces in split)) for i in range(len(given))]
+    return [(_same, block) for block in dask.persist(*blocks)]
+
+
+def _dealt(schema: Schema, count: int, frame: Any) -> list[Dealt]:
+    return dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
+
+
+def _met(number: int, *pieces: Dealt) -> Block:
+    return grouped(number, pieces)
 
 
 def _in_one_place(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

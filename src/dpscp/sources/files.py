@@ -8,14 +8,17 @@ from typing import Any, TypeVar
 from dpscp._checks import check_count
 from dpscp.schema import Schema
 from dpscp.sources.base import Block, added
+from dpscp.sources.persons import Dealt, dealt, regrouped
 from dpscp.sources.scratch import Scratch
 from dpscp.sources.tables import TableError, as_frame, csv_names, is_parquet, parquet_names, separator_of, table_blocks
 
-__all__ = ["CSVSource", "ParquetSource", "refuse_persons", "table_source"]
+__all__ = ["CSVSource", "ParquetSource", "table_source"]
 
 Total = TypeVar("Total")
 # Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
 _BLOCK_NUMBERS = 2**21
+# Blocks that persons are dealt out to: each batch of a table leaves a piece for each of them.
+_MOST_PLACES = 256
 
 
 class ReadSource:
@@ -54,15 +57,6 @@ class ReadSource:
             yield block
 
 
-def refuse_persons(schema: Schema) -> None:
-    """A person's records must lie side by side in one block, and blocks of a table do not promise that."""
-    if schema.person is not None:
-        raise ValueError(
-            "records of one person may lie in several blocks of a table that is read in blocks: read the table and fit "
-            "with persons=ids, or drop person from the schema and keep rows_per_person, which protects by more noise"
-        )
-
-
 class _TableSource(ReadSource):
     def __init__(
         self,
@@ -82,20 +76,35 @@ class _TableSource(ReadSource):
         self._schema, width = schema.require_complete(), len(schema.feature_names)
         rows = max(1, _BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
         self._options = options | {"rows": rows}
-        refuse_persons(schema)
         self._columns = {file: [n for n in names(file) if n in schema.column_names] for file in self._files}
         self._written = {file: _state(file) for file in self._files}
-        super().__init__(self._table, width, folder)
+        self._by_person: Scratch[Block] | None = None
+        super().__init__(self._table if schema.person is None else self._persons, width, folder)
 
-    def _table(self) -> Iterator[Block]:
-        number = 0
+    def _batches(self) -> Iterator[Any]:
         for file in self._files:
             for batch in table_blocks(file, self._columns[file], **self._options):
                 if _state(file) != self._written[file]:
                     raise TableError(f"{str(file)!r} was written to while it was read; fit again on a file that stays")
-                frame = as_frame(batch, self._schema)
-                yield Block(number, self._schema.matrix(frame), self._schema.targets(frame))
-                number += 1
+                yield batch
+
+    def _table(self) -> Iterator[Block]:
+        for number, batch in enumerate(self._batches()):
+            frame = as_frame(batch, self._schema)
+            yield Block(number, self._schema.matrix(frame), self._schema.targets(frame))
+
+    def _persons(self) -> Iterable[Block]:
+        """Blocks of whole persons, from a scratch file that the first reading writes."""
+        if self._by_person is None:
+            count = min(_MOST_PLACES, -(-sum(map(len, self._batches())) // self._options["rows"]))
+            self._by_person = regrouped(self._dealt(count), count, self._folder)
+        return self._by_person
+
+    def _dealt(self, count: int) -> Iterator[Dealt]:
+        for batch in self._batches():
+            frame = as_frame(batch, self._schema)
+            schema = self._schema
+            yield from dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
 
 
 def _is_data(path: Path) -> bool:
@@ -115,6 +124,9 @@ class ParquetSource(_TableSource):
     in a scratch file in ``scratch`` (None: the system's folder for temporary files; it holds records in the clear until
     the fit is done, without a name and readable by nobody else). In memory is one block at a time, of ``block_rows``
     records (None: two million numbers, 16 MB).
+
+    Where the schema declares persons, all rows of a person are first brought into one block, by a hash of the ids, in
+    the scratch file; blocks are then those of up to 256 such places, whole persons each.
     """
 
     def __init__(

@@ -6,10 +6,9 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
 from os import PathLike
-from typing import IO
+from typing import IO, Generic, TypeVar
 
-from dpscp.sources.base import Block
-
+Item = TypeVar("Item")
 __all__ = ["Scratch"]
 
 # Arrays begin here, so that the engine takes them as they lie.
@@ -17,15 +16,16 @@ _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
 
 
-class Scratch:
-    """Blocks on disk, each mapped into memory while it is read: what the machine has spare keeps them in its cache.
+class Scratch(Generic[Item]):
+    """Blocks, or other things made of arrays, on disk, each mapped into memory while it is read: what the machine has
+    spare keeps them in its cache.
 
     The file has no name, is readable by nobody else, and disappears with the process. It holds records in the clear,
     like the files they came from: ``folder`` (None: the system's folder for temporary files) should be a place as safe
     as theirs, with room for one number of four or eight bytes for each feature of each record.
     """
 
-    def __init__(self, blocks: Iterable[Block], folder: str | PathLike[str] | None = None) -> None:
+    def __init__(self, blocks: Iterable[Item], folder: str | PathLike[str] | None = None) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix=".dpscp-", dir=folder)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
         self._heads: list[tuple[bytes, list[tuple[int, int]]]] = []
@@ -35,8 +35,12 @@ class Scratch:
             self._heads.append((head, [self._written(buffer) for buffer in buffers]))
         self._file.flush()
 
-    def __iter__(self) -> Iterator[Block]:
-        for head, places in self._heads:
+    def __iter__(self) -> Iterator[Item]:
+        return self.some(slice(None))
+
+    def some(self, which: slice) -> Iterator[Item]:
+        """Those at these places."""
+        for head, places in self._heads[which]:
             yield pickle.loads(head, buffers=[self._mapped(*place) for place in places])
 
     def _written(self, buffer: pickle.PickleBuffer) -> tuple[int, int]:

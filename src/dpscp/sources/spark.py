@@ -17,7 +17,7 @@ import numpy as np
 
 from dpscp.schema import Schema
 from dpscp.sources.base import Block, Failure, added, attempted, succeeded
-from dpscp.sources.files import refuse_persons
+from dpscp.sources.persons import dealt, grouped
 from dpscp.sources.tables import as_frame
 
 __all__ = ["SparkSource"]
@@ -43,7 +43,6 @@ class SparkSource:
     """
 
     def __init__(self, frame: Any, schema: Schema) -> None:
-        refuse_persons(schema)
         if frame.sparkSession.sparkContext.getCheckpointDir() is None:
             raise ValueError(
                 "the frame must be written before it is read: call spark.sparkContext.setCheckpointDir(folder) first, "
@@ -52,7 +51,10 @@ class SparkSource:
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
         # a column that is missing is told of by the schema; Spark cannot hand on names with dots
         quoted = ["`" + name.replace("`", "``") + "`" for name in names]
-        written = frame.select(*quoted).toDF(*map(str, range(len(names)))).checkpoint(eager=True)
+        chosen = frame.select(*quoted).toDF(*map(str, range(len(names))))
+        if schema.person in names:  # all rows of a person into one partition
+            chosen = chosen.repartition(chosen.rdd.getNumPartitions(), str(names.index(schema.person)))
+        written = chosen.checkpoint(eager=True)
         self._set(written, len(schema.feature_names), (partial(_declared, schema, names),), {})
 
     def _set(self, frame: Any, width: int, functions: Functions, known: dict[str, list[int]]) -> "SparkSource":
@@ -133,7 +135,8 @@ def _declared(schema: Schema, names: list[str], given: tuple[int, list[Any]]) ->
     if not sum(map(len, batches)):
         return Block(number, np.empty((0, len(schema.feature_names))), np.empty(0))
     frame = as_frame(pa.Table.from_batches(batches).rename_columns(names), schema)
-    return Block(number, schema.matrix(frame), schema.targets(frame))
+    rows, targets, persons = schema.matrix(frame), schema.targets(frame), schema.persons(frame)
+    return Block(number, rows, targets) if persons is None else grouped(number, dealt(rows, targets, persons, 1))
 
 
 def _kept(given: tuple[int, list[Any]]) -> Block:

@@ -29,10 +29,11 @@ from dpscp._checks import (
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
-from dpscp.persons import RECORDS, Persons
+from dpscp.persons import Persons
 from dpscp.privacy import secure_generator
 from dpscp.privacy.seeds import BATCHES, BlockStreams
 from dpscp.sources import Block, RecordSource
+from dpscp.sources.persons import unit_of_blocks
 from dpscp.training._progress import progress
 from dpscp.training.blocks import one_blas_thread, second_thread
 from dpscp.training.descent import (
@@ -289,7 +290,7 @@ class DPSGD(GaussianSums):
         """As `prepare`; blocks that are not one array in memory are made ready for the engine where they lie."""
         noise, block = set_noise(self.noise_multiplier), source.whole
         from_data = []
-        unit = RECORDS if block is None else block.owners.unit
+        unit = unit_of_blocks(source)
         if n_records is None:
             n_records = source.sum(unit_count)
             from_data.append(unit.count_name)

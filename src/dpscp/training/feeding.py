@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count
-from dpscp.persons import RECORDS, Persons, Unit
+from dpscp.persons import Persons, Unit
 from dpscp.privacy.seeds import BlockStreams
 from dpscp.sources import ArraySource, Block, RecordSource
+from dpscp.sources.persons import unit_of_blocks
 from dpscp.training.blocks import aligned_empty, one_blas_thread
 from dpscp.training.descent import BatchSums, Descent, Records, UpdateRule, check_batch, poisson_batches
 from dpscp.training.labels import encode_targets
@@ -49,7 +50,7 @@ def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> 
 
 def nominal_count(source: RecordSource, n_records: int | None) -> tuple[int, Unit]:
     """The public nominal number of records or persons, and which of the two; None declares the true number public."""
-    unit = RECORDS if source.whole is None else source.whole.owners.unit
+    unit = unit_of_blocks(source)
     return check_count(unit.count_name, source.sum(unit_count) if n_records is None else n_records), unit
 
 
@@ -153,7 +154,7 @@ class BatchGradient:
         flat[:] = self.parameters
         with one_blas_thread(), np.errstate(all="ignore"):
             total = sums.clipped(self.network.layers(flat), block, drawn).copy()
-        return total, len(block) if drawn is None else len(drawn)
+        return total, len(block) if drawn is None else len(block.owners.rows_of(drawn))
 
 
 _THREAD = threading.local()

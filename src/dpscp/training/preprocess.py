@@ -24,6 +24,7 @@ from dpscp.privacy.seeds import PREPROCESSING, stream_seed
 from dpscp.privacy.solving import start_below
 from dpscp.sources import Block, RecordSource
 from dpscp.sources.base import Rows
+from dpscp.sources.persons import unit_of_blocks
 from dpscp.training.feeding import ArrayFed, nominal_count
 from dpscp.training.mechanism import (
     HasEvent,
@@ -235,7 +236,7 @@ class Preprocessed(ArrayFed):
         """Fit the steps one after the other, then train on the transformed rows."""
         paid_event(self)  # fails before any data is touched while some noise is not set
         block, width = source.whole, source.width
-        if block is not None and block.persons is not None:
+        if unit_of_blocks(source).by_person:
             require_persons(self)  # before a step releases anything
         if block is None:
             require_sources(self)

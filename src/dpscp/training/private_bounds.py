@@ -23,8 +23,9 @@ from scipy.special import ndtri
 from dpscp._checks import check_count, check_positive, check_probability
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
-from dpscp.privacy.seeds import BOUNDS, stream_seed
+from dpscp.privacy.seeds import BOUNDS, SCORED_ROWS, BlockStreams, stream_seed
 from dpscp.sources import Block, RecordSource
+from dpscp.sources.persons import OneRowEach, PersonSource, unit_of_blocks
 from dpscp.training.feeding import Wrapping
 from dpscp.training.mechanism import Model, Trained, require_persons, require_sources, train_on
 from dpscp.training.preprocess import PreprocessedModel
@@ -122,13 +123,17 @@ class PrivateBounds(Wrapping):
         own = _paid(self)  # fails before any record is used while the noise is not set
         block, counted = source.whole, None
         seed = stream_seed(random_state, BOUNDS)
+        if unit_of_blocks(source).by_person:
+            require_persons(self)  # before anything is released
+        counted_source = source
         if block is None:
             require_sources(self)
+            if isinstance(source, PersonSource):
+                counted_source = source.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)))
         elif block.persons is not None:
-            require_persons(self)  # before anything is released
             counted = np.zeros(len(block), dtype=bool)
             counted[block.persons.one_row_each(seed)] = True
-        low, high = self.release(source.sum(partial(self.counts, counted=counted)), IntegerSource(seed))
+        low, high = self.release(counted_source.sum(partial(self.counts, counted=counted)), IntegerSource(seed))
         facts: dict[str, object] = {}
         transforms: tuple[FeatureTransform, ...] = ()
         if self.n_features:

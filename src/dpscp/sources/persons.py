@@ -1,0 +1,125 @@
+"""Persons with several rows in the blocks of a source: brought together into one block each, capped, counted.
+
+Rows of a table lie in any order. Before anything else is done with them they are dealt out to blocks by a hash of the
+person's id, so that all rows of a person meet in one block, whoever else is there: a person who comes or goes changes
+one block.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.persons import RECORDS, Persons, Unit, kept_of, person_numbers
+from dpscp.privacy.seeds import BlockStreams
+from dpscp.sources.base import Block, RecordSource
+from dpscp.sources.scratch import Scratch
+
+Array = NDArray[Any]
+Dealt = tuple[Array, Array, Array]
+"""Rows, targets, and the id of each row's person."""
+Total = TypeVar("Total")
+
+
+@dataclass(frozen=True)
+class PersonSource:
+    """A source in whose blocks every person has all their rows, side by side, at most ``unit.cap`` of them."""
+
+    source: RecordSource
+    unit: Unit
+
+    @property
+    def width(self) -> int:
+        return self.source.width
+
+    @property
+    def whole(self) -> None:
+        return
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "PersonSource":
+        return PersonSource(self.source.map(function, keep=keep), self.unit)
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        return self.source.sum(function)
+
+
+def unit_of_blocks(source: RecordSource) -> Unit:
+    """Whose privacy the blocks of a source are about."""
+    if isinstance(source, PersonSource):
+        return source.unit
+    return RECORDS if source.whole is None else source.whole.owners.unit
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """At most so many rows of each person of a block, a uniform choice, the same at each reading.
+
+    Theory: Result H
+    """
+
+    streams: BlockStreams
+    rows_per_person: int
+
+    def __call__(self, block: Block) -> Block:
+        sizes = block.owners.sizes
+        number = np.repeat(np.arange(len(sizes)), sizes)
+        return block.taking(*kept_of(number, self.rows_per_person, self.streams.generator(block.id)))
+
+
+@dataclass(frozen=True)
+class OneRowEach:
+    """One row of each person of a block, chosen uniformly; plain counts of them change by one with a person.
+
+    Theory: Result H
+    """
+
+    streams: BlockStreams
+
+    def __call__(self, block: Block) -> Block:
+        return block.taking(block.owners.one_row_of_each(self.streams.generator(block.id)), None)
+
+
+def dealt(rows: Array, targets: Array, persons: Any, count: int) -> list[Dealt]:
+    """Rows, targets and ids dealt out to so many places by a hash of the ids, in their order."""
+    from pandas.util import hash_array
+
+    ids = _keys(persons)
+    place = hash_array(ids.astype(object) if ids.dtype.kind == "U" else ids, categorize=False) % np.uint64(count)
+    order = np.argsort(place, kind="stable")
+    ends = np.searchsorted(place[order], np.arange(1, count, dtype=np.uint64))
+    return [(rows[part], targets[part], ids[part]) for part in np.split(order, ends)]
+
+
+def regrouped(pieces: Iterable[Dealt], count: int, folder: str | PathLike[str] | None) -> Scratch[Block]:
+    """Blocks of whole persons on disk, from what was dealt out to ``count`` places, piece after piece."""
+    written = Scratch(pieces, folder)
+    return Scratch((grouped(place, list(written.some(slice(place, None, count)))) for place in range(count)), folder)
+
+
+def grouped(number: int, pieces: Sequence[Dealt]) -> Block:
+    """The block of what was dealt to one place; persons in the order in which they first appear."""
+    if len({ids.dtype.kind for _, _, ids in pieces if len(ids)}) > 1:
+        raise ValueError("persons mixes text with other ids, and '7' is not 7: make all of them text or none")
+    found = [piece for piece in pieces if len(piece[2])] or list(pieces[:1])
+    rows, targets, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    person = person_numbers(ids, len(ids))
+    order = np.argsort(person, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(person))]) if len(ids) else np.zeros(1, dtype=np.int64)
+    return Block(number, rows[order], targets[order], Persons(offsets.astype(np.int64)))
+
+
+def _keys(persons: Any) -> Array:
+    """Ids as text, or as whole numbers of one kind: equal ids must be equal bits, in whatever part of a table."""
+    person_numbers(persons, len(persons))  # missing, mixed or unhashable ids are refused with its words
+    ids = np.asarray(persons)
+    if ids.dtype.kind == "f" and (ids == np.floor(ids)).all() and (np.abs(ids) < 2.0**53).all():
+        ids = ids.astype(np.int64)
+    if ids.dtype.kind in "iu":
+        return ids.astype(np.int64)
+    texts = ids.tolist()
+    if not all(isinstance(one, str) for one in texts):
+        raise TypeError("persons in a table that is read in blocks must be text or whole numbers: make the ids text")
+    return np.array(texts)
