@@ -72,18 +72,20 @@ def find_thresholds(
     *,
     spent: Ledger,
     score_range: tuple[float, float],
+    fine_near: float | None = None,
     random_state: int | None = None,
     extra_assumptions: tuple[str, ...] = (),
     observer: SearchObserver | None = None,
 ) -> Thresholds:
     """One threshold for each group and level: the planned searches, on the scores.
 
-    ``observer``, for tests and audits, is called with every search; what it hears is not private.
+    ``fine_near``: where the grid of thresholds is finest, see ``private_quantile``. ``observer``, for tests and audits,
+    is called with every search; what it hears is not private.
     """
     low, high = check_range("score_range", score_range)
     rule, n_levels = searches.rule, len(searches.rule.alphas)
     values = np.full((len(scores_by_group), n_levels), np.inf)
-    found = _search_all(scores_by_group, searches, (low, high), random_state, observer)
+    found = _search_all(scores_by_group, searches, (low, high), fine_near, random_state, observer)
     if searches.asked:
         values[:, searches.asked] = [
             [q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found
@@ -105,6 +107,7 @@ def _search_all(
     scores_by_group: Sequence[Any],
     searches: Searches,
     score_range: tuple[float, float],
+    fine_near: float | None,
     random_state: int | None,
     observer: SearchObserver | None,
 ) -> list[list[PrivateQuantile]]:
@@ -138,6 +141,7 @@ def _search_all(
                         released_size=row[0].released_size if row else None,
                         release_confidence=rule.release_confidence,
                         asked=counts,
+                        fine_near=fine_near,
                         random_state=next(seeds),
                         observer=observer,
                     )
@@ -157,6 +161,7 @@ def _search_facts(
         **(unit.facts(n) if unit.by_person else {}),
         unit.count_name: spent.public_facts.get(unit.count_name, n),
         "score_range": list(score_range),
+        **({} if found[0][0].fine_near is None else {"fine_near": found[0][0].fine_near}),
         "search_steps": searches.steps,
         "inner_levels": [1 - q.alpha for q in found[0]],
     }
@@ -245,6 +250,7 @@ def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) ->
     covered = []
     for q in searches:
         search: dict[str, Any] = {"alpha": q.alpha, "count_noise": q.count_noise, "steps": q.steps}
+        search["graded"] = q.correction == "minimax"
         size: KnownSize | NoisySize
         if q.released_size is None:
             # less a thousandth of the noise, which is more than one unit of its lattice
@@ -253,7 +259,7 @@ def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) ->
             size = noisy = q.released_size.known()
             # what the largest number that could have been released would have got: offsets fall with it
             largest = noisy.released + 2 * noisy.reach(RELEASE_CONFIDENCE)
-            offset = sized_offset(q.alpha, largest, noisy.size_noise, q.count_noise, q.steps)
+            offset = sized_offset(q.alpha, largest, noisy.size_noise, q.count_noise, q.steps, graded=True)
         covered.append(release_level(RELEASE_CONFIDENCE, size, offset=offset, **search))
     return {"release_confidence": RELEASE_CONFIDENCE, "release_level": min(covered)}
 
@@ -275,7 +281,7 @@ def _smallest_size(rule: Rule, index: int, q: PrivateQuantile) -> int:
     if q.released_size is None:
         return math.ceil((1 - q.alpha + q.offset) / q.alpha)
     size_noise = q.released_size.size_noise
-    search: dict[str, Any] = {"count_noise": q.count_noise, "steps": q.steps}
+    search: dict[str, Any] = {"count_noise": q.count_noise, "steps": q.steps, "graded": True}
 
     def useful(n: int) -> bool:
         offset = sized_offset(q.alpha, n, size_noise, **search)
@@ -313,6 +319,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     rank_buffer: float | None = None,
     failure_probability: float | None = None,
     steps: int | None = None,
+    fine_near: float | None = None,
     n_records: int | None = None,
     persons: Any = None,
     rows_per_person: int | None = None,
@@ -337,8 +344,9 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     ``rows_per_person`` without ``persons``: a person has at most so many scores, nobody knows which; the budget is then
     met for all of them at once, and coverage is per record.
 
-    ``release_confidence`` (for held-out scores): aim so high that with this probability the threshold itself covers the
-    level, beside the average; scores must be independent draws.
+    ``fine_near`` is a public value around which the grid of thresholds is finest (0 for residuals): a ``score_range``
+    that is far too wide then costs little. ``release_confidence`` (for held-out scores): aim so high that with this
+    probability the threshold itself covers the level, beside the average; scores must be independent draws.
 
     Returns a ``Calibration``: threshold (infinite where no finite one exists), ledger, certificate.
 
@@ -378,6 +386,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         _searches_of_rows(rule, spent, budget, steps, accountant),
         spent=spent,
         score_range=score_range,
+        fine_near=fine_near,
         random_state=random_state,
         extra_assumptions=stability.assumptions if chosen.needs_stability and stability is not None else (),
     )

@@ -18,7 +18,7 @@ from dpscp.guarantees.registry import AUTO
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu
 from dpscp.quantile import (
     NoisySize,
-    minimax_offset,
+    graded_offset,
     rank_sensitivity,
     release_level,
     release_offset,
@@ -403,16 +403,17 @@ def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[
     offset, covered = rule.rank_buffer, None
     if rule.sized:
         size_noise = _MARGIN / (mu_left * math.sqrt(rule.size_share))
-        offset += sized_offset(level, rule.n_nominal, size_noise, noise, steps)
+        offset += sized_offset(level, rule.n_nominal, size_noise, noise, steps, graded=True)
         if rule.guarantee.held_out:
-            size, search = NoisySize(rule.n_nominal, size_noise), {"alpha": level, "count_noise": noise, "steps": steps}
+            size = NoisySize(rule.n_nominal, size_noise)
+            search: dict[str, Any] = {"alpha": level, "count_noise": noise, "steps": steps, "graded": True}
             if rule.release_confidence is not None:
                 alone = release_offset(rule.release_confidence, size, level=1 - public.alpha, **search)
                 offset, covered = max(offset, alone), 1 - public.alpha
             elif not bare:
                 covered = release_level(RELEASE_CONFIDENCE, size, offset=offset, **search)
     elif rule.guarantee.correction == "minimax":
-        offset += minimax_offset(level, rule.n_nominal, noise, steps)
+        offset += graded_offset(level, rule.n_nominal, noise, steps)
     elif rule.guarantee.correction == "union":
         offset += union_noise_buffer(noise, steps, min(0.5, 1 / rule.n_nominal))
     n_scores = rule.n_nominal

@@ -98,6 +98,7 @@ def release(
             searches,
             spent=spent,
             score_range=request.task.score_range,
+            fine_near=request.task.fine_near,
             random_state=search_seed,
             extra_assumptions=(*request.task.assumptions, *assumed, *told),
             observer=observer,

@@ -68,7 +68,8 @@ class Rule:
 
     def steps(self, unit_noise: float) -> int:
         """How many halvings a search takes when a single count with the whole budget would have ``unit_noise``."""
-        return default_steps(self.n_nominal, unit_noise=unit_noise / math.sqrt(1 - self.size_share))
+        graded = self.guarantee.correction == "minimax"
+        return default_steps(self.n_nominal, unit_noise=unit_noise / math.sqrt(1 - self.size_share), graded=graded)
 
 
 def calibration_rule(

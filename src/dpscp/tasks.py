@@ -41,6 +41,7 @@ class Classification:
     y_bounds: ClassVar[None] = None
     private_range: ClassVar[bool] = False
     quantile_pair: ClassVar[bool] = False
+    fine_near: ClassVar[None] = None
     assumptions: ClassVar[tuple[str, ...]] = (ALL_LABELS,)
     chosen: ClassVar[Mapping[str, Any]] = {}
 
@@ -150,6 +151,12 @@ class Regression:
     def score_range(self) -> tuple[float, float]:
         """The public range of the score."""
         return self.score.range(self.y_bounds)
+
+    @property
+    def fine_near(self) -> float | None:
+        """Zero: residuals of a good model are small beside public bounds, which may be far too wide."""
+        low, high = self.score_range
+        return 0.0 if low <= 0 <= high else None
 
     @property
     def trusted(self) -> tuple[str, ...]:

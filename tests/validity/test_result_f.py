@@ -16,7 +16,7 @@ from dpscp.calibration import find_thresholds
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.quantile import released_size, search
-from dpscp.quantile.minimax import gap_grid
+from dpscp.quantile.minimax import gap_grid, step_rises
 from dpscp.searches import calibration_rule, plan_searches
 
 pytestmark = [
@@ -46,24 +46,33 @@ def coverage(counts, view, sigma):
     total = 0.0
     for cell in np.flatnonzero(masses):
         seen = counts[:-1] - (np.arange(points - 1) >= cell)  # the n others
-        short = view.bar + view.base - view.scale * seen
-        accept = 1 - discrete_gaussian_cdf(short - 1, sigma)
-        reach = np.ones(1)
-        for depth in range(steps):
-            middles = (np.arange(2**depth) * 2 + 1) * 2 ** (steps - depth - 1) - 1
-            reach = np.column_stack([reach * accept[middles], reach * (1 - accept[middles])]).ravel()
-        total += masses[cell] * reach[cell:].sum()
+        total += masses[cell] * ends(seen, steps, view, sigma)[cell:].sum()
     return total / counts[-1]
 
 
-def best_play(steps, start, spacing=1 / 16):
-    """The gaps at the 2^N - 1 midpoints that an adversary on a grid chooses, from the smallest gap ``start``."""
+def ends(seen, steps, view, sigma):
+    """How likely the search ends at each of the 2^N points, given the counts at all but the last of them."""
+    reach = np.ones(1)
+    for depth in range(steps):
+        middles = (np.arange(2**depth) * 2 + 1) * 2 ** (steps - depth - 1) - 1
+        short = view.bar + view.rises[depth] + view.base - view.scale * seen[middles]
+        accept = 1 - discrete_gaussian_cdf(short - 1, sigma)
+        reach = np.column_stack([reach * accept, reach * (1 - accept)]).ravel()
+    return reach
+
+
+def best_play(rises, start, spacing=1 / 16):
+    """The gaps at the 2^N - 1 midpoints that an adversary on a grid chooses, from the smallest gap ``start``.
+
+    ``rises``, one for each step, are what it must reach beyond the gap, in units of the noise.
+    """
     gaps = gap_grid(spacing)
     gaps = np.concatenate([[start], gaps[gaps > start]])
-    size, accept = gaps.size, special.ndtr(-gaps)
+    size = gaps.size
     value = np.tile(gaps[:, None], size)
     choices = []
-    for _ in range(steps):
+    for rise in reversed(rises):
+        accept = special.ndtr(-gaps - rise)
         left = np.where(np.triu(np.ones((size, size), bool)), (1 - accept) * value, -np.inf)
         later, choice = value.copy(), np.zeros((size, size), int)
         for h in range(size):
@@ -72,6 +81,7 @@ def best_play(steps, start, spacing=1 / 16):
             later[: h + 1, h] = np.max(options, axis=1)
         value = later
         choices.append(choice)
+    steps = len(rises)
     played = np.empty(2**steps - 1)
 
     def play(low, high, right, left, remaining):
@@ -86,10 +96,10 @@ def best_play(steps, start, spacing=1 / 16):
     return played
 
 
-def staircase(n, noise, steps, q, play=None):
+def staircase(n, noise, view, q):
     """Counts of n + 1 scores whose gaps to the acceptance level are those of the best play."""
     level = q.rank_target
-    play = best_play(steps, (level - (n + 1)) / noise) if play is None else play
+    play = best_play(np.array(view.rises) / (view.scale * noise), (level - (n + 1)) / noise)
     counts = np.clip(np.floor(level - play * noise), 0, n + 1).astype(int)
     return np.append(np.maximum.accumulate(counts), n + 1)
 
@@ -100,18 +110,22 @@ HARD = [(2000, 40.0, 8), (5000, 25.0, 9), (300, 12.0, 7)]
 @pytest.mark.parametrize(("n", "noise", "steps"), HARD)
 def test_the_hardest_staircase_is_covered_and_only_just(n, noise, steps):
     view, q = view_of(n, noise, steps)
-    found = coverage(staircase(n, noise, steps, q), view, round(q.count_noise * view.scale))
+    found = coverage(staircase(n, noise, view, q), view, round(q.count_noise * view.scale))
     assert 1 - ALPHA <= found <= 1 - ALPHA + 0.002
 
 
 @pytest.mark.parametrize(("n", "noise", "steps"), HARD)
 def test_a_smaller_offset_breaks_it(monkeypatch, n, noise, steps):
     """Without the offset, and with that of one step less, the staircase made for it is covered too rarely."""
-    honest = search.minimax_offset
-    for weaker in (lambda *_: 0.0, lambda alpha, n_min, noise, steps: honest(alpha, n_min, noise, steps - 1)):
-        monkeypatch.setattr(search, "minimax_offset", weaker)
+    honest = search.graded_offset
+    for weaker, last in (
+        (np.zeros, lambda *_: 0.0),
+        (lambda steps: np.append(step_rises(steps - 1), 0.0), lambda a, n, s, steps: honest(a, n, s, steps - 1)),
+    ):
+        monkeypatch.setattr(search, "step_rises", weaker)
+        monkeypatch.setattr(search, "graded_offset", last)
         view, q = view_of(n, noise, steps)
-        found = coverage(staircase(n, noise, steps, q), view, round(q.count_noise * view.scale))
+        found = coverage(staircase(n, noise, view, q), view, round(q.count_noise * view.scale))
         assert found < 1 - ALPHA - 1e-4
 
 
@@ -124,7 +138,7 @@ def test_random_staircases_ties_and_atoms_are_covered(n, rank):
         noise = max(0.3, relative * n)
         view, q = view_of(n, noise, steps, rank=rank)
         sigma = round(q.count_noise * view.scale)
-        worst = staircase(n, noise, steps, q)
+        worst = staircase(n, noise, view, q)
         for _ in range(4):
             atoms = rng.integers(0, 2**steps, size=rng.integers(1, 12))
             drawn = np.bincount(rng.choice(atoms, size=n + 1), minlength=2**steps)
@@ -141,7 +155,7 @@ def test_a_released_size_covers_at_every_size(monkeypatch, n):
     z = (np.arange(40) + 0.5) / 40
     draws = special.ndtri(z) * size_noise
     honest = released_size.release_size
-    plays = [best_play(steps, -ALPHA * (n + 1) / noise + offset, 1 / 8) for offset in (0.5, 2.0)]
+    plays = [best_play(step_rises(steps), -ALPHA * (n + 1) / noise + offset, 1 / 8) for offset in (0.5, 2.0)]
     found = np.zeros(len(plays) + 1)
     for draw in draws:
         # the library's own release, with its noise replaced by a known one
@@ -232,13 +246,7 @@ def fast_coverage(counts, view, sigma):
 
     The search on all n + 1 scores ends at or below the one on n, so this is a lower bound, off by one rank at most.
     """
-    steps = len(counts).bit_length() - 1
-    accept = 1 - discrete_gaussian_cdf(view.bar + view.base - view.scale * counts[:-1] - 1, sigma)
-    reach = np.ones(1)
-    for depth in range(steps):
-        middles = (np.arange(2**depth) * 2 + 1) * 2 ** (steps - depth - 1) - 1
-        reach = np.column_stack([reach * accept[middles], reach * (1 - accept[middles])]).ravel()
-    return float(reach @ counts) / counts[-1]
+    return float(ends(counts[:-1], len(counts).bit_length() - 1, view, sigma) @ counts) / counts[-1]
 
 
 def test_one_impossible_level_leaves_the_others():

@@ -412,7 +412,7 @@ def _search_ratio(
     told = _told_by_constants(view, *references)
     if told:
         return told
-    added = np.array([own <= (left + right) / 2 for left, right in (c.bracket for c in view.counts)], dtype=float)
+    added = np.array([own <= view.halving.middle(*c.bracket) for c in view.counts], dtype=float)
     counts, margins = np.array([c.exact for c in view.counts], dtype=float), _margins(view)
     exact = []
     for world, reference in enumerate(references):

@@ -111,7 +111,7 @@ class PersonSearchGame(SearchGame):
             for extra in (added[:0], added):
                 reference = self._references(len(extra))
                 brackets = [count.bracket for count in view.counts]
-                counts = [self._exact_count(False, b) + int((extra <= (b[0] + b[1]) / 2).sum()) for b in brackets]
+                counts = [self._exact_count(False, b) + int((extra <= view.halving.middle(*b)).sum()) for b in brackets]
                 means.append(reference.scale * np.array(counts, dtype=float) - reference.base - reference.bar)
             margins = np.array([count.margin for count in view.counts], dtype=float)
             total += float(((margins - means[0]) ** 2 - (margins - means[1]) ** 2).sum())

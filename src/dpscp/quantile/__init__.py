@@ -3,7 +3,7 @@
 from dpscp.quantile.correction import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
 from dpscp.quantile.counts import CountSource
 from dpscp.quantile.exponential import ExponentialQuantile, exponential_quantile
-from dpscp.quantile.minimax import minimax_offset, worst_final_gap
+from dpscp.quantile.minimax import graded_offset, minimax_offset, step_rises, worst_final_gap
 from dpscp.quantile.release_level import (
     DrawnSize,
     KnownSize,
@@ -33,6 +33,7 @@ __all__ = [
     "default_steps",
     "expected_maximum",
     "exponential_quantile",
+    "graded_offset",
     "marginal_offset",
     "marginal_rank_target",
     "minimax_offset",
@@ -45,6 +46,7 @@ __all__ = [
     "round_level",
     "size_tail",
     "sized_offset",
+    "step_rises",
     "union_noise_buffer",
     "worst_final_gap",
 ]

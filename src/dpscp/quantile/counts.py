@@ -10,26 +10,29 @@ each question is slow, so each source answers in its own way:
 anything else with ``size`` and ``counts_at(thresholds)``: another process, a database, a federation.
 
 All counts are exact, ties and float32 included: intervals are closed on the right, midpoints come from the search's
-own (left + right) / 2, and a threshold is rounded *down* to the scores' precision before it is compared (or both are
+own ``Halving``, and a threshold is rounded *down* to the scores' precision before it is compared (or both are
 compared as float64, where that holds the scores exactly). A score that is not a number lies above every threshold:
 refusing it would tell that one record made the score overflow.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._checks import check_count, check_scores
+from dpscp._checks import check_count, check_scores, real_number
 
 __all__ = [
+    "EVEN",
     "ArrayCounts",
     "ChunkCounts",
     "CountSource",
     "Counter",
     "DaskCounts",
+    "Halving",
     "StreamCounts",
     "as_counter",
     "known_size",
@@ -50,6 +53,8 @@ _PATIENCE = 7
 _LEVELS_A_READING = 11
 # Deepest histogram for a stream: 2^22 counters are 32 MB.
 _STREAM_LEVELS = 22
+# Within this part of the range around the point where it is fine, a fine grid is nearly even.
+_KNEE = 1e-4
 
 
 @runtime_checkable
@@ -90,24 +95,71 @@ class Counter(Protocol):
     size: int
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """#{scores <= (left + right) / 2}; ``steps_left`` questions, this one included, remain."""
+        """#{scores <= middle of the bracket}; ``steps_left`` questions, this one included, remain."""
         ...
 
 
-def as_counter(scores: Any, score_range: tuple[float, float], steps: int, *, allow_empty: bool = False) -> Counter:
+@dataclass(frozen=True)
+class Halving:
+    """Where the middle of a bracket is: one formula for the search and for every counter, equal to the last bit.
+
+    Halves are even in the value itself or, with a ``knee``, in sign(v) log(1 + |v| / knee), v the distance from
+    ``centre``. Any increasing public coordinate keeps every promise; this one tells thresholds apart by a ratio, so a
+    range that is 100 times too wide costs a few cells. Sums, products, quotients and roots only: these are rounded the
+    same way for one number and for many.
+
+    Theory: Result F
+    """
+
+    centre: float = 0.0
+    knee: float | None = None
+
+    @classmethod
+    def fine(cls, centre: float, score_range: tuple[float, float]) -> "Halving":
+        """Finest around ``centre``, which must lie in the range."""
+        low, high = score_range
+        if not low <= real_number("fine_near", centre) <= high:
+            raise ValueError(
+                f"fine_near must lie within score_range ({low:g} to {high:g}), got {centre:g}; None gives even cells"
+            )
+        return cls(centre, _KNEE * (high - low))
+
+    def middle(self, left: Any, right: Any) -> Any:
+        """The middle of a bracket, or of many."""
+        if self.knee is None:
+            return (left + right) / 2
+        a, b = np.abs(left - self.centre) + self.knee, np.abs(right - self.centre) + self.knee
+        above, below = np.greater_equal(left, self.centre), np.less_equal(right, self.centre)
+        # on one side the geometric mean of the distances; across, what is left of the longer side
+        far = np.where(above | below, np.sqrt(a) * np.sqrt(b), self.knee * np.sqrt(np.maximum(a, b) / np.minimum(a, b)))
+        away = np.where(above | (~below & (b >= a)), 1.0, -1.0)
+        return np.clip(self.centre + away * (far - self.knee), left, right)
+
+
+EVEN = Halving()
+
+
+def as_counter(
+    scores: Any,
+    score_range: tuple[float, float],
+    steps: int,
+    *,
+    allow_empty: bool = False,
+    halving: Halving = EVEN,
+) -> Counter:
     """The counter for whatever the caller has: an array, chunks, a stream, a Dask array, or a count source.
 
     ``allow_empty`` is for parts of random size: refusing an empty one would tell that it is empty.
     """
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
-        return LookaheadCounter(scores, score_range, steps, allow_empty=allow_empty)
+        return LookaheadCounter(scores, score_range, steps, allow_empty=allow_empty, halving=halving)
     if isinstance(scores, DaskArray):
-        return LookaheadCounter(DaskCounts(scores), score_range, steps)
+        return LookaheadCounter(DaskCounts(scores), score_range, steps, halving=halving)
     if callable(scores):
-        return LookaheadCounter(ChunkCounts(scores), score_range, steps)
+        return LookaheadCounter(ChunkCounts(scores), score_range, steps, halving=halving)
     if isinstance(scores, Iterator):
-        return StreamCounts(scores, score_range, steps)
-    return ArrayCounts(scores, allow_empty=allow_empty)
+        return StreamCounts(scores, score_range, steps, halving=halving)
+    return ArrayCounts(scores, allow_empty=allow_empty, halving=halving)
 
 
 def known_size(scores: Any) -> int | None:
@@ -121,7 +173,7 @@ def known_size(scores: Any) -> int | None:
     return check_scores(scores).size
 
 
-def midpoint_tree(left: float, right: float, levels: int) -> Edges:
+def midpoint_tree(left: float, right: float, levels: int, halving: Halving = EVEN) -> Edges:
     """The 2^levels + 1 ends of all brackets that ``levels`` halvings can reach, in order.
 
     Computed by the search's own recursion and not by ``linspace``, which rounds differently.
@@ -130,14 +182,9 @@ def midpoint_tree(left: float, right: float, levels: int) -> Edges:
     for _ in range(levels):
         finer = np.empty(2 * edges.size - 1)
         finer[0::2] = edges
-        finer[1::2] = midpoint(edges[:-1], edges[1:])
+        finer[1::2] = halving.middle(edges[:-1], edges[1:])
         edges = finer
     return edges
-
-
-def midpoint(left: Any, right: Any) -> Any:
-    """The middle of a bracket: one formula for the search and for every counter, so that they agree to the last bit."""
-    return (left + right) / 2
 
 
 def round_down(threshold: float, dtype: np.dtype[Any]) -> Any:
@@ -179,8 +226,8 @@ class ArrayCounts:
     it are free. Extra memory: a few blocks and 1/16 of the scores.
     """
 
-    def __init__(self, scores: Any, *, allow_empty: bool = False) -> None:
-        self._scores = check_scores(scores)
+    def __init__(self, scores: Any, *, allow_empty: bool = False, halving: Halving = EVEN) -> None:
+        self._scores, self._halving = check_scores(scores), halving
         self.size = int(self._scores.size) if allow_empty else _not_empty(int(self._scores.size))
         # scores left out of the working copy because they lie below every later question
         self._base = 0
@@ -191,8 +238,8 @@ class ArrayCounts:
         self._passes = 0
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """#{scores <= (left + right) / 2}."""
-        threshold = midpoint(left, right)
+        """#{scores <= middle of the bracket}."""
+        threshold = float(self._halving.middle(left, right))
         if self._smallest <= threshold < self._largest and steps_left > 1:
             self._narrow(left, right)
         if self._smallest <= threshold < self._largest:
@@ -243,22 +290,28 @@ class LookaheadCounter:
     """
 
     def __init__(
-        self, source: CountSource, score_range: tuple[float, float], steps: int, *, allow_empty: bool = False
+        self,
+        source: CountSource,
+        score_range: tuple[float, float],
+        steps: int,
+        *,
+        allow_empty: bool = False,
+        halving: Halving = EVEN,
     ) -> None:
-        self._source = source
+        self._source, self._halving = source, halving
         looked = self._look(*score_range, steps)
         self.size = check_count("scores.size", source.size, minimum=0 if allow_empty else 1)
         self._known = self._checked(*looked)
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """#{scores <= (left + right) / 2}."""
-        threshold = float(midpoint(left, right))
+        """#{scores <= middle of the bracket}."""
+        threshold = float(self._halving.middle(left, right))
         if threshold not in self._known:
             self._known = self._checked(*self._look(left, right, steps_left))
         return self._known[threshold]
 
     def _look(self, left: float, right: float, steps: int) -> tuple[Edges, Any]:
-        inner = np.unique(midpoint_tree(left, right, min(steps, _LEVELS_A_READING))[1:-1])
+        inner = np.unique(midpoint_tree(left, right, min(steps, _LEVELS_A_READING), self._halving)[1:-1])
         return inner, np.asarray(self._source.counts_at(inner))
 
     def _checked(self, thresholds: Edges, counts: Any) -> dict[float, int]:
@@ -413,13 +466,16 @@ class StreamCounts:
     Bins are closed on the right and their ends are the search's own midpoints, so every later count is a partial sum.
     """
 
-    def __init__(self, chunks: Iterator[Any], score_range: tuple[float, float], steps: int) -> None:
+    def __init__(
+        self, chunks: Iterator[Any], score_range: tuple[float, float], steps: int, *, halving: Halving = EVEN
+    ) -> None:
         if steps > _STREAM_LEVELS:
             raise ValueError(
                 f"steps must be at most {_STREAM_LEVELS} for scores that can be read only once, got {steps}; "
                 "pass a function that returns the chunks anew, or fewer steps"
             )
-        self._edges = midpoint_tree(*score_range, steps)[1:-1]
+        self._halving = halving
+        self._edges = midpoint_tree(*score_range, steps, halving)[1:-1]
         histogram = Histogram(self._edges)
         for chunk in chunks:
             histogram.add(check_scores(chunk))
@@ -427,9 +483,9 @@ class StreamCounts:
         self._counts = histogram.counts()
 
     def count(self, left: float, right: float, steps_left: int) -> int:  # noqa: ARG002 (the interface's question)
-        """#{scores <= (left + right) / 2}."""
+        """#{scores <= middle of the bracket}."""
         # equal midpoints (a range too narrow for its steps) all count alike: the last one sees every bin up to it
-        index = int(np.searchsorted(self._edges, midpoint(left, right), side="right")) - 1
+        index = int(np.searchsorted(self._edges, self._halving.middle(left, right), side="right")) - 1
         return int(self._counts[index])
 
 

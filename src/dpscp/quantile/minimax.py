@@ -16,6 +16,11 @@ him and what follows a rejection at most g. So the game on the grid bounds the t
 is the same game moved by d, and its offset exceeds the exact one by d at most, whatever the number of steps. Gaps above
 the last point (7) are cut there, which changes less than 1e-9.
 
+*Graded steps.* The offsets may differ from step to step. Early midpoints are rarely near the target, so a higher bar
+costs little there, and it leaves the adversary so little that the last step may aim at the rank itself: a step aims
+``_RISE`` of the noise above the one after it. How far a step lies above the last one depends on the steps left alone,
+so one recursion gives V_N for every N, and everything said above holds as it is.
+
 Theory: Result F
 """
 
@@ -33,7 +38,16 @@ from dpscp._checks import check_count, check_nonnegative, check_probability
 from dpscp.privacy.tradeoff import last_where
 from dpscp.quantile.correction import expected_excess, marginal_offset
 
-__all__ = ["gap_grid", "minimax_offset", "solve_game", "worst_excess", "worst_final_gap", "write_table"]
+__all__ = [
+    "gap_grid",
+    "graded_offset",
+    "minimax_offset",
+    "solve_game",
+    "step_rises",
+    "worst_excess",
+    "worst_final_gap",
+    "write_table",
+]
 
 Gaps = NDArray[np.float64]
 
@@ -45,6 +59,8 @@ _TABLE_SPACING, _TABLE_STEPS, _KEPT_SPACING = 1 / 256, 32, 1 / 64
 # Unequal steps are solved when asked for.
 _QUICK_SPACING = 1 / 32
 _CUT = 1e-9
+# The smallest rise with which the last of many steps needs no offset of its own; the mean overshoot is flat around it.
+_RISE = 0.175
 _MOST_NOISE = 1e6
 
 
@@ -81,33 +97,46 @@ def solve_game(gaps: Gaps, accept: Sequence[Gaps]) -> list[Gaps]:
     return found
 
 
+def step_rises(steps: int) -> Gaps:
+    """How far above the last step's offset each step of a graded search aims, in units of the noise.
+
+    Beyond the table the steps are alike.
+    """
+    left = np.arange(check_count("steps", steps) - 1.0, -1.0, -1.0)
+    return np.asarray(left * (_RISE if steps <= _TABLE_STEPS else 0.0), dtype=np.float64)
+
+
 def write_table(path: str | PathLike[str]) -> None:
-    """Solve the game for every number of equal steps in the table (minutes) and write what is kept of it.
+    """Solve the game for every number of equal and of graded steps (minutes) and write what is kept of it.
 
     Kept is V_N(l) - l on a coarser grid, rounded up to float32; between grid points ``worst_final_gap`` stays above V.
     """
     gaps = gap_grid(_TABLE_SPACING)
-    solved = solve_game(gaps, [special.ndtr(-gaps)] * _TABLE_STEPS)
     kept = [gaps.size - 1]
     for index in range(gaps.size - 2, -1, -1):
         if gaps[kept[-1]] - gaps[index] >= _KEPT_SPACING:
             kept.append(index)
     kept.reverse()
-    excess = np.stack([v - gaps for v in solved])[:, kept]
-    rounded = np.nextafter(excess.astype(np.float32), np.float32(np.inf))
-    np.savez_compressed(path, gaps=gaps[kept], excess=rounded)
+
+    def rounded(rises: Gaps) -> NDArray[np.float32]:
+        solved = solve_game(gaps, [special.ndtr(-gaps - rise) for rise in rises])
+        excess = np.stack([v - gaps for v in solved])[:, kept]
+        return np.asarray(np.nextafter(excess.astype(np.float32), np.float32(np.inf)))
+
+    graded = rounded(step_rises(_TABLE_STEPS))
+    np.savez_compressed(path, gaps=gaps[kept], excess=rounded(np.zeros(_TABLE_STEPS)), graded=graded)
 
 
-@lru_cache(maxsize=1)
-def _table() -> tuple[Gaps, Gaps]:
+@lru_cache(maxsize=2)
+def _table(graded: bool) -> tuple[Gaps, Gaps]:
     with resources.files("dpscp.quantile").joinpath("minimax_table.npz").open("rb") as file, np.load(file) as table:
-        return table["gaps"], table["excess"].astype(np.float64)
+        return table["gaps"], table["graded" if graded else "excess"].astype(np.float64)
 
 
 @lru_cache(maxsize=128)
-def _row(steps: int) -> tuple[Gaps, Gaps]:
+def _row(steps: int, graded: bool = False) -> tuple[Gaps, Gaps]:
     """Grid and V_N - l on it, both parts of V monotone as the true one: V does not fall and V - l does not rise."""
-    gaps, excess = _table()
+    gaps, excess = _table(graded)
     # beyond the table Result A: the final gap is at most the largest of l and the noises
     own = excess[steps - 1] if steps <= len(excess) else np.array([expected_excess(x, steps) for x in gaps])
     own = np.maximum.accumulate(own + gaps) - gaps
@@ -125,12 +154,13 @@ def worst_final_gap(start: Gaps | float, steps: int) -> Gaps:
     return np.asarray(start + worst_excess(start, steps))
 
 
-def worst_excess(start: Gaps | float, steps: int) -> Gaps:
+def worst_excess(start: Gaps | float, steps: int, *, graded: bool = False) -> Gaps:
     """``worst_final_gap`` minus ``start``, which keeps its digits where it is tiny; it does not rise with ``start``.
 
-    V does not fall and rises by at most what ``start`` rises by, which bounds it between grid points.
+    V does not fall and rises by at most what ``start`` rises by, which bounds it between grid points. ``graded``: for
+    steps that aim ``step_rises`` above the last.
     """
-    gaps, excess = _row(check_count("steps", steps))
+    gaps, excess = _row(check_count("steps", steps), graded)
     start = np.asarray(start, dtype=float)
     above = np.clip(np.searchsorted(gaps, start), 0, gaps.size - 1)
     to_next = gaps[above] - start + excess[above]
@@ -167,7 +197,7 @@ def minimax_offset(alpha: float, n_min: float, count_noise: float | Sequence[flo
     alpha, n_min = check_probability("alpha", alpha), check_nonnegative("n_min", n_min)
     steps = check_count("steps", steps)
     if np.ndim(count_noise) == 0:
-        return _equal_offset(alpha * (n_min + 1), check_nonnegative("count_noise", count_noise), alpha, n_min, steps)
+        return _offset(alpha, n_min, check_nonnegative("count_noise", count_noise), steps, graded=False)
     noises = tuple(check_nonnegative("count_noise", s) for s in np.asarray(count_noise).ravel().tolist())
     if len(noises) != steps:
         raise ValueError(f"count_noise must be one number or one for each of the {steps} steps, got {len(noises)}")
@@ -181,15 +211,31 @@ def minimax_offset(alpha: float, n_min: float, count_noise: float | Sequence[flo
     return _unequal_factor(alpha * (n_min + 1), noises) * np.array(noises)
 
 
-def _equal_offset(room: float, noise: float, alpha: float, n_min: float, steps: int) -> float:
+def graded_offset(alpha: float, n_min: float, count_noise: float, steps: int) -> float:
+    """The smallest offset of the last step, in ranks, where each step aims ``step_rises`` of the noise above the last.
+
+    The promise is that of ``minimax_offset``; on smooth scores such a search overshoots less, by a fifth to two fifths.
+
+    >>> graded_offset(0.1, 10**6, 1.0, 8), float(step_rises(3)[0])
+    (0.0, 0.35)
+
+    Theory: Result F
+    """
+    alpha, n_min = check_probability("alpha", alpha), check_nonnegative("n_min", n_min)
+    noise = check_nonnegative("count_noise", count_noise)
+    return _offset(alpha, n_min, noise, check_count("steps", steps), graded=True)
+
+
+def _offset(alpha: float, n_min: float, noise: float, steps: int, *, graded: bool) -> float:
     if noise == 0:
         return 0.0
-    gaps, excess = _row(steps)
+    room = alpha * (n_min + 1)
+    gaps, excess = _row(steps, graded)
     if steps > _TABLE_STEPS or room / noise < excess[-1]:  # the latter is less than one part in 10^9
         return marginal_offset(n_min, alpha, noise, steps)
     # V(l) <= c with l = c - A says V(l) - l <= A: the first grid point where it holds, and c is V there
     first = int(np.argmax(excess <= room / noise))
-    # one or two steps could aim below the rank itself; nobody would expect that
+    # a few steps could aim below the rank itself; nobody would expect that
     return max(0.0, float(gaps[first] + excess[first])) * noise
 
 

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dpscp.quantile.counts import EVEN, Halving
 from dpscp.quantile.released_size import ReleasedSize
 
 __all__ = ["CountView", "SearchObserver", "SearchView"]
 
 
 class CountView(NamedTuple):
-    """One question: its bracket, the exact count at the middle, and the noisy margin that decided."""
+    """One question: its bracket, the exact count at the middle, and the noisy margin over the last step's bar."""
 
     bracket: tuple[float, float]
     exact: int
@@ -25,7 +26,8 @@ class CountView(NamedTuple):
 class SearchView:
     """One search: scale * count - base + noise was compared with bar; ``bought_size`` is the size it released, if any.
 
-    The number of scores enters ``base`` only.
+    The number of scores enters ``base`` only. A step accepts when its margin reaches its ``rises``; ``halving`` says
+    where a bracket's middle is.
     """
 
     score_range: tuple[float, float]
@@ -34,6 +36,8 @@ class SearchView:
     bar: int
     counts: tuple[CountView, ...]
     bought_size: ReleasedSize | None = None
+    rises: tuple[int, ...] = ()
+    halving: Halving = EVEN
 
 
 SearchObserver = Callable[[SearchView], None]

@@ -2,9 +2,9 @@
 
 The other results speak of the average over records and noise. Given a model that never saw the n scored records, let x
 be a level and B the number of these scores in the lower x part of their law, so that B is Binomial(n, x) (with an atom
-there, at most that in law). The search accepts where C + Z_k >= R, so it returns a threshold with a count of at least
-R - M, M the largest of its noises and independent of the scores, or the end of the range. If it covers less than x, all
-the scores it counts lie in that lower part: B >= R - M. Therefore
+there, at most that in law). The search accepts where C + Z_k >= R + r_k (rises r_k of zero, or those of graded steps),
+so it returns a threshold with a count of at least R - M, M the largest Z_k - r_k and independent of the scores, or the
+end of the range. If it covers less than x, all the scores it counts lie in that lower part: B >= R - M. Therefore
 
     P(this release covers less than x) <= P(B + M >= R),
 
@@ -15,6 +15,7 @@ Theory: Result I
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,7 @@ from scipy import special, stats
 
 from dpscp._checks import check_count, check_fraction, check_nonnegative, check_positive, check_probability, real_number
 from dpscp.privacy.tradeoff import last_where
+from dpscp.quantile.minimax import step_rises
 
 __all__ = ["DrawnSize", "KnownSize", "NoisySize", "release_level", "release_miss_bound", "release_offset"]
 
@@ -36,6 +38,8 @@ _LEFT_OUT = 1e-12
 _SIZE_SHARE = 0.02
 # The law of noise and size together, in units of the noise: spacing and reach of its table.
 _SPACING, _REACH = 1 / 96, 9.0
+# The same for the noise alone.
+_FINE = 1 / 1024
 # Values of a mixture over n are rounded up to this part of the noise.
 _GRID = 1 / 128
 Numbers = NDArray[np.float64]
@@ -138,14 +142,23 @@ Size = KnownSize | DrawnSize | NoisySize
 
 
 def release_miss_bound(
-    level: float, size: Size, *, alpha: float, offset: float, count_noise: float, steps: int, confidence: float = 0.95
+    level: float,
+    size: Size,
+    *,
+    alpha: float,
+    offset: float,
+    count_noise: float,
+    steps: int,
+    confidence: float = 0.95,
+    graded: bool = False,
 ) -> float:
     """A bound on the probability, over scores and noise, that one release covers less than ``level``.
 
     The search accepts where a noisy count reaches (1 - alpha)(n + 1) + ``offset``. Assumes: the scored records are
     independent draws of one law given the model, which has not seen them; normal noise (for integer noise of spacing u
-    give the offset less u). With a ``NoisySize`` the offset is the smallest that any released number would get, and
-    ``confidence`` decides what is charged for that number.
+    give the offset less u). ``graded``: the offset is that of the last step, and earlier ones aim higher by
+    ``step_rises``, as ``private_quantile`` does. With a ``NoisySize`` the offset is the smallest that any released
+    number would get, and ``confidence`` decides what is charged for that number.
 
     >>> size = KnownSize(1000)
     >>> release_miss_bound(0.9, size, alpha=0.1, offset=23.0, count_noise=5.0, steps=10) <= 0.05
@@ -153,14 +166,14 @@ def release_miss_bound(
 
     Theory: Result I
     """
-    return _Search(alpha, count_noise, steps, size, 1 - check_probability("confidence", confidence)).miss_bound(
-        check_probability("level", level), real_number("offset", offset)
-    )
+    tail = 1 - check_probability("confidence", confidence)
+    search = _Search(alpha, count_noise, steps, size, tail, graded=graded)
+    return search.miss_bound(check_probability("level", level), real_number("offset", offset))
 
 
 @lru_cache(maxsize=256)
 def release_level(
-    confidence: float, size: Size, *, alpha: float, offset: float, count_noise: float, steps: int
+    confidence: float, size: Size, *, alpha: float, offset: float, count_noise: float, steps: int, graded: bool = False
 ) -> float:
     """The largest level that a release covers with probability ``confidence``; 0 where there is none.
 
@@ -169,7 +182,7 @@ def release_level(
     Theory: Result I
     """
     tail = 1 - check_probability("confidence", confidence)
-    search, offset = _Search(alpha, count_noise, steps, size, tail), real_number("offset", offset)
+    search, offset = _Search(alpha, count_noise, steps, size, tail, graded=graded), real_number("offset", offset)
     good, bad = 0.0, 1.0
     while good < bad:
         good = last_where(lambda level: search.holds(level, offset, tail), good, bad, within=5e-5)
@@ -181,7 +194,7 @@ def release_level(
 
 @lru_cache(maxsize=256)
 def release_offset(
-    confidence: float, size: Size, *, level: float, alpha: float, count_noise: float, steps: int
+    confidence: float, size: Size, *, level: float, alpha: float, count_noise: float, steps: int, graded: bool = False
 ) -> float:
     """The smallest offset, in ranks, with which a release covers ``level`` with probability ``confidence``.
 
@@ -194,7 +207,8 @@ def release_offset(
     Theory: Result I
     """
     tail = 1 - check_probability("confidence", confidence)
-    level, search = check_probability("level", level), _Search(alpha, count_noise, steps, size, tail)
+    level = check_probability("level", level)
+    search = _Search(alpha, count_noise, steps, size, tail, graded=graded)
     good, bad = 1.0, 0.0
     while not search.holds_for_all(level, good, tail):
         good, bad = 2 * good, good
@@ -210,10 +224,11 @@ def release_offset(
 class _Search:
     """The noise of a search and what is known about n, ready to be asked for several levels and offsets."""
 
-    def __init__(self, alpha: float, count_noise: float, steps: int, size: Size, tail: float) -> None:
+    def __init__(self, alpha: float, count_noise: float, steps: int, size: Size, tail: float, *, graded: bool) -> None:
         self.alpha = check_probability("alpha", alpha)
         self.count_noise = check_positive("count_noise", count_noise)
-        self.steps = check_count("steps", steps)
+        steps = check_count("steps", steps)
+        self.rises = tuple(step_rises(steps).tolist()) if graded else (0.0,) * steps
         spread, self.unit = size.spread(self.alpha)
         self.spread = spread / self.count_noise
         self.sizes = size.blocks(self.alpha, self.count_noise, tail)
@@ -244,7 +259,7 @@ class _Search:
         found = []
         for place in which:
             ranks, mass = self._ranks(level, place)
-            total = float(mass @ _noise_tail((needed - ranks) / self.count_noise, self.steps, self.spread))
+            total = float(mass @ _noise_tail((needed - ranks) / self.count_noise, self.rises, self.spread))
             found.append(min(1.0, total + self.sizes.charge + _LEFT_OUT))
         return found
 
@@ -290,22 +305,30 @@ def _block_width(n: float, alpha: float, count_noise: float) -> int:
     return max(1, math.floor(_BLOCK * math.hypot(math.sqrt(n * alpha * (1 - alpha)), count_noise) / alpha))
 
 
-def _noise_tail(t: Numbers, steps: int, spread: float) -> Numbers:
-    """P(max of ``steps`` standard normals + ``spread`` times another >= t), never below it."""
+def _noise_tail(t: Numbers, rises: tuple[float, ...], spread: float) -> Numbers:
+    """P(max of standard normals, each less its rise, + ``spread`` times another >= t), never below it."""
     if spread == 0:
-        return np.asarray(-np.expm1(steps * special.log_ndtr(t)))
-    table = _tail_table(steps, spread)
+        return _largest_tail(t, rises)
+    table = _tail_table(rises, spread)
     place = np.floor((t / (1 + spread) + _REACH) / _SPACING)
     return np.asarray(table[np.clip(place, 0, len(table) - 1).astype(np.int64)])
 
 
+def _largest_tail(t: Numbers, rises: tuple[float, ...]) -> Numbers:
+    """P(some standard normal reaches ``t`` and its rise)."""
+    return np.asarray(-np.expm1(sum(count * special.log_ndtr(t + rise) for rise, count in Counter(rises).items())))
+
+
 @lru_cache(maxsize=64)
-def _tail_table(steps: int, spread: float) -> Numbers:
+def _tail_table(rises: tuple[float, ...], spread: float) -> Numbers:
     """That probability on a grid; between two points of it, it is at most that at the lower one."""
     points = (1 + spread) * (np.arange(round(2 * _REACH / _SPACING) + 1) * _SPACING - _REACH)
     ends = np.linspace(-_REACH, _REACH, 401)
     # each bucket of the further normal is charged at its upper end, and what lies beyond the last end in full
     masses = np.diff(special.ndtr(ends), prepend=0.0, append=1.0)
-    table = -np.expm1(steps * special.log_ndtr(points[:, None] - spread * ends)) @ masses[:-1] + masses[-1]
+    fine = _largest_tail(np.arange(-_REACH, _REACH, _FINE), rises)
+    fine[0] = 1.0
+    lower = np.floor((points[:, None] - spread * ends + _REACH) / _FINE)
+    table = fine[np.clip(lower, 0, len(fine) - 1).astype(np.int64)] @ masses[:-1] + masses[-1]
     table[0] = 1.0  # it also stands for everything below
     return np.asarray(np.minimum(1.0, table))

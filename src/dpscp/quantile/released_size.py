@@ -60,9 +60,10 @@ class ReleasedSize:
         return NoisySize(float(self.value), self.size_noise, 1 / self.noise.scale)
 
     def offset(self, alpha: float, count_noise: float, steps: int) -> float:
-        """``sized_offset`` of a search with this size."""
+        """``sized_offset`` of the last step of a search with this size."""
+        size_unit = 1 / self.noise.scale
         return sized_offset(
-            alpha, float(self.value), self.size_noise, count_noise, steps, size_unit=1 / self.noise.scale
+            alpha, float(self.value), self.size_noise, count_noise, steps, size_unit=size_unit, graded=True
         )
 
 
@@ -84,13 +85,21 @@ def size_tail(alpha: float) -> float:
 
 
 def sized_offset(
-    alpha: float, released: float, size_noise: float, count_noise: float, steps: int, *, size_unit: float = 0.0
+    alpha: float,
+    released: float,
+    size_noise: float,
+    count_noise: float,
+    steps: int,
+    *,
+    size_unit: float = 0.0,
+    graded: bool = False,
 ) -> float:
     """c(n~), in ranks: the offset of a search whose target rank was computed from a released size n~.
 
     ``alpha`` is the level of the search, already lower by ``size_tail``. With this offset the miss rate is at most
     alpha plus that tail for every true n, conditionally on n. ``size_unit`` is the lattice spacing of the size's noise:
-    integer noise is at most a normal one moved by one unit, in law.
+    integer noise is at most a normal one moved by one unit, in law. ``graded``: the offset of the last step, where
+    earlier ones aim higher by ``step_rises``, as ``private_quantile`` does.
 
     Theory: Result G
     """
@@ -99,12 +108,12 @@ def sized_offset(
     reach = size_noise * float(-special.ndtri(size_tail(alpha))) + size_unit
     least = max(0.0, released - reach)
     swing = abs(0.5 - alpha)
-    offset = _smallest_offset(alpha * (least + 1) / count_noise, swing * size_noise / count_noise, steps)
+    offset = _smallest_offset(alpha * (least + 1) / count_noise, swing * size_noise / count_noise, steps, graded)
     return offset * count_noise + swing * size_unit
 
 
 @lru_cache(maxsize=1024)
-def _smallest_offset(room: float, spread: float, steps: int) -> float:
+def _smallest_offset(room: float, spread: float, steps: int, graded: bool) -> float:
     """The smallest c with E[V(c - room + spread * normal)] <= c, to 1e-5 and never below.
 
     The normal has mean zero, so this is E[V(l) - l] <= room: nothing is subtracted from numbers of like size.
@@ -112,7 +121,7 @@ def _smallest_offset(room: float, spread: float, steps: int) -> float:
     starts = spread * _ENDS
 
     def holds(c: float) -> bool:
-        return float(_MASSES @ worst_excess(c - room + starts, steps)) <= room
+        return float(_MASSES @ worst_excess(c - room + starts, steps, graded=graded)) <= room
 
     good = 1.0
     while not holds(good):

@@ -15,8 +15,8 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
 from dpscp.privacy.events import DpEvent
 from dpscp.quantile.correction import marginal_offset, union_noise_buffer
-from dpscp.quantile.counts import Counter, StreamCounts, as_counter, midpoint
-from dpscp.quantile.minimax import minimax_offset, worst_final_gap
+from dpscp.quantile.counts import EVEN, Counter, Halving, StreamCounts, as_counter
+from dpscp.quantile.minimax import graded_offset, step_rises, worst_final_gap
 from dpscp.quantile.observer import CountView, SearchObserver, SearchView
 from dpscp.quantile.release_level import KnownSize, release_offset
 from dpscp.quantile.released_size import ReleasedSize, release_size, size_tail
@@ -36,6 +36,10 @@ RANKS = ("centred", "linear", "ceil")
 _LEVEL_UNIT = 10**6
 # Scores may crowd: the grid's share of the error is planned for a density this many times the uniform one.
 _CROWDING = 2.0
+_FEWEST, _MOST = 6, 22
+# Graded steps: halvings beyond those that leave one unit of a single count's noise in a cell, by exact recursion over
+# all paths of the search, with a budget that the counts share and with one for each count.
+_SHARED_HALVINGS, _OWN_HALVINGS = 1.0, 2.6
 _STREAM_STEPS = 16
 
 
@@ -56,6 +60,7 @@ class PrivateQuantile:
     offset: float
     seeded: bool
     released_size: ReleasedSize | None = None
+    fine_near: float | None = None
 
     @property
     def is_finite(self) -> bool:
@@ -81,7 +86,7 @@ class AskedCounts:
     def require_alike(self, *search: Any) -> None:
         """Refuse a search whose noisy counts are other numbers than those of the searches before."""
         if self._search not in (None, search):
-            raise ValueError("asked must come from searches of the same rank, noise, steps and score_range")
+            raise ValueError("asked must come from searches of the same rank, noise, steps, score_range and fine_near")
         self._search = search
 
     def noise(self, step: int, left: float, right: float, fresh: int) -> int:
@@ -123,17 +128,22 @@ def rank_sensitivity(rank: str, alpha: float) -> Fraction:
     return {"centred": Fraction(1, 2), "linear": max(level, 1 - level), "ceil": Fraction(1)}[rank]
 
 
-def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = True) -> int:
+def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = True, graded: bool = False) -> int:
     """How many halvings balance the noise they cost against the width of the last bracket, from public numbers.
 
     ``unit_noise`` is the noise of a single count; with ``shared_budget`` N counts need sqrt(N) times as much each.
+    ``graded``: for the steps of ``correction="minimax"``, which need fewer: those with the smallest mean overshoot on
+    scores that are even over a part of the range.
     """
+    if graded:
+        more = _SHARED_HALVINGS if shared_budget else _OWN_HALVINGS
+        return min(max(round(math.log2(n_records / unit_noise) + more), _FEWEST), _MOST)
 
     def overshoot(steps: int) -> float:
         noise = unit_noise * (math.sqrt(steps) if shared_budget else 1.0)
         return noise * float(worst_final_gap(-math.inf, steps)) + _CROWDING * n_records / 2.0**steps
 
-    return min(range(6, 23), key=overshoot)
+    return min(range(_FEWEST, _MOST + 1), key=overshoot)
 
 
 def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
@@ -154,12 +164,13 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     released_size: ReleasedSize | None = None,
     release_confidence: float | None = None,
     asked: AskedCounts | None = None,
+    fine_near: float | None = None,
     random_state: int | None = None,
     observer: SearchObserver | None = None,
 ) -> PrivateQuantile:
     """A private threshold above the 1 - alpha quantile of ``scores``, with noise that errs upwards only.
 
-    Promise (``correction="minimax"``, with the smallest offset that keeps it, or ``"marginal"``, with a larger one): if
+    Promise (``correction="minimax"``, with the smallest offsets that keep it, or ``"marginal"``, with a larger one): if
     the scores and one more are exchangeable and the number of scores is at least ``n_min``, the one more is at most
     ``threshold`` (or the threshold is the end of the range, which means "no finite threshold") with probability at
     least 1 - alpha over data and noise. Ties are allowed. ``"union"`` is the paper's buffer: with probability
@@ -188,6 +199,8 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         public (n_records) or released.
     asked : shared by several searches of the same scores, see ``AskedCounts``; ``event`` is still that of this search
         alone. Needs ``rank="centred"``.
+    fine_near : a public value around which thresholds may be told apart finely: the further away, the wider the cells
+        of the grid, so that a ``score_range`` that is far too wide costs little. 0 suits residuals. None: even cells.
     random_state : None draws from the operating system; an integer is for tests, warns, and is not private.
     observer : for tests and audits: called with a ``SearchView``, exact counts included. What it hears is not private.
 
@@ -200,6 +213,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     Theory: Results A, F, G and I
     """
     low, high = check_range("score_range", score_range)
+    halving = EVEN if fine_near is None else Halving.fine(fine_near, (low, high))
     check_choice("correction", correction, CORRECTIONS)
     sized, promised = size_noise is not None or released_size is not None, 1 - check_probability("alpha", alpha)
     if sized:
@@ -209,15 +223,16 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     _check_numbers(rank_buffer, failure_probability, n_records, n_min, steps)
     plan = _NoisePlan.of(mu, count_noise, rank_sensitivity(rank, alpha))
     # a stream is read while its histogram is made, so its steps must be known before its length is
-    stream_steps = steps or (plan.default_steps(n_records) if n_records else _STREAM_STEPS)
-    counter = as_counter(scores, (low, high), stream_steps, allow_empty=sized or n_min is not None)
+    graded = correction == "minimax"
+    stream_steps = steps or (plan.default_steps(n_records, graded=graded) if n_records else _STREAM_STEPS)
+    counter = as_counter(scores, (low, high), stream_steps, allow_empty=sized or n_min is not None, halving=halving)
     source = IntegerSource(random_state)
     bought = None
     if size_noise is not None:
         released_size = bought = release_size(counter.size, size_noise, source)
     found = counter.size if released_size is None else round(released_size.value)
     nominal = n_records or max(1, found)
-    steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
+    steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal, graded=graded))
     noise = plan.noise(steps)
     least = nominal if n_min is None else n_min
     aim = _Aim(level, rank, correction, nominal, least, released_size, noise, steps)
@@ -226,14 +241,17 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         alone = aim.offset_of_one_release(release_confidence, promised, sure_of_size=n_min is None)
         offset = max(offset, alone)
     statistic = aim.statistic(counter.size, offset)
-    asked = AskedCounts() if asked is None else _for_this_search(asked, rank, noise, steps, (low, high))
+    asked = AskedCounts() if asked is None else _for_this_search(asked, rank, noise, steps, (low, high), halving)
     draws = noise.sample(steps, source)
     seen: list[CountView] | None = None if observer is None else []
-    threshold = _right_endpoint_search(counter, (low, high), statistic, draws, asked, seen)
+    threshold = _right_endpoint_search(counter, (low, high), halving, statistic, draws, asked, seen)
     if observer is not None and seen is not None:
-        observer(SearchView((low, high), noise.scale, statistic.base, statistic.bar, tuple(seen), bought))
+        view = SearchView(
+            (low, high), noise.scale, statistic.base, statistic.bar, tuple(seen), bought, statistic.rises, halving
+        )
+        observer(view)
     spent = noise.event(steps) if bought is None else compose(bought.event, noise.event(steps))
-    result = aim.found(threshold, offset, spent, (low, high), seeded=random_state is not None)
+    result = aim.found(threshold, offset, spent, (low, high), fine_near, seeded=random_state is not None)
     if not result.is_finite:
         warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=2)
     return result
@@ -272,7 +290,7 @@ class _Aim:
         return (1 - self.level) * (self.planned + 1)
 
     def offset(self, failure_probability: float | None) -> Fraction:
-        """What the correction adds to the wanted rank."""
+        """What the correction adds to the wanted rank at the last step."""
         return Fraction(0) if self.correction == "none" else self._correction(failure_probability) + self._unit
 
     @property
@@ -285,7 +303,7 @@ class _Aim:
         if self.released_size is not None:
             return Fraction(self.released_size.offset(alpha, count_noise, steps))
         if self.correction == "minimax":
-            return Fraction(minimax_offset(alpha, self.least, count_noise, steps))
+            return Fraction(graded_offset(alpha, self.least, count_noise, steps))
         if self.correction == "marginal":
             return Fraction(marginal_offset(self.least, alpha, count_noise, steps))
         beta = failure_probability if failure_probability is not None else min(0.5, 1 / self.nominal)
@@ -309,19 +327,34 @@ class _Aim:
             alpha=float(self.level),
             count_noise=self.noise.count_noise,
             steps=self.steps,
+            graded=self.correction == "minimax",
         )
         return Fraction(alone) + self._unit
 
     def statistic(self, size: int, offset: Fraction) -> "_Statistic":
         """What is taken off each count, and the bar that the rest must reach; ``size`` is the true number of scores."""
         if self.rank == "ceil":
-            return _Statistic(self.noise.scale, Fraction(conformal_rank(self.level, size)), offset)
+            return _Statistic(self.noise.scale, Fraction(conformal_rank(self.level, size)), offset, self._rises)
         weight = Fraction(1, 2) if self.rank == "centred" else 1 - self.level
         needed = self.wanted_rank - weight * (self.planned + 1) + offset
-        return _Statistic(self.noise.scale, weight * (size + 1), needed)
+        return _Statistic(self.noise.scale, weight * (size + 1), needed, self._rises)
+
+    @property
+    def _rises(self) -> tuple[int, ...]:
+        """How far above the last step's bar that of each step lies, rounded up to the lattice."""
+        if self.correction != "minimax":
+            return (0,) * self.steps
+        return tuple(math.ceil(self.noise.sigma * rise) for rise in step_rises(self.steps).tolist())
 
     def found(
-        self, threshold: float, offset: Fraction, event: DpEvent, score_range: tuple[float, float], *, seeded: bool
+        self,
+        threshold: float,
+        offset: Fraction,
+        event: DpEvent,
+        score_range: tuple[float, float],
+        fine_near: float | None,
+        *,
+        seeded: bool,
     ) -> PrivateQuantile:
         """The released threshold with the public numbers it was made with."""
         return PrivateQuantile(
@@ -338,6 +371,7 @@ class _Aim:
             offset=float(offset),
             seeded=seeded,
             released_size=self.released_size,
+            fine_near=fine_near,
         )
 
 
@@ -379,22 +413,26 @@ def _check_sized(
 
 
 def _for_this_search(
-    asked: AskedCounts, rank: str, noise: LatticeNoise, steps: int, score_range: tuple[float, float]
+    asked: AskedCounts, rank: str, noise: LatticeNoise, steps: int, score_range: tuple[float, float], halving: Halving
 ) -> AskedCounts:
     """``asked``, if its counts are those of this search."""
     if rank != "centred":
         raise ValueError(f"asked needs rank='centred', got {rank!r}: other statistics differ from level to level")
-    asked.require_alike(noise, steps, score_range)
+    asked.require_alike(noise, steps, score_range, halving)
     return asked
 
 
 @dataclass(frozen=True)
 class _Statistic:
-    """scale * (C - removed) + noise is compared with scale * needed; ``scale * removed`` is an integer."""
+    """scale * (C - removed) + noise is compared with scale * needed, and with ``rises`` more at earlier steps.
+
+    ``scale * removed`` is an integer.
+    """
 
     scale: int
     removed: Fraction
     needed: Fraction
+    rises: tuple[int, ...]
 
     @property
     def base(self) -> int:
@@ -408,6 +446,7 @@ class _Statistic:
 def _right_endpoint_search(
     counter: Counter,
     score_range: tuple[float, float],
+    halving: Halving,
     statistic: _Statistic,
     draws: list[int],
     asked: AskedCounts,
@@ -419,8 +458,8 @@ def _right_endpoint_search(
     """
     left, right = score_range
     scale, base, bar = statistic.scale, statistic.base, statistic.bar
-    for step, noise in enumerate(draws):
-        middle = midpoint(left, right)
+    for step, (noise, rise) in enumerate(zip(draws, statistic.rises, strict=True)):
+        middle = float(halving.middle(left, right))
         # scores are clipped into the range: at its end all of them count
         at_the_end = middle >= score_range[1]
         count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
@@ -428,7 +467,7 @@ def _right_endpoint_search(
         # a count at the very end of the range is not asked for: such a step tells no more than its noise
         if seen is not None and not at_the_end:
             seen.append(CountView((left, right), count, margin))
-        if margin >= 0:
+        if margin >= rise:
             right = middle
         else:
             left = middle
@@ -456,10 +495,10 @@ class _NoisePlan:
             return self.count_noise
         return lattice_noise(float(self.sensitivity) * math.sqrt(steps) / (self.mu or 0.0), self.sensitivity)
 
-    def default_steps(self, n_records: int) -> int:
+    def default_steps(self, n_records: int, *, graded: bool) -> int:
         if self.count_noise is not None:
-            return default_steps(n_records, unit_noise=self.count_noise.count_noise, shared_budget=False)
-        return default_steps(n_records, unit_noise=float(self.sensitivity) / (self.mu or 0.0))
+            return default_steps(n_records, unit_noise=self.count_noise.count_noise, shared_budget=False, graded=graded)
+        return default_steps(n_records, unit_noise=float(self.sensitivity) / (self.mu or 0.0), graded=graded)
 
 
 def _end_of_range_message(result: PrivateQuantile) -> str:
@@ -506,7 +545,7 @@ def noisy_midpoint_quantile(
     rank = conformal_rank(level, counter.size)
     left, right = low, high
     for drawn in noise.sample(steps, IntegerSource(random_state)):
-        middle = midpoint(left, right)
+        middle = EVEN.middle(left, right)
         # the left end leaves the grid of midpoints, so each question is asked on its own
         count = counter.size if middle >= high else counter.count(left, right, 1)
         if noise.scale * (count - rank) + drawn < 0:
@@ -514,7 +553,7 @@ def noisy_midpoint_quantile(
         else:
             right = middle
     return PrivateQuantile(
-        threshold=float(midpoint(left, right)),
+        threshold=float(EVEN.middle(left, right)),
         rank_target=float(conformal_rank(level, nominal)),
         count_noise=noise.count_noise,
         steps=steps,
