@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from dpscp import private_quantile
 from dpscp.privacy import IntegerSource, lattice_noise
-from dpscp.quantile import CountSource, minimax_offset, rank_sensitivity, round_level
+from dpscp.quantile import CountSource, graded_offset, rank_sensitivity, round_level, step_rises
 from dpscp.quantile import counts as room
 from dpscp.quantile.counts import (
+    EVEN,
     ArrayCounts,
     Bins,
     ChunkCounts,
+    Halving,
     Histogram,
     StreamCounts,
     as_counter,
@@ -52,21 +54,32 @@ def exact(score):
     return Fraction(*score.as_integer_ratio())
 
 
-def naive_threshold(scores, *, alpha, score_range, count_noise, steps, rank, random_state):
-    """Algorithm 2 with Result A's target, one full exact count for each step."""
+def fine_point(score_range, where):
+    """A point of the range, or None for an even grid."""
+    low, high = score_range
+    return None if where is None else min(max(low * (1 - where) + high * where, low), high)
+
+
+def halving_of(fine_near, score_range):
+    return EVEN if fine_near is None else Halving.fine(fine_near, score_range)
+
+
+def naive_threshold(scores, *, alpha, score_range, count_noise, steps, rank, random_state, fine_near):
+    """Algorithm 2 with Result F's targets, one full exact count for each step."""
     level, n = round_level(alpha), len(scores)
     noise = lattice_noise(count_noise, rank_sensitivity(rank, alpha))
     draws = noise.sample(steps, IntegerSource(random_state))
     target = (1 - level) * (n + 1)
     if rank == "ceil":
         target = Fraction(math.ceil(target))
-    target += Fraction(minimax_offset(float(level), n, noise.count_noise, steps)) + Fraction(1, noise.scale)
+    target += Fraction(graded_offset(float(level), n, noise.count_noise, steps)) + Fraction(1, noise.scale)
     left, right = low, high = score_range
     clipped = [min(max(exact(s), Fraction(low)), Fraction(high)) for s in scores]
-    for draw in draws:
-        middle = (left + right) / 2
+    halving = halving_of(fine_near, score_range)
+    for draw, rise in zip(draws, step_rises(steps).tolist(), strict=True):
+        middle = float(halving.middle(left, right))
         count = sum(s <= Fraction(middle) for s in clipped)
-        if count + Fraction(draw, noise.scale) >= target:
+        if count + Fraction(draw - math.ceil(noise.sigma * rise), noise.scale) >= target:
             right = middle
         else:
             left = middle
@@ -77,7 +90,7 @@ def awkward_scores(rng, dtype, score_range, size):
     """Scores on, just below and just above the search's own midpoints, tied, at the ends, outside, and in between."""
     dtype = np.dtype(dtype)
     low, high = score_range
-    points = midpoint_tree(low, high, 6)
+    points = np.concatenate([midpoint_tree(low, high, 6, h) for h in (EVEN, Halving.fine(low, score_range))])
     if rng.uniform() < 0.3:
         points = points[rng.integers(points.size, size=1)]  # all (nearly) equal
     wide = np.concatenate([points, rng.uniform(0, 1, 40) * (high - low) + low, [low, high]])
@@ -126,13 +139,15 @@ class Elsewhere:
     score_range=st.sampled_from(RANGES),
     size=st.integers(1, 300),
     path=st.lists(st.booleans(), min_size=1, max_size=12),
+    fine=st.sampled_from([None, 0.0, 0.3, 1.0]),
 )
-@example(1, np.int64, (2.0**53 - 8, 2.0**53 + 56), 100, [False] * 3)
-@example(2, np.uint64, (2.0**53 - 8, 2.0**53 + 56), 100, [True] * 3)
-@example(3, np.longdouble, (0.0, 1.0), 100, [True, False])
-@example(4, np.float32, (0.1, 0.7), 300, [True, False] * 4)
-def test_every_count_is_exact(seed, dtype, score_range, size, path):
-    """Along any path of the search, whatever the noise makes it do."""
+@example(1, np.int64, (2.0**53 - 8, 2.0**53 + 56), 100, [False] * 3, None)
+@example(2, np.uint64, (2.0**53 - 8, 2.0**53 + 56), 100, [True] * 3, 0.0)
+@example(3, np.longdouble, (0.0, 1.0), 100, [True, False], 0.3)
+@example(4, np.float32, (0.1, 0.7), 300, [True, False] * 4, 0.0)
+def test_every_count_is_exact(seed, dtype, score_range, size, path, fine):
+    """Along any path of the search, whatever the noise makes it do, on even and on fine grids."""
+    halving = halving_of(fine_point(score_range, fine), score_range)
     scores = awkward_scores(np.random.default_rng(seed), dtype, score_range, size)
     values = [exact(s) for s in scores]
     parts = np.array_split(scores, 3)
@@ -141,10 +156,11 @@ def test_every_count_is_exact(seed, dtype, score_range, size, path):
         patch.setattr(room, "_LEVELS_A_READING", 4)
         patch.setattr(room, "_PATIENCE", 2)
         sources = [scores, lambda: parts, iter(parts), Elsewhere(scores)]
-        counters = [as_counter(source, score_range, len(path)) for source in sources]
+        counters = [as_counter(source, score_range, len(path), halving=halving) for source in sources]
         left, right = score_range
         for step, go_left in enumerate(path):
-            middle = (left + right) / 2
+            middle = float(halving.middle(left, right))
+            assert left <= middle <= right
             expected = sum(v <= Fraction(middle) for v in values)
             assert [c.count(left, right, len(path) - step) for c in counters] == [expected] * len(counters)
             left, right = (left, middle) if go_left else (middle, right)
@@ -160,13 +176,15 @@ def test_every_count_is_exact(seed, dtype, score_range, size, path):
     rank=st.sampled_from(["centred", "linear", "ceil"]),
     alpha=st.sampled_from([0.1, 0.25, 0.5, 0.8]),
     stride=st.sampled_from([1, 2, -1, -3]),
+    fine=st.sampled_from([None, 0.0, 0.3]),
 )
-def test_every_source_walks_the_naive_path(seed, dtype, score_range, size, steps, rank, alpha, stride):
+def test_every_source_walks_the_naive_path(seed, dtype, score_range, size, steps, rank, alpha, stride, fine):
     rng = np.random.default_rng(seed)
     scores = awkward_scores(rng, dtype, score_range, size)
     spread = np.zeros(abs(stride) * size, dtype=scores.dtype)[::stride]
     spread[:] = scores
     setting = {"alpha": alpha, "score_range": score_range, "count_noise": 0.3, "steps": steps, "rank": rank}
+    setting["fine_near"] = fine_point(score_range, fine)
     expected = naive_threshold(scores, **setting, random_state=seed)
 
     def chunks():

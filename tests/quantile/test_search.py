@@ -17,7 +17,7 @@ from dpscp.privacy import IntegerSource, lattice_noise
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.quantile import (
     default_steps,
-    minimax_offset,
+    graded_offset,
     noisy_midpoint_quantile,
     rank_sensitivity,
     round_level,
@@ -100,7 +100,7 @@ class TestRankStatistic:
     def test_bar_is_the_rank_target_when_n_is_nominal(self, statistic, rank, n):
         seen, q = statistic(np.zeros(n), alpha=0.1, rank=rank, count_noise=4.0, steps=10)
         bar = seen["needed"] + seen["removed"]
-        least = 0.9 * (n + 1) + minimax_offset(0.1, n, q.count_noise, 10)
+        least = 0.9 * (n + 1) + graded_offset(0.1, n, q.count_noise, 10)
         assert float(bar) == pytest.approx(q.rank_target)
         # the rounding up of "ceil", and one lattice unit
         assert least <= bar <= least + (1 if rank == "ceil" else 0) + 1.01 / seen["scale"]
@@ -192,11 +192,11 @@ class TestDefaults:
         assert q.steps == 16
         assert q.n_records == SCORES.size
         q = private_quantile(iter([SCORES]), alpha=0.1, score_range=(0, 1), mu=2.0, n_records=400)
-        assert q.steps == default_steps(400, unit_noise=0.25)
+        assert q.steps == default_steps(400, unit_noise=0.25, graded=True)
 
     def test_count_noise_sets_the_steps_of_an_array(self):
         q = private_quantile(SCORES, alpha=0.1, score_range=(0, 1), count_noise=2.0)
-        assert q.steps == default_steps(400, unit_noise=2.0, shared_budget=False)
+        assert q.steps == default_steps(400, unit_noise=2.0, shared_budget=False, graded=True)
 
 
 class TestThreshold:
@@ -422,8 +422,8 @@ class TestSharedCounts:
         asked = search.AskedCounts()
         setting = {"alpha": 0.1, "asked": asked, "count_noise": 5.0, **self.SETTING}
         private_quantile(SCORES, **setting)
-        for other in ({"count_noise": 6.0}, {"steps": 8}, {"score_range": (0, 2)}):
-            with pytest.raises(ValueError, match="same rank, noise, steps and score_range"):
+        for other in ({"count_noise": 6.0}, {"steps": 8}, {"score_range": (0, 2)}, {"fine_near": 0.0}):
+            with pytest.raises(ValueError, match="same rank, noise, steps, score_range"):
                 private_quantile(SCORES, **{**setting, **other})
         with pytest.raises(ValueError, match="asked needs rank='centred'"):
             private_quantile(SCORES, **setting, rank="linear")

@@ -54,7 +54,7 @@ _LEVELS_A_READING = 11
 # Deepest histogram for a stream: 2^22 counters are 32 MB.
 _STREAM_LEVELS = 22
 # Within this part of the range around the point where it is fine, a fine grid is nearly even.
-_KNEE = 1e-4
+_KNEE, _NARROW = 1e-4, 1e-300
 
 
 @runtime_checkable
@@ -116,13 +116,13 @@ class Halving:
 
     @classmethod
     def fine(cls, centre: float, score_range: tuple[float, float]) -> "Halving":
-        """Finest around ``centre``, which must lie in the range."""
+        """Finest around ``centre``, which must lie in the range; even where the range has too few floats for more."""
         low, high = score_range
         if not low <= real_number("fine_near", centre) <= high:
             raise ValueError(
                 f"fine_near must lie within score_range ({low:g} to {high:g}), got {centre:g}; None gives even cells"
             )
-        return cls(centre, _KNEE * (high - low))
+        return cls(centre, _KNEE * (high - low)) if high - low > _NARROW else EVEN
 
     def middle(self, left: Any, right: Any) -> Any:
         """The middle of a bracket, or of many."""

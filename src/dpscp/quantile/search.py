@@ -244,7 +244,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     asked = AskedCounts() if asked is None else _for_this_search(asked, rank, noise, steps, (low, high), halving)
     draws = noise.sample(steps, source)
     seen: list[CountView] | None = None if observer is None else []
-    threshold = _right_endpoint_search(counter, (low, high), halving, statistic, draws, asked, seen)
+    threshold = _right_endpoint_search(counter, (low, high), statistic, draws, halving, asked, seen)
     if observer is not None and seen is not None:
         view = SearchView(
             (low, high), noise.scale, statistic.base, statistic.bar, tuple(seen), bought, statistic.rises, halving
@@ -446,9 +446,9 @@ class _Statistic:
 def _right_endpoint_search(
     counter: Counter,
     score_range: tuple[float, float],
-    halving: Halving,
     statistic: _Statistic,
     draws: list[int],
+    halving: Halving,
     asked: AskedCounts,
     seen: list[CountView] | None,
 ) -> float:
