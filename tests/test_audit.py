@@ -155,11 +155,11 @@ def test_a_search_tells_the_counts_that_decided_and_finds_what_it_finds_unwatche
     (view,) = seen
     assert view.bought_size == watched.released_size
     left, right = view.score_range
-    for told in view.counts:
+    for told, rise in zip(view.counts, view.rises, strict=True):
         middle = (left + right) / 2
         assert told.bracket == (left, right)
         assert told.exact == np.count_nonzero(scores <= middle)
-        left, right = (left, middle) if told.margin >= 0 else (middle, right)
+        left, right = (left, middle) if told.margin >= rise else (middle, right)
     assert (len(view.counts), right) == (9, watched.threshold)
     # the margins less the exact statistic are noise of the scale of the event
     noise = [t.margin - (view.scale * t.exact - view.base - view.bar) for t in view.counts]

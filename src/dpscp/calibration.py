@@ -29,6 +29,7 @@ from dpscp.quantile import (
     KnownSize,
     NoisySize,
     PrivateQuantile,
+    mean_rise,
     private_quantile,
     release_level,
     release_offset,
@@ -72,7 +73,7 @@ def find_thresholds(
     *,
     spent: Ledger,
     score_range: tuple[float, float],
-    fine_near: float | None = None,
+    fine_near: float | tuple[float, float] | None = None,
     random_state: int | None = None,
     extra_assumptions: tuple[str, ...] = (),
     observer: SearchObserver | None = None,
@@ -107,7 +108,7 @@ def _search_all(
     scores_by_group: Sequence[Any],
     searches: Searches,
     score_range: tuple[float, float],
-    fine_near: float | None,
+    fine_near: float | tuple[float, float] | None,
     random_state: int | None,
     observer: SearchObserver | None,
 ) -> list[list[PrivateQuantile]]:
@@ -156,12 +157,12 @@ def _search_facts(
     """What the searches declare public; nothing where nothing was asked."""
     if not searches.asked:
         return {}
-    unit, n = searches.rule.unit, searches.rule.n_records
+    unit, n, near = searches.rule.unit, searches.rule.n_records, found[0][0].fine_near
     facts: dict[str, Any] = {
         **(unit.facts(n) if unit.by_person else {}),
         unit.count_name: spent.public_facts.get(unit.count_name, n),
         "score_range": list(score_range),
-        **({} if found[0][0].fine_near is None else {"fine_near": found[0][0].fine_near}),
+        **({} if near is None else {"fine_near": list(near) if isinstance(near, tuple) else near}),
         "search_steps": searches.steps,
         "inner_levels": [1 - q.alpha for q in found[0]],
     }
@@ -254,7 +255,8 @@ def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) ->
         size: KnownSize | NoisySize
         if q.released_size is None:
             # less a thousandth of the noise, which is more than one unit of its lattice
-            size, offset = KnownSize(rule.n_nominal), q.offset - 1e-3 * q.count_noise
+            rise = mean_rise(q.steps) if search["graded"] else 0.0
+            size, offset = KnownSize(rule.n_nominal), q.offset - (rise + 1e-3) * q.count_noise
         else:
             size = noisy = q.released_size.known()
             # what the largest number that could have been released would have got: offsets fall with it
@@ -289,7 +291,7 @@ def _smallest_size(rule: Rule, index: int, q: PrivateQuantile) -> int:
             size, level = NoisySize(n, size_noise), 1 - rule.alphas[index]
             alone = release_offset(rule.release_confidence, size, level=level, alpha=q.alpha, **search)
             offset = max(offset, alone)
-        return (1 - q.alpha) * (n + 1) + offset <= n
+        return (1 - q.alpha) * (n + 1) + offset + q.count_noise * mean_rise(q.steps) <= n
 
     return smallest_where(useful)
 
@@ -319,7 +321,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     rank_buffer: float | None = None,
     failure_probability: float | None = None,
     steps: int | None = None,
-    fine_near: float | None = None,
+    fine_near: float | tuple[float, float] | None = None,
     n_records: int | None = None,
     persons: Any = None,
     rows_per_person: int | None = None,
@@ -344,9 +346,10 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     ``rows_per_person`` without ``persons``: a person has at most so many scores, nobody knows which; the budget is then
     met for all of them at once, and coverage is per record.
 
-    ``fine_near`` is a public value around which the grid of thresholds is finest (0 for residuals): a ``score_range``
-    that is far too wide then costs little. ``release_confidence`` (for held-out scores): aim so high that with this
-    probability the threshold itself covers the level, beside the average; scores must be independent draws.
+    ``fine_near`` is a public value near which the grid of thresholds is finest (0 for residuals, both ends of the range
+    for probabilities): a ``score_range`` that is far too wide then costs little. ``release_confidence`` (for held-out
+    scores): aim so high that with this probability the threshold itself covers the level, beside the average; scores
+    must be independent draws.
 
     Returns a ``Calibration``: threshold (infinite where no finite one exists), ledger, certificate.
 

@@ -19,6 +19,7 @@ from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu
 from dpscp.quantile import (
     NoisySize,
     graded_offset,
+    mean_rise,
     rank_sensitivity,
     release_level,
     release_offset,
@@ -416,6 +417,8 @@ def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[
         offset += graded_offset(level, rule.n_nominal, noise, steps)
     elif rule.guarantee.correction == "union":
         offset += union_noise_buffer(noise, steps, min(0.5, 1 / rule.n_nominal))
+    if rule.guarantee.correction == "minimax":
+        offset += noise * mean_rise(steps)
     n_scores = rule.n_nominal
     low, high = public.task.y_bounds or (0.0, 1.0)
     reach = rule.shift / (high - low)

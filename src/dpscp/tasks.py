@@ -41,7 +41,6 @@ class Classification:
     y_bounds: ClassVar[None] = None
     private_range: ClassVar[bool] = False
     quantile_pair: ClassVar[bool] = False
-    fine_near: ClassVar[None] = None
     assumptions: ClassVar[tuple[str, ...]] = (ALL_LABELS,)
     chosen: ClassVar[Mapping[str, Any]] = {}
 
@@ -58,6 +57,11 @@ class Classification:
     def score_range(self) -> tuple[float, float]:
         """The public range of the score."""
         return self.score.range(len(self.classes))
+
+    @property
+    def fine_near(self) -> tuple[float, float]:
+        """Both ends: a model that is nearly sure of its labels has scores crowded at one of them."""
+        return self.score_range
 
     @property
     def trusted(self) -> tuple[str, ...]:

@@ -57,11 +57,9 @@ def exact(score):
 def fine_point(score_range, where):
     """A point of the range, or None for an even grid."""
     low, high = score_range
-    return None if where is None else min(max(low * (1 - where) + high * where, low), high)
-
-
-def halving_of(fine_near, score_range):
-    return EVEN if fine_near is None else Halving.fine(fine_near, score_range)
+    if where in (None, "ends"):
+        return score_range if where else None
+    return min(max(low * (1 - where) + high * where, low), high)
 
 
 def naive_threshold(scores, *, alpha, score_range, count_noise, steps, rank, random_state, fine_near):
@@ -75,7 +73,7 @@ def naive_threshold(scores, *, alpha, score_range, count_noise, steps, rank, ran
     target += Fraction(graded_offset(float(level), n, noise.count_noise, steps)) + Fraction(1, noise.scale)
     left, right = low, high = score_range
     clipped = [min(max(exact(s), Fraction(low)), Fraction(high)) for s in scores]
-    halving = halving_of(fine_near, score_range)
+    halving = Halving.fine(fine_near, score_range)
     for draw, rise in zip(draws, step_rises(steps).tolist(), strict=True):
         middle = float(halving.middle(left, right))
         count = sum(s <= Fraction(middle) for s in clipped)
@@ -139,15 +137,15 @@ class Elsewhere:
     score_range=st.sampled_from(RANGES),
     size=st.integers(1, 300),
     path=st.lists(st.booleans(), min_size=1, max_size=12),
-    fine=st.sampled_from([None, 0.0, 0.3, 1.0]),
+    fine=st.sampled_from([None, 0.0, 0.3, 1.0, "ends"]),
 )
 @example(1, np.int64, (2.0**53 - 8, 2.0**53 + 56), 100, [False] * 3, None)
 @example(2, np.uint64, (2.0**53 - 8, 2.0**53 + 56), 100, [True] * 3, 0.0)
 @example(3, np.longdouble, (0.0, 1.0), 100, [True, False], 0.3)
-@example(4, np.float32, (0.1, 0.7), 300, [True, False] * 4, 0.0)
+@example(4, np.float32, (0.1, 0.7), 300, [True, False] * 4, "ends")
 def test_every_count_is_exact(seed, dtype, score_range, size, path, fine):
     """Along any path of the search, whatever the noise makes it do, on even and on fine grids."""
-    halving = halving_of(fine_point(score_range, fine), score_range)
+    halving = Halving.fine(fine_point(score_range, fine), score_range)
     scores = awkward_scores(np.random.default_rng(seed), dtype, score_range, size)
     values = [exact(s) for s in scores]
     parts = np.array_split(scores, 3)
@@ -176,7 +174,7 @@ def test_every_count_is_exact(seed, dtype, score_range, size, path, fine):
     rank=st.sampled_from(["centred", "linear", "ceil"]),
     alpha=st.sampled_from([0.1, 0.25, 0.5, 0.8]),
     stride=st.sampled_from([1, 2, -1, -3]),
-    fine=st.sampled_from([None, 0.0, 0.3]),
+    fine=st.sampled_from([None, 0.0, 0.3, "ends"]),
 )
 def test_every_source_walks_the_naive_path(seed, dtype, score_range, size, steps, rank, alpha, stride, fine):
     rng = np.random.default_rng(seed)

@@ -6,8 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from dpscp.quantile import expected_maximum, marginal_offset, minimax_offset, worst_final_gap
-from dpscp.quantile.minimax import _row, gap_grid, solve_game
+from dpscp.quantile import (
+    expected_maximum,
+    graded_offset,
+    marginal_offset,
+    minimax_offset,
+    step_rises,
+    worst_final_gap,
+)
+from dpscp.quantile.minimax import _row, gap_grid, solve_game, worst_excess
 
 # smallest offset in units of the noise: (steps, A) -> c, exact recursion to three digits
 EXACT = {
@@ -37,11 +44,11 @@ def test_small_samples(steps):
         assert offset(steps, room) < marginal_offset(10 * room - 1, 0.1, 1.0, steps)
 
 
-def lower_bound(gaps, steps):
+def lower_bound(gaps, rises):
     """The adversary restricted to the grid, each probability as it is: written out again, a bound from below."""
-    accept = special.ndtr(-gaps)
     value = np.tile(gaps[:, None], gaps.size)
-    for _ in range(steps):
+    for rise in reversed(rises):
+        accept = special.ndtr(-gaps - rise)
         later = value.copy()
         for left in range(gaps.size):
             for right in range(left, gaps.size):
@@ -54,14 +61,16 @@ def lower_bound(gaps, steps):
 def test_the_shipped_table_lies_between_two_other_solutions():
     coarse = np.concatenate([[-20.0, -5.0], np.arange(-3, 4.01, 0.25), [7.0]])
     gaps = gap_grid(1 / 16)
-    above = solve_game(gaps, [special.ndtr(-gaps)] * 12)
-    for steps in (1, 2, 5, 12):
-        shipped = worst_final_gap(gaps, steps)
-        assert np.all(shipped <= above[steps - 1] + 1e-6)
-        if steps < 12:
-            below = lower_bound(coarse, steps)
-            assert np.all(worst_final_gap(coarse, steps) >= below - 1e-12)
-            assert np.all(worst_final_gap(coarse, steps)[2:-1] <= below[2:-1] + 0.03)
+    for graded in (False, True):
+        rises = step_rises(12) if graded else np.zeros(12)
+        above = solve_game(gaps, [special.ndtr(-gaps - rise) for rise in rises])
+        for steps in (1, 2, 5, 12):
+            assert np.all(gaps + worst_excess(gaps, steps, graded=graded) <= above[steps - 1] + 1e-6)
+            if steps < 12:
+                below = lower_bound(coarse, rises[12 - steps :])
+                shipped = coarse + worst_excess(coarse, steps, graded=graded)
+                assert np.all(shipped >= below - 1e-12)
+                assert np.all(shipped[2:-1] <= below[2:-1] + 0.03)
 
 
 @pytest.mark.slow
@@ -74,7 +83,8 @@ def test_the_shipped_table_is_what_the_generator_makes(tmp_path):
     again = np.load(tmp_path / "again.npz")
     shipped = np.load(resources.files("dpscp.quantile").joinpath("minimax_table.npz").open("rb"))
     np.testing.assert_array_equal(again["gaps"], shipped["gaps"])
-    np.testing.assert_allclose(again["excess"], shipped["excess"], rtol=1e-6)
+    for name in ("excess", "graded"):
+        np.testing.assert_allclose(again[name], shipped[name], rtol=1e-6)
 
 
 def test_one_step_by_hand():
@@ -130,6 +140,29 @@ def test_no_noise_needs_no_offset():
 
 def test_absurd_noise_still_ends():
     assert minimax_offset(1e-6, 0, 1e12, 20) > 1e12
+
+
+class TestGradedSteps:
+    def test_the_last_of_many_steps_needs_nearly_no_offset(self):
+        """What the rise was chosen for; with few scores the last step needs one."""
+        for steps in (6, 12, 22, 32):
+            offsets = [graded_offset(0.1, 10 * room - 1, 1.0, steps) for room in (200, 5, 1, 0.1)]
+            assert 0 <= offsets[0] <= 0.02
+            assert offsets == sorted(offsets)
+            assert offsets[-1] > 1
+
+    @pytest.mark.parametrize("steps", [1, 7, 12, 32])
+    def test_one_offset_for_all_steps_is_never_smaller_than_the_last_and_never_larger_than_the_first(self, steps):
+        for room in (0.1, 1, 20):
+            last, alike = graded_offset(0.1, 10 * room - 1, 1.0, steps), offset(steps, room)
+            assert last <= alike <= last + step_rises(steps)[0]
+
+    def test_beyond_the_table_the_steps_are_alike(self):
+        assert not step_rises(33).any()
+        assert graded_offset(0.1, 99, 1.0, 33) == minimax_offset(0.1, 99, 1.0, 33)
+
+    def test_no_noise_needs_no_offset(self):
+        assert graded_offset(0.1, 99, 0.0, 8) == 0
 
 
 class TestUnequalSteps:

@@ -18,6 +18,7 @@ from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.quantile import (
     default_steps,
     graded_offset,
+    mean_rise,
     noisy_midpoint_quantile,
     rank_sensitivity,
     round_level,
@@ -101,14 +102,14 @@ class TestRankStatistic:
         seen, q = statistic(np.zeros(n), alpha=0.1, rank=rank, count_noise=4.0, steps=10)
         bar = seen["needed"] + seen["removed"]
         least = 0.9 * (n + 1) + graded_offset(0.1, n, q.count_noise, 10)
-        assert float(bar) == pytest.approx(q.rank_target)
+        assert float(bar) == pytest.approx(q.rank_target - q.count_noise * mean_rise(10))
         # the rounding up of "ceil", and one lattice unit
         assert least <= bar <= least + (1 if rank == "ceil" else 0) + 1.01 / seen["scale"]
 
     def test_linear_follows_the_true_number_by_itself(self, statistic):
         """With a nominal 100 but 250 scores the bar is the one for 250."""
         seen, q = statistic(np.zeros(250), alpha=0.1, rank="linear", count_noise=4.0, steps=10, n_records=100)
-        assert seen["needed"] + seen["removed"] == pytest.approx(0.9 * 251 + q.offset)
+        assert seen["needed"] + seen["removed"] == pytest.approx(0.9 * 251 + q.offset - q.count_noise * mean_rise(10))
 
     @pytest.mark.parametrize("rank", RANKS)
     @pytest.mark.parametrize("n", [13, 14, 195])
@@ -186,6 +187,17 @@ class TestDefaults:
         assert 6 <= chosen <= 22
         assert default_steps(10 * n, unit_noise=3.0) >= chosen
         assert default_steps(n, unit_noise=30.0) <= chosen
+
+    @pytest.mark.parametrize("n", [10, 1000, 10**5, 10**8])
+    def test_graded_steps_need_fewer(self, n):
+        chosen = default_steps(n, unit_noise=3.0, graded=True)
+        assert 6 <= chosen <= default_steps(n, unit_noise=3.0)
+        assert default_steps(n, unit_noise=3.0, shared_budget=False, graded=True) >= chosen
+
+    @pytest.mark.parametrize("near", [-0.1, 1.5, (0.2, 0.8), float("nan")])
+    def test_where_the_grid_is_fine(self, near):
+        with pytest.raises(ValueError, match="fine_near"):
+            private_quantile(SCORES, alpha=0.1, score_range=(0, 1), mu=1.0, fine_near=near)
 
     def test_stream_of_unknown_length(self):
         q = private_quantile(iter([SCORES]), alpha=0.1, score_range=(0, 1), count_noise=2.0)

@@ -9,13 +9,14 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from dpscp import Ledger, private_quantile
 from dpscp.calibration import find_thresholds
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.quantile import released_size, search
+from dpscp.quantile.counts import midpoint_tree
 from dpscp.quantile.minimax import gap_grid, step_rises
 from dpscp.searches import calibration_rule, plan_searches
 
@@ -98,7 +99,7 @@ def best_play(rises, start, spacing=1 / 16):
 
 def staircase(n, noise, view, q):
     """Counts of n + 1 scores whose gaps to the acceptance level are those of the best play."""
-    level = q.rank_target
+    level = (view.bar + view.base) / view.scale
     play = best_play(np.array(view.rises) / (view.scale * noise), (level - (n + 1)) / noise)
     counts = np.clip(np.floor(level - play * noise), 0, n + 1).astype(int)
     return np.append(np.maximum.accumulate(counts), n + 1)
@@ -173,6 +174,35 @@ def test_a_released_size_covers_at_every_size(monkeypatch, n):
         half = np.append(np.full(2**steps - 1, n // 2), n + 1)
         found += [coverage(np.maximum.accumulate(c), view, sigma) for c in (*data, half)]
     assert np.all(found / draws.size >= 1 - ALPHA)
+
+
+def mean_overshoot(law, width, fine_near, n=3000, epsilon=1.0):
+    """How far above the level a search of n scores of a law on (0, width) covers on average, computed exactly."""
+    mu = gdp_mu(epsilon, 1e-5)
+    seen = []
+    q = private_quantile(
+        np.zeros(n), alpha=ALPHA, score_range=(0, width), mu=mu, fine_near=fine_near, observer=seen.append
+    )
+    points = midpoint_tree(0.0, width, q.steps, seen[0].halving)[1:]
+    counts = np.append(np.floor((n + 1) * law.cdf(points[:-1])), n + 1)
+    return fast_coverage(counts, seen[0], round(q.count_noise * seen[0].scale)) - (1 - ALPHA)
+
+
+class TestGrid:
+    """What the place of the thresholds costs: nothing that a wide public range could change."""
+
+    @pytest.mark.parametrize("law", [stats.halfnorm(), stats.expon()], ids=["normal", "laplace"])
+    def test_residuals_in_a_range_that_is_far_too_wide(self, law):
+        tight = np.mean([mean_overshoot(law, width, 0.0) for width in (6, 8, 10)])
+        wide = np.mean([mean_overshoot(law, 100 * width, 0.0) for width in (6, 8, 10)])
+        even = np.mean([mean_overshoot(law, 100 * width, None) for width in (6, 8, 10)])
+        assert 0 <= wide <= tight + 0.0005
+        assert even > wide + 0.004  # what the grid alone would cost
+
+    def test_scores_of_a_model_that_is_nearly_sure(self):
+        law = stats.beta(0.05, 100)  # nine of ten below .0005
+        assert 0 <= mean_overshoot(law, 1.0, (0.0, 1.0)) <= 0.002
+        assert mean_overshoot(law, 1.0, None) > 0.003
 
 
 class TestCalibrate:

@@ -3,7 +3,7 @@
 from dpscp.quantile.correction import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
 from dpscp.quantile.counts import CountSource
 from dpscp.quantile.exponential import ExponentialQuantile, exponential_quantile
-from dpscp.quantile.minimax import graded_offset, minimax_offset, step_rises, worst_final_gap
+from dpscp.quantile.minimax import graded_offset, mean_rise, minimax_offset, step_rises, worst_final_gap
 from dpscp.quantile.release_level import (
     DrawnSize,
     KnownSize,
@@ -36,6 +36,7 @@ __all__ = [
     "graded_offset",
     "marginal_offset",
     "marginal_rank_target",
+    "mean_rise",
     "minimax_offset",
     "noisy_midpoint_quantile",
     "private_quantile",

@@ -103,37 +103,53 @@ class Counter(Protocol):
 class Halving:
     """Where the middle of a bracket is: one formula for the search and for every counter, equal to the last bit.
 
-    Halves are even in the value itself or, with a ``knee``, in sign(v) log(1 + |v| / knee), v the distance from
-    ``centre``. Any increasing public coordinate keeps every promise; this one tells thresholds apart by a ratio, so a
-    range that is 100 times too wide costs a few cells. Sums, products, quotients and roots only: these are rounded the
-    same way for one number and for many.
+    Halves are even in the value itself, or in a coordinate that is finest near one or two ``points`` (p, or p < q):
+
+        sign(t - p) log(1 + |t - p| / knee)    or    log(t - p + knee) - log(q - t + knee).
+
+    Any increasing public coordinate keeps every promise. These tell thresholds apart by ratios, so residuals in a range
+    that is 100 times too wide, and probabilities of a model that is nearly sure, cost no more than others. Sums,
+    products, quotients and roots only: these are rounded the same way for one number and for many.
 
     Theory: Result F
     """
 
-    centre: float = 0.0
-    knee: float | None = None
+    points: tuple[float, ...] = ()
+    knee: float = 0.0
 
     @classmethod
-    def fine(cls, centre: float, score_range: tuple[float, float]) -> "Halving":
-        """Finest around ``centre``, which must lie in the range; even where the range has too few floats for more."""
+    def fine(cls, near: float | tuple[float, float] | None, score_range: tuple[float, float]) -> "Halving":
+        """Finest near a point of the range, or near both of its ends; even for None or where floats are too few."""
         low, high = score_range
-        if not low <= real_number("fine_near", centre) <= high:
+        points = () if near is None else near if isinstance(near, tuple) else (real_number("fine_near", near),)
+        if points != score_range and not (len(points) < 2 and all(low <= point <= high for point in points)):
             raise ValueError(
-                f"fine_near must lie within score_range ({low:g} to {high:g}), got {centre:g}; None gives even cells"
+                f"fine_near must be a value within score_range ({low:g} to {high:g}), both of its ends, or None for "
+                f"even cells; got {near}"
             )
-        return cls(centre, _KNEE * (high - low)) if high - low > _NARROW else EVEN
+        return cls(points, _KNEE * (high - low)) if points and high - low > _NARROW else EVEN
 
     def middle(self, left: Any, right: Any) -> Any:
         """The middle of a bracket, or of many."""
-        if self.knee is None:
+        if not self.points:
             return (left + right) / 2
-        a, b = np.abs(left - self.centre) + self.knee, np.abs(right - self.centre) + self.knee
-        above, below = np.greater_equal(left, self.centre), np.less_equal(right, self.centre)
+        found = self._near_one(left, right) if len(self.points) == 1 else self._near_ends(left, right)
+        return np.clip(found, left, right)
+
+    def _near_one(self, left: Any, right: Any) -> Any:
+        (point,), knee = self.points, self.knee
+        a, b = np.abs(left - point) + knee, np.abs(right - point) + knee
+        above, below = np.greater_equal(left, point), np.less_equal(right, point)
         # on one side the geometric mean of the distances; across, what is left of the longer side
-        far = np.where(above | below, np.sqrt(a) * np.sqrt(b), self.knee * np.sqrt(np.maximum(a, b) / np.minimum(a, b)))
-        away = np.where(above | (~below & (b >= a)), 1.0, -1.0)
-        return np.clip(self.centre + away * (far - self.knee), left, right)
+        away = np.where(above | below, np.sqrt(a) * np.sqrt(b), knee * np.sqrt(np.maximum(a, b) / np.minimum(a, b)))
+        return point + np.where(above | (~below & (b >= a)), 1.0, -1.0) * (away - knee)
+
+    def _near_ends(self, left: Any, right: Any) -> Any:
+        (low, high), knee = self.points, self.knee
+        # the geometric mean of (t - low) / (high - t) at the two ends, and the t that has it
+        odds = [np.sqrt((end - low + knee) / (high - end + knee)) for end in (left, right)]
+        ratio = odds[0] * odds[1]
+        return low + (high - low + knee) * (ratio / (1 + ratio)) - knee / (1 + ratio)
 
 
 EVEN = Halving()

@@ -41,6 +41,7 @@ from dpscp.quantile.correction import expected_excess, marginal_offset
 __all__ = [
     "gap_grid",
     "graded_offset",
+    "mean_rise",
     "minimax_offset",
     "solve_game",
     "step_rises",
@@ -104,6 +105,11 @@ def step_rises(steps: int) -> Gaps:
     """
     left = np.arange(check_count("steps", steps) - 1.0, -1.0, -1.0)
     return np.asarray(left * (_RISE if steps <= _TABLE_STEPS else 0.0), dtype=np.float64)
+
+
+def mean_rise(steps: int) -> float:
+    """The mean of ``step_rises``: where a graded search aims is told as the mean over its steps."""
+    return float(step_rises(steps).mean())
 
 
 def write_table(path: str | PathLike[str]) -> None:

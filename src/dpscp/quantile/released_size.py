@@ -127,7 +127,7 @@ def _smallest_offset(room: float, spread: float, steps: int, graded: bool) -> fl
     while not holds(good):
         good *= 2
     bad = 0.0
-    while good - bad > 1e-5 * good:
+    while good - bad > 1e-5 * max(1.0, good):
         middle = (good + bad) / 2
         bad, good = (bad, middle) if holds(middle) else (middle, good)
     return good

@@ -16,7 +16,7 @@ from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
 from dpscp.privacy.events import DpEvent
 from dpscp.quantile.correction import marginal_offset, union_noise_buffer
 from dpscp.quantile.counts import EVEN, Counter, Halving, StreamCounts, as_counter
-from dpscp.quantile.minimax import graded_offset, step_rises, worst_final_gap
+from dpscp.quantile.minimax import graded_offset, mean_rise, step_rises, worst_final_gap
 from dpscp.quantile.observer import CountView, SearchObserver, SearchView
 from dpscp.quantile.release_level import KnownSize, release_offset
 from dpscp.quantile.released_size import ReleasedSize, release_size, size_tail
@@ -45,7 +45,10 @@ _STREAM_STEPS = 16
 
 @dataclass(frozen=True)
 class PrivateQuantile:
-    """A released threshold and the public numbers it was made with; no count, no score, no exact n."""
+    """A released threshold and the public numbers it was made with; no count, no score, no exact n.
+
+    ``offset`` and ``rank_target`` are means over the steps of the search, which aim ``step_rises`` above the last.
+    """
 
     threshold: float
     rank_target: float
@@ -60,7 +63,7 @@ class PrivateQuantile:
     offset: float
     seeded: bool
     released_size: ReleasedSize | None = None
-    fine_near: float | None = None
+    fine_near: float | tuple[float, float] | None = None
 
     @property
     def is_finite(self) -> bool:
@@ -164,7 +167,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     released_size: ReleasedSize | None = None,
     release_confidence: float | None = None,
     asked: AskedCounts | None = None,
-    fine_near: float | None = None,
+    fine_near: float | tuple[float, float] | None = None,
     random_state: int | None = None,
     observer: SearchObserver | None = None,
 ) -> PrivateQuantile:
@@ -199,8 +202,9 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         public (n_records) or released.
     asked : shared by several searches of the same scores, see ``AskedCounts``; ``event`` is still that of this search
         alone. Needs ``rank="centred"``.
-    fine_near : a public value around which thresholds may be told apart finely: the further away, the wider the cells
-        of the grid, so that a ``score_range`` that is far too wide costs little. 0 suits residuals. None: even cells.
+    fine_near : a public value near which thresholds are told apart most finely: the further away, the wider the cells
+        of the grid, so that a ``score_range`` that is far too wide costs little. 0 suits residuals; both ends of the
+        range, (low, high), suit probabilities. None: even cells.
     random_state : None draws from the operating system; an integer is for tests, warns, and is not private.
     observer : for tests and audits: called with a ``SearchView``, exact counts included. What it hears is not private.
 
@@ -213,7 +217,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     Theory: Results A, F, G and I
     """
     low, high = check_range("score_range", score_range)
-    halving = EVEN if fine_near is None else Halving.fine(fine_near, (low, high))
+    halving = Halving.fine(fine_near, (low, high))
     check_choice("correction", correction, CORRECTIONS)
     sized, promised = size_noise is not None or released_size is not None, 1 - check_probability("alpha", alpha)
     if sized:
@@ -221,10 +225,9 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         alpha = check_probability("alpha", alpha) - size_tail(alpha)
     level = round_level(alpha)
     _check_numbers(rank_buffer, failure_probability, n_records, n_min, steps)
-    plan = _NoisePlan.of(mu, count_noise, rank_sensitivity(rank, alpha))
+    plan = _NoisePlan.of(mu, count_noise, rank_sensitivity(rank, alpha), graded=correction == "minimax")
     # a stream is read while its histogram is made, so its steps must be known before its length is
-    graded = correction == "minimax"
-    stream_steps = steps or (plan.default_steps(n_records, graded=graded) if n_records else _STREAM_STEPS)
+    stream_steps = steps or (plan.default_steps(n_records) if n_records else _STREAM_STEPS)
     counter = as_counter(scores, (low, high), stream_steps, allow_empty=sized or n_min is not None, halving=halving)
     source = IntegerSource(random_state)
     bought = None
@@ -232,9 +235,8 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         released_size = bought = release_size(counter.size, size_noise, source)
     found = counter.size if released_size is None else round(released_size.value)
     nominal = n_records or max(1, found)
-    steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal, graded=graded))
-    noise = plan.noise(steps)
-    least = nominal if n_min is None else n_min
+    steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
+    noise, least = plan.noise(steps), nominal if n_min is None else n_min
     aim = _Aim(level, rank, correction, nominal, least, released_size, noise, steps)
     offset = math.ceil(rank_buffer) + aim.offset(failure_probability)
     if release_confidence is not None:
@@ -246,10 +248,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     seen: list[CountView] | None = None if observer is None else []
     threshold = _right_endpoint_search(counter, (low, high), statistic, draws, halving, asked, seen)
     if observer is not None and seen is not None:
-        view = SearchView(
-            (low, high), noise.scale, statistic.base, statistic.bar, tuple(seen), bought, statistic.rises, halving
-        )
-        observer(view)
+        observer(statistic.view((low, high), seen, bought, halving))
     spent = noise.event(steps) if bought is None else compose(bought.event, noise.event(steps))
     result = aim.found(threshold, offset, spent, (low, high), fine_near, seeded=random_state is not None)
     if not result.is_finite:
@@ -276,6 +275,11 @@ class _Aim:
     def __post_init__(self) -> None:
         if self.least > self.nominal:
             raise ValueError(f"n_min must be at most n_records, got {self.least:g} and {self.nominal}")
+
+    @property
+    def _graded(self) -> bool:
+        """Whether each step aims higher than the one after it."""
+        return self.correction == "minimax"
 
     @property
     def planned(self) -> Fraction:
@@ -327,7 +331,7 @@ class _Aim:
             alpha=float(self.level),
             count_noise=self.noise.count_noise,
             steps=self.steps,
-            graded=self.correction == "minimax",
+            graded=self._graded,
         )
         return Fraction(alone) + self._unit
 
@@ -342,7 +346,7 @@ class _Aim:
     @property
     def _rises(self) -> tuple[int, ...]:
         """How far above the last step's bar that of each step lies, rounded up to the lattice."""
-        if self.correction != "minimax":
+        if not self._graded:
             return (0,) * self.steps
         return tuple(math.ceil(self.noise.sigma * rise) for rise in step_rises(self.steps).tolist())
 
@@ -352,11 +356,12 @@ class _Aim:
         offset: Fraction,
         event: DpEvent,
         score_range: tuple[float, float],
-        fine_near: float | None,
+        fine_near: float | tuple[float, float] | None,
         *,
         seeded: bool,
     ) -> PrivateQuantile:
-        """The released threshold with the public numbers it was made with."""
+        """The released threshold with the public numbers it was made with; ``offset`` is that of the last step."""
+        offset += Fraction(self.noise.count_noise * mean_rise(self.steps)) if self._graded else 0
         return PrivateQuantile(
             threshold=threshold,
             rank_target=float(self.wanted_rank + offset),
@@ -442,6 +447,11 @@ class _Statistic:
     def bar(self) -> int:
         return math.ceil(self.scale * self.needed)
 
+    def view(
+        self, score_range: tuple[float, float], seen: list[CountView], bought: ReleasedSize | None, halving: Halving
+    ) -> SearchView:
+        return SearchView(score_range, self.scale, self.base, self.bar, tuple(seen), bought, self.rises, halving)
+
 
 def _right_endpoint_search(
     counter: Counter,
@@ -481,24 +491,27 @@ class _NoisePlan:
     mu: float | None
     count_noise: LatticeNoise | None
     sensitivity: Fraction
+    graded: bool
 
     @classmethod
-    def of(cls, mu: float | None, count_noise: float | LatticeNoise | None, sensitivity: Fraction) -> "_NoisePlan":
+    def of(
+        cls, mu: float | None, count_noise: float | LatticeNoise | None, sensitivity: Fraction, *, graded: bool
+    ) -> "_NoisePlan":
         if (mu is None) == (count_noise is None):
             raise ValueError("give exactly one of mu (the GDP level of the whole search) and count_noise")
         if mu is not None:
-            return cls(check_positive("mu", mu), None, sensitivity)
-        return cls(None, LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity)
+            return cls(check_positive("mu", mu), None, sensitivity, graded)
+        return cls(None, LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity, graded)
 
     def noise(self, steps: int) -> LatticeNoise:
         if self.count_noise is not None:
             return self.count_noise
         return lattice_noise(float(self.sensitivity) * math.sqrt(steps) / (self.mu or 0.0), self.sensitivity)
 
-    def default_steps(self, n_records: int, *, graded: bool) -> int:
-        if self.count_noise is not None:
-            return default_steps(n_records, unit_noise=self.count_noise.count_noise, shared_budget=False, graded=graded)
-        return default_steps(n_records, unit_noise=float(self.sensitivity) / (self.mu or 0.0), graded=graded)
+    def default_steps(self, n_records: int) -> int:
+        own = self.count_noise
+        unit = own.count_noise if own is not None else float(self.sensitivity) / (self.mu or 0.0)
+        return default_steps(n_records, unit_noise=unit, shared_budget=own is None, graded=self.graded)
 
 
 def _end_of_range_message(result: PrivateQuantile) -> str:
