@@ -221,6 +221,7 @@ def graded_offset(alpha: float, n_min: float, count_noise: float, steps: int) ->
     """The smallest offset of the last step, in ranks, where each step aims ``step_rises`` of the noise above the last.
 
     The promise is that of ``minimax_offset``; on smooth scores such a search overshoots less, by a fifth to two fifths.
+    From 1 to 32 steps; above that the steps are alike.
 
     >>> graded_offset(0.1, 10**6, 1.0, 8), float(step_rises(3)[0])
     (0.0, 0.35)
