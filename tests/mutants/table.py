@@ -311,8 +311,8 @@ mutant(
 SEARCH, COUNTS = "tests/quantile/test_search.py", "tests/quantile/test_counts.py"
 mutant(
     "quantile/search.py",
-    "least = nominal if n_min is None else n_min",
-    "least = nominal",
+    "plan.noise(steps), nominal if n_min is None else n_min",
+    "plan.noise(steps), nominal",
     "small groups get the offset of large ones",
     f"{SEARCH}::TestRankStatistic::test_n_min_sets_the_offset",
 )
@@ -332,8 +332,8 @@ mutant(
 )
 mutant(
     "quantile/search.py",
-    "LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity)",
-    "LatticeNoise.of(count_noise or 0.0, Fraction(1, 4)), sensitivity)",
+    "LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity,",
+    "LatticeNoise.of(count_noise or 0.0, Fraction(1, 4)), sensitivity,",
     "integer noise made for another sensitivity",
     f"{SEARCH}::TestRankStatistic::test_sensitivity_by_brute_force",
     f"{SPIES}::test_the_noise_that_is_drawn_is_the_noise_of_the_event",
@@ -365,6 +365,20 @@ mutant(
     "offset = aim",
     "the paper's rank buffer is not used",
     f"{SEARCH}::TestRankStatistic::test_rank_buffer_counts_whole_ranks",
+)
+mutant(
+    "quantile/search.py",
+    "if margin >= rise:",
+    "if margin >= 0:",
+    "early steps aim no higher than the last one",
+    f"{COUNTS}::test_every_source_walks_the_naive_path",
+)
+mutant(
+    "quantile/counts.py",
+    "a, b = np.abs(left - point) + knee, np.abs(right - point) + knee",
+    "a, b = np.abs(left - point) + 1.0, np.abs(right - point) + 1.0",
+    "the grid is nearly even whatever it should be fine near",
+    "tests/validity/test_result_f.py::TestGrid",
 )
 mutant(
     "quantile/correction.py",
@@ -1393,7 +1407,7 @@ mutant(
 )
 mutant(
     "planning.py",
-    "offset += sized_offset(level, rule.n_nominal, size_noise, noise, steps)",
+    "offset += noise * mean_rise(steps)",
     "offset += 0.0",
     "a plan forgets the correction",
     f"{PLANNING}::test_the_plan_is_what_the_fit_does",
@@ -1931,8 +1945,8 @@ mutant(
 )
 mutant(
     "quantile/release_level.py",
-    "-np.expm1(steps * special.log_ndtr(t))",
-    "-np.expm1(special.log_ndtr(t))",
+    "sum(count * special.log_ndtr(t + rise)",
+    "sum(special.log_ndtr(t + rise)",
     "what one release covers is bounded with one noise instead of the largest",
     f"{RELEASE}::test_bound_is_the_average_over_order_statistics",
 )
