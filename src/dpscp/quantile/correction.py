@@ -13,8 +13,6 @@ from scipy import optimize, special
 
 from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, real_number
 
-__all__ = ["expected_maximum", "marginal_offset", "marginal_rank_target", "union_noise_buffer"]
-
 _REACH = 12.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 

@@ -25,20 +25,6 @@ from numpy.typing import NDArray
 
 from dpscp._checks import check_count, check_scores, real_number
 
-__all__ = [
-    "EVEN",
-    "ArrayCounts",
-    "ChunkCounts",
-    "CountSource",
-    "Counter",
-    "DaskCounts",
-    "Halving",
-    "StreamCounts",
-    "as_counter",
-    "known_size",
-    "look_at",
-]
-
 Edges = NDArray[np.float64]
 Counts = NDArray[np.int64]
 

@@ -31,8 +31,6 @@ from dpscp.privacy import IntegerSource, bounded_range_event
 from dpscp.privacy.events import DpEvent
 from dpscp.quantile.search import round_level
 
-__all__ = ["ExponentialQuantile", "default_bins", "exponential_miss_bound", "exponential_quantile"]
-
 LEVELS = ("corrected", "plain")
 # Rates and levels are multiples of this, so that all weights are integers.
 _UNIT = 2**20

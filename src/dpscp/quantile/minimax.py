@@ -38,18 +38,6 @@ from dpscp._checks import check_count, check_nonnegative, check_probability
 from dpscp.privacy.tradeoff import last_where
 from dpscp.quantile.correction import expected_excess, marginal_offset
 
-__all__ = [
-    "gap_grid",
-    "graded_offset",
-    "mean_rise",
-    "minimax_offset",
-    "solve_game",
-    "step_rises",
-    "worst_excess",
-    "worst_final_gap",
-    "write_table",
-]
-
 Gaps = NDArray[np.float64]
 
 # Where close decisions are made the grid is fine; outside its spacing grows, at no cost.

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from dpscp.quantile.counts import EVEN, Halving
 from dpscp.quantile.released_size import ReleasedSize
 
-__all__ = ["CountView", "SearchObserver", "SearchView"]
-
 
 class CountView(NamedTuple):
     """One question: its bracket, the exact count at the middle, and the noisy margin over the last step's bar."""

@@ -28,8 +28,6 @@ from dpscp._checks import check_count, check_fraction, check_nonnegative, check_
 from dpscp.privacy.tradeoff import last_where
 from dpscp.quantile.minimax import step_rises
 
-__all__ = ["DrawnSize", "KnownSize", "NoisySize", "release_level", "release_miss_bound", "release_offset"]
-
 # Numbers n that lie this close together, in standard deviations of the rank, are bounded by one of them.
 _BLOCK = 0.02
 # Mass that the sums leave out, and the rounding of what they add up.

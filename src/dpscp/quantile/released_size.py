@@ -28,8 +28,6 @@ from dpscp.privacy.events import DpEvent
 from dpscp.quantile.minimax import worst_excess
 from dpscp.quantile.release_level import NoisySize
 
-__all__ = ["ReleasedSize", "release_size", "size_tail", "sized_offset"]
-
 # Charged to alpha for a size that came out far too large.
 _TAIL, _TAIL_SHARE = 1e-4, 0.01
 # Lower ends of buckets of a standard normal: V(l) - l does not rise, so each bucket is charged at its lower end. Below

@@ -9,8 +9,6 @@ import numpy as np
 from dpscp._checks import check_count
 from dpscp.sources.base import MOST_IN_A_BLOCK, Block, added
 
-__all__ = ["ArraySource"]
-
 Total = TypeVar("Total")
 
 

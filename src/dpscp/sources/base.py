@@ -36,8 +36,6 @@ from numpy.typing import NDArray
 
 from dpscp.persons import Persons
 
-__all__ = ["MOST_IN_A_BLOCK", "Block", "Failure", "RecordSource", "added", "attempted", "is_source", "succeeded"]
-
 Array = NDArray[Any]
 Index = NDArray[np.int64]
 Rows = Callable[[Array], Array]

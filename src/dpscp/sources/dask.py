@@ -7,7 +7,7 @@ stay with the workers. Whatever scheduler Dask uses is used: threads of this pro
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from dpscp.quantile.counts import DaskArray
 from dpscp.schema import Schema
 from dpscp.sources.base import Block, added, attempted, succeeded
 from dpscp.sources.persons import Dealt, dealt, grouped
-
-__all__ = ["DaskSource"]
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Block], ...]
@@ -38,6 +36,8 @@ class DaskSource:
     Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does; they belong inside
     the trusted side. Give the cluster encrypted connections (``distributed.Security``) where its network is shared.
     """
+
+    whole: ClassVar[None] = None  # the records are not one array in memory
 
     def __init__(self, X: Any, y: Any) -> None:
         rows, targets = _chunks(X, 2), _chunks(y, 1)
@@ -64,18 +64,8 @@ class DaskSource:
 
     def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
         """Blocks as functions of Dask's pieces, and what is done with them."""
-        self._parts, self._width, self._functions = parts, width, functions
+        self._parts, self.width, self._functions = parts, width, functions
         return self
-
-    @property
-    def width(self) -> int:
-        """How many features a row has."""
-        return self._width
-
-    @property
-    def whole(self) -> None:
-        """None: the records are not one array in memory."""
-        return
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DaskSource":
         """The source of ``function(block)``; what is to be kept stays in the memory of the workers."""
@@ -83,8 +73,8 @@ class DaskSource:
 
         new = DaskSource.__new__(DaskSource)
         if not keep:
-            return new._set(self._parts, self._width, (*self._functions, function))
-        return new._set([(_same, part) for part in dask.persist(*self._tasks(function))], self._width)
+            return new._set(self._parts, self.width, (*self._functions, function))
+        return new._set([(_same, part) for part in dask.persist(*self._tasks(function))], self.width)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total over the blocks, see ``RecordSource``: one round."""

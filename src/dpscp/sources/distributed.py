@@ -10,12 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from dpscp.sources.array import ArraySource
 from dpscp.sources.base import Block, Failure, RecordSource, added, attempted, is_source, succeeded
-
-__all__ = ["DistributedSource"]
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Any], ...]
@@ -41,6 +39,8 @@ class DistributedSource:
     the trusted side.
     """
 
+    whole: ClassVar[None] = None  # the records are not one array in memory
+
     def __init__(self, X: Any, y: Any = None, *, n_blocks: int = 1) -> None:
         def own() -> tuple[RecordSource, int]:
             source = X if is_source(X) else ArraySource(X, y, n_blocks=n_blocks)
@@ -55,17 +55,7 @@ class DistributedSource:
         assert not isinstance(here, Failure)
         before = list(accumulate((count for _, count in shapes), initial=0))[self._group.rank]
         self._group.kept[0] = here[0].map(_Renumbered(before))
-        self._width, self._number, self._functions = here[0].width, 0, ()
-
-    @property
-    def width(self) -> int:
-        """How many features a row has."""
-        return self._width
-
-    @property
-    def whole(self) -> None:
-        """None: the records are not one array in memory."""
-        return
+        self.width, self._number, self._functions = here[0].width, 0, ()
 
     @property
     def led(self) -> bool:
@@ -87,7 +77,7 @@ class DistributedSource:
         if keep:
             number, functions = self._group.keep(_Request(number, functions)), ()
         new = DistributedSource.__new__(DistributedSource)
-        new._group, new._width, new._number, new._functions = self._group, self._width, number, functions
+        new._group, new.width, new._number, new._functions = self._group, self.width, number, functions
         return new
 
     def sum(self, function: Callable[[Block], Total]) -> Total:

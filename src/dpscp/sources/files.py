@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from dpscp._checks import check_count
 from dpscp.schema import Schema
@@ -11,8 +11,6 @@ from dpscp.sources.base import Block, added
 from dpscp.sources.persons import Dealt, dealt, regrouped
 from dpscp.sources.scratch import Scratch
 from dpscp.sources.tables import TableError, as_frame, csv_names, is_parquet, parquet_names, separator_of, table_blocks
-
-__all__ = ["CSVSource", "ParquetSource", "table_source"]
 
 Total = TypeVar("Total")
 # Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
@@ -24,27 +22,19 @@ _MOST_PLACES = 256
 class ReadSource:
     """Blocks that are read anew, in the same order, whenever a sum is asked for; one at a time is in memory."""
 
+    whole: ClassVar[None] = None  # the records are not one array in memory
+
     def __init__(self, read: Callable[[], Iterable[Block]], width: int, folder: str | PathLike[str] | None) -> None:
-        self._read, self._width, self._folder = read, width, folder
+        self._read, self.width, self._folder = read, width, folder
         self._functions: tuple[Callable[[Block], Block], ...] = ()
-
-    @property
-    def width(self) -> int:
-        """How many features a row has."""
-        return self._width
-
-    @property
-    def whole(self) -> None:
-        """None: the records are not one array in memory."""
-        return
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ReadSource":
         """The source of ``function(block)``; what is to be kept goes to a scratch file."""
-        mapped = ReadSource(self._read, self._width, self._folder)
+        mapped = ReadSource(self._read, self.width, self._folder)
         mapped._functions = (*self._functions, function)
         if not keep:
             return mapped
-        return ReadSource(Scratch(mapped._blocks(), self._folder).__iter__, self._width, self._folder)
+        return ReadSource(Scratch(mapped._blocks(), self._folder).__iter__, self.width, self._folder)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total over the blocks, see ``RecordSource``."""

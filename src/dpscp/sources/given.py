@@ -11,8 +11,6 @@ from dpscp.sources.dask import DaskSource
 from dpscp.sources.files import table_source
 from dpscp.sources.spark import SparkSource
 
-__all__ = ["declared_source", "plain_source"]
-
 
 @runtime_checkable
 class DaskFrame(Protocol):

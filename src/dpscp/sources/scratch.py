@@ -9,8 +9,6 @@ from os import PathLike
 from typing import IO, Generic, TypeVar
 
 Item = TypeVar("Item")
-__all__ = ["Scratch"]
-
 # Arrays begin here, so that the engine takes them as they lie.
 _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from dpscp.schema import Schema
 from dpscp.sources.base import Block, Failure, added, attempted, succeeded
 from dpscp.sources.persons import dealt, grouped
 from dpscp.sources.tables import as_frame
-
-__all__ = ["SparkSource"]
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Any], Any], ...]
@@ -42,6 +40,8 @@ class SparkSource:
     Spark encrypted connections (``spark.network.crypto.enabled``) where its network is shared.
     """
 
+    whole: ClassVar[None] = None  # the records are not one array in memory
+
     def __init__(self, frame: Any, schema: Schema) -> None:
         if frame.sparkSession.sparkContext.getCheckpointDir() is None:
             raise ValueError(
@@ -58,27 +58,17 @@ class SparkSource:
         self._set(written, len(schema.feature_names), (partial(_declared, schema, names),), {})
 
     def _set(self, frame: Any, width: int, functions: Functions, known: dict[str, list[int]]) -> "SparkSource":
-        self._frame, self._width, self._functions, self._known = frame, width, functions, known
+        self._frame, self.width, self._functions, self._known = frame, width, functions, known
         return self
-
-    @property
-    def width(self) -> int:
-        """How many features a row has."""
-        return self._width
-
-    @property
-    def whole(self) -> None:
-        """None: the records are not one array in memory."""
-        return
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "SparkSource":
         """The source of ``function(block)``; what is to be kept is cached by the executors."""
         new, functions = SparkSource.__new__(SparkSource), (*self._functions, function)
         if not keep:
-            return new._set(self._frame, self._width, functions, self._known)
+            return new._set(self._frame, self.width, functions, self._known)
         kept = self._frame.mapInArrow(partial(_answers, functions), _ANSWER).persist()
         weakref.finalize(new, _forget, kept).atexit = False
-        return new._set(kept, self._width, (_kept,), self._known)
+        return new._set(kept, self.width, (_kept,), self._known)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total over the blocks, see ``RecordSource``: one job."""

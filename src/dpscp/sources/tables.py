@@ -11,20 +11,6 @@ from typing import Any
 
 from dpscp.schema import ABSENT, Schema
 
-__all__ = [
-    "BLOCK_ROWS",
-    "TableError",
-    "as_frame",
-    "csv_names",
-    "is_parquet",
-    "not_utf8",
-    "opened_text",
-    "parquet_names",
-    "parquet_rows",
-    "separator_of",
-    "table_blocks",
-]
-
 _CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
 # What is read at once. A record must fit into a block.
 BLOCK_BYTES, BLOCK_ROWS = 8 * 2**20, 2**16
