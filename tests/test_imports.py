@@ -176,6 +176,7 @@ def test_the_front_page_has_one_list_of_names():
         assert all(isinstance(getattr(module, name), ModuleType) for name, _ in rooms)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dpscp.nothing
+    assert not hasattr(dpscp, "nothing.at_all")
 
 
 def dotted(node):

@@ -15,7 +15,7 @@ def held_by(holder_of: Mapping[str, str], asked: str) -> Callable[[str], Any]:
     def answer(name: str) -> Any:
         if name in holder_of:
             return getattr(import_module(holder_of[name]), name)
-        if find_spec(f"{asked}.{name}") is None:
+        if "." in name or find_spec(f"{asked}.{name}") is None:
             raise AttributeError(f"module {asked!r} has no attribute {name!r}")
         return import_module(f"{asked}.{name}")
 
