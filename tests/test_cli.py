@@ -264,7 +264,8 @@ def test_regression(run, folder):
 def test_demo_writes_everything(run, folder):
     code, out, _ = run("demo --folder demo --epsilon 0.5")
     assert code == 0
-    lines = out.strip().splitlines()
+    # coverage is an average over releases, and this one has no seed: it may fall short, and then says so
+    lines = [line for line in out.strip().splitlines() if not line.startswith("verdict:")]
     heads = [line.split(":")[0].strip() for line in lines[:2] + lines[3:]]
     assert heads == ["privacy", "coverage", "compare", "checked", "report"]
     assert "adding or removing one person" in lines[0]
