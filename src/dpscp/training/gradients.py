@@ -36,14 +36,14 @@ _PRODUCTS_PER_PART = 1 << 12
 _SLICE_NUMBERS, _LONG_SLICE_NUMBERS = 1 << 16, 1 << 21
 _LARGE_PRODUCT = 1 << 15
 # A block of fewer records pays more for the product's result, as long as the parameters, than for the records.
-_FEWEST_ROWS, _FEWEST_FOR_MANY_PARAMETERS = 256, 512
+_FEWEST_ROWS = 512
 # A first layer with so many times more units than inputs: clipping factors go to its inputs, which are fewer numbers.
 _MANY_UNITS = 4
 # From this many inputs on BLAS is about twice as fast with the rows on the left.
 _WIDE_INPUT = 64
 # OpenBLAS has kernels for products of few numbers and little work that need no copy: two to three times as fast.
 _SMALL_PRODUCT, _SMALL_WORK = 1 << 10, 900_000
-_FEWEST_SMALL_ROWS = 32
+_FEWEST_SMALL_ROWS, _FEWEST_ADDED_ROWS = 32, 64
 
 
 class ClippedGradient:
@@ -69,8 +69,7 @@ class ClippedGradient:
         outs = [out for out, _ in network.shapes]
         hidden = [into for _, into in network.shapes[1:]]
         inputs = network.shapes[0][1]
-        fewest = _FEWEST_ROWS if network.n_parameters < _LARGE_PRODUCT else _FEWEST_FOR_MANY_PARAMETERS
-        most = max(fewest, min(MOST_ROWS, CHUNK_NUMBERS // (inputs + 4 * (sum(outs) + sum(hidden)))))
+        most = max(_FEWEST_ROWS, min(MOST_ROWS, CHUNK_NUMBERS // (inputs + 4 * (sum(outs) + sum(hidden)))))
         self.chunk = whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
         # Indicator rows: one product sums the squares of every layer at once.
         self._error_layer = np.repeat(np.eye(len(outs)), outs, axis=1)
@@ -89,6 +88,8 @@ class ClippedGradient:
         self._rows_left = inputs >= _WIDE_INPUT
         small = min(_SMALL_PRODUCT // outs[0], _SMALL_WORK // (outs[0] * inputs))
         self._rows_at_once = small - small % 16 if small >= _FEWEST_SMALL_ROWS else self.chunk
+        small = _SMALL_WORK // (outs[0] * inputs)
+        self._rows_a_product = small if small >= _FEWEST_ADDED_ROWS else self.chunk
         self._relu = network.activation == "relu"
         self._sign_shift = np.array(8 * np.dtype(dtype).itemsize - 1, dtype=f"int{8 * np.dtype(dtype).itemsize}")
         self._layers: Sequence[Array] = ()
@@ -248,20 +249,19 @@ class ClippedGradient:
 
     def _first_product(self, errors: Array, rows: Array, m: int, into: Array) -> None:
         """The first layer's part of the sum; inputs that are not yet float64 are turned into it a slice at a time."""
-        if rows.dtype == errors.dtype:
-            errors.dot(rows, into)
-            return
-        most = min(len(self._slice), self._slice_rows)
+        wide = rows.dtype == errors.dtype
+        most = self._rows_a_product if wide else min(len(self._slice), self._slice_rows)
         # padding adds nothing, and wide rows are worth leaving out; a short product costs nearly as much as a long one
-        step = math.ceil(m / math.ceil(m / most))
+        step = math.ceil(m / math.ceil(m / most)) if m else 1
         for start in range(0, m, step):
-            stop = min(m, start + step)
-            part = self._slice[: stop - start]
-            np.copyto(part, rows[start:stop])
+            part = rows[start : min(m, start + step)]
+            if not wide:
+                np.copyto(self._slice[: len(part)], part)
+                part = self._slice[: len(part)]
             if start:
-                into += errors[:, start:stop].dot(part, self._slice_product)
+                into += errors[:, start : start + len(part)].dot(part, self._slice_product)
             else:
-                errors[:, :stop].dot(part, into)
+                errors[:, : len(part)].dot(part, into)
 
     def result(self) -> Array:
         """The sum since the last `first`; overwritten by the next one."""
