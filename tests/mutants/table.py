@@ -485,6 +485,13 @@ mutant(
     f"{ENGINE}::test_clipped_sum_equals_per_sample_gradients",
 )
 mutant(
+    "training/gradients.py",
+    "inputs *= v.factors_down\n",
+    "inputs *= 1.0\n",
+    "nothing is clipped where the factors go to the inputs",
+    f"{ENGINE}::test_clipped_sum_equals_per_sample_gradients",
+)
+mutant(
     "training/networks.py",
     "limit, tiny = feature_bound * (1",
     "limit, tiny = 2 * feature_bound * (1",

@@ -117,6 +117,7 @@ CASES = [
     ("logistic", DPSGD(loss="logistic", classes=(0, 1), clip_norm=0.8), 6, 2),
     ("huber", DPSGD(hidden=(7,), activation="tanh", loss="huber", huber_delta=0.7), 6, None),
     ("pinball", DPSGD(hidden=(7, 5, 3), loss="pinball"), 6, None),
+    ("many units", DPSGD(hidden=(40,), classes=(0, 1, 2)), 3, 3),
 ]
 
 

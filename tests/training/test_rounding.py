@@ -17,7 +17,8 @@ from dpscp.training.gradients import CLIP_SLACK, ClippedGradient
 from dpscp.training.networks import Loss, Network, feature_rows, squared_norms
 
 HEAD = DPSGD(classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
-NET = DPSGD(hidden=(8,), classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
+# so many units for ten inputs that clipping factors go to the inputs
+NET = DPSGD(hidden=(44,), classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
 
 
 def clipped_sum(mechanism, X, y, n_records, parameters=None):
