@@ -222,7 +222,8 @@ def test_dask_counts_like_an_array(dtype):
 def adversarial_thresholds(rng, score_range, levels):
     """A search's own midpoints, some of them moved by a few floats or by most of a bin, repeated, or crowded."""
     low, high = score_range
-    thresholds = midpoint_tree(low, high, levels)[1:-1]
+    near = [None, low, high, score_range][rng.integers(4)]
+    thresholds = midpoint_tree(low, high, levels, Halving.fine(near, score_range))[1:-1]
     kind = rng.integers(5)
     if kind == 1:
         for _ in range(int(rng.integers(1, 4))):
@@ -268,6 +269,18 @@ def test_a_histogram_counts_like_a_naive_count(seed, dtype, score_range, size, l
 def test_the_guess_is_used_for_the_thresholds_of_a_search(score_range, levels):
     low, high = score_range
     assert Bins(midpoint_tree(low, high, levels)[1:-1])._guessing
+
+
+@pytest.mark.parametrize("near", [0.0, 10.0, (0.0, 10.0)])
+@pytest.mark.parametrize("levels", [4, 11, 16])
+def test_thresholds_that_crowd_at_an_end_have_cells_of_their_own(near, levels):
+    thresholds = midpoint_tree(0.0, 10.0, levels, Halving.fine(near, (0.0, 10.0)))[1:-1]
+    bins = Bins(thresholds)
+    assert bins._cells.most <= 2
+    close = np.concatenate([np.nextafter(thresholds, toward) for toward in (-np.inf, np.inf)])
+    scores = np.concatenate([thresholds, close, [-np.inf, -1.0, 10.0, 11.0, np.inf]])
+    np.testing.assert_array_equal(bins.of(scores), np.searchsorted(thresholds, scores, side="left"))
+    assert bins.of(np.array([np.nan])) == thresholds.size
 
 
 @pytest.mark.parametrize(

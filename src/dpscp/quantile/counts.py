@@ -17,7 +17,7 @@ refusing it would tell that one record made the score overflow.
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -37,6 +37,8 @@ _PATIENCE = 7
 # Levels of the midpoint tree answered by one reading of a source: 2^11 - 1 thresholds. A search that chooses its own
 # number of steps takes at most 22, so two readings are enough for it.
 _LEVELS_A_READING = 11
+# Cells of a table of thresholds, thresholds in one of them, and how few are not worth a table.
+_MOST_CELLS, _MOST_IN_A_CELL, _FEWEST_IN_CELLS = 1 << 20, 4, 8
 # Deepest histogram for a stream: 2^22 counters are 32 MB.
 _STREAM_LEVELS = 22
 # Within this part of the range around the point where it is fine, a fine grid is nearly even.
@@ -360,7 +362,8 @@ class Bins:
     Thresholds of a search are (nearly) evenly spaced, so one product tells a score's bin or the one before it, and one
     comparison with the bin's exact end which. That this is so for every score follows from the thresholds alone: the
     guess never falls as the score grows (subtraction, product and rounding are monotone), so it is within one in a
-    whole bin if it is at the bin's two ends. Where it is not (a range a few floats wide) scores are looked up.
+    whole bin if it is at the bin's two ends. Where it is not, thresholds may crowd at their ends (``Cells``); and where
+    nothing is known about them (a range a few floats wide) scores are looked up.
     """
 
     def __init__(self, thresholds: Edges) -> None:
@@ -368,6 +371,7 @@ class Bins:
         self._ends = np.append(thresholds, np.inf)
         self._origin, self._rate = 0.0, 0.0
         self._guessing = thresholds.size > 1 and self._can_guess()
+        self._cells = None if self._guessing else Cells.of_thresholds(thresholds)
 
     def _can_guess(self) -> bool:
         with np.errstate(all="ignore"):
@@ -391,11 +395,65 @@ class Bins:
 
     def of(self, scores: Edges) -> NDArray[np.intp]:
         """The bin of each score, in any order of the scores."""
+        if self._cells is not None:
+            scores = np.fmin(scores, self._cells.beyond)  # also what is no number
+            bins = self._cells.first[self._cells.of(scores)]
+            for _ in range(self._cells.most):
+                bins += scores > self._ends[bins]
+            return bins
         if not self._guessing:
             return np.searchsorted(self._thresholds, np.sort(scores), side="left")
         bins = self._guess(scores)
         bins += scores > self._ends[bins]
         return bins
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells with few thresholds each, where thresholds crowd at one end or at both: equal steps of a distance's bits.
+
+    The bits of a positive float grow with it, about as its logarithm. A score's cell follows from its distance to the
+    nearer end of the thresholds and never falls as the score grows (subtraction and rounding are monotone), so those of
+    lower cells (``first`` counts them) lie below the score, and only the up to ``most`` in its own are compared.
+    """
+
+    ends: tuple[float, float]
+    knees: tuple[float, float]
+    shift: int
+    first: NDArray[np.intp]
+    most: int
+
+    @classmethod
+    def of_thresholds(cls, thresholds: Edges) -> "Cells | None":
+        """None where there are too many cells for a table, or thresholds in one of them."""
+        if thresholds.size < _FEWEST_IN_CELLS or not np.isfinite(thresholds[[0, -1]]).all():
+            return None
+        ends, knees = (thresholds[0], thresholds[-1]), (thresholds[1] - thresholds[0], thresholds[-1] - thresholds[-2])
+        if not (min(knees) > 0 and math.isfinite(ends[1] - ends[0] + max(knees))):
+            return None
+        empty = cls(ends, knees, 55 - int(thresholds.size).bit_length(), np.empty(0, dtype=np.intp), 0)
+        cells = empty.of(thresholds)
+        if cells[-1] > _MOST_CELLS or (most := int(np.bincount(cells).max())) > _MOST_IN_A_CELL:
+            return None
+        return replace(empty, first=np.searchsorted(cells, np.arange(cells[-1] + 1)), most=most)
+
+    @property
+    def beyond(self) -> float:
+        """A score above all thresholds."""
+        return math.nextafter(self.ends[1], math.inf)
+
+    def of(self, scores: Edges) -> NDArray[np.int64]:
+        """The cell of each score; those beyond the ends are in the outermost ones."""
+        (low, high), (inner, outer) = self.ends, self.knees
+        inside = np.clip(scores, low, high)
+        middle = np.array([low / 2 + high / 2])
+        bits = [
+            ((distance + knee).view(np.int64) >> self.shift)
+            for distance, knee in ((inside - low, inner), (middle - low, inner), (high - inside, outer))
+        ]
+        least = np.array([inner]).view(np.int64) >> self.shift
+        most = (high - middle + outer).view(np.int64) >> self.shift
+        return np.asarray(np.where(inside <= middle, bits[0], bits[1] + 1 + most - bits[2]) - least)
 
 
 class Histogram:
