@@ -403,10 +403,17 @@ mutant(
 )
 mutant(
     "quantile/counts.py",
-    "bins += scores > self._ends[bins]",
-    "bins += scores >= self._ends[bins]",
+    "bins = self._guess(scores)\n        bins += scores > self._ends[bins]",
+    "bins = self._guess(scores)\n        bins += scores >= self._ends[bins]",
     "a score at the end of a bin goes to the next",
     f"{COUNTS}::test_a_histogram_counts_like_a_naive_count",
+)
+mutant(
+    "quantile/counts.py",
+    "    bins += scores > self._ends[bins]\n            return",
+    "    bins += scores >= self._ends[bins]\n            return",
+    "a score at the end of a bin goes to the next, where thresholds crowd",
+    f"{COUNTS}::test_thresholds_that_crowd_at_an_end_have_cells_of_their_own",
 )
 mutant(
     "quantile/counts.py",
