@@ -40,12 +40,7 @@ from dpscp.quantile.observer import SearchObserver
 from dpscp.quantile.search import AskedCounts
 from dpscp.searches import Rule, Searches, calibration_rule, plan_searches, row_budget
 
-__all__ = [
-    "Calibration",
-    "Thresholds",
-    "calibrate",
-    "find_thresholds",
-]
+__all__ = ["Calibration", "Thresholds", "calibrate", "find_thresholds"]
 
 INDEPENDENT = "for what a single release covers: the held-out {} are independent draws of one law"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"

@@ -313,12 +313,7 @@ def _is_missing(identity: Any) -> bool:
 
 
 def kept_rows(
-    persons: Any,
-    *,
-    n_rows: int,
-    rows_per_person: int,
-    random_state: int | None = None,
-    columns: Iterable[Any] = (),
+    persons: Any, *, n_rows: int, rows_per_person: int, random_state: int | None = None, columns: Iterable[Any] = ()
 ) -> tuple[Index, Persons]:
     """Which rows are kept, ordered by person, and whose they are.
 

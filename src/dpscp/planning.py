@@ -369,13 +369,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
             stability = _stability(public, chosen)
     promised = public.release_confidence if chosen.held_out else None
     rule = calibration_rule(
-        guarantee,
-        (public.alpha,),
-        spent,
-        n,
-        part=fraction or 1.0,
-        stability=stability,
-        release_confidence=promised,
+        guarantee, (public.alpha,), spent, n, part=fraction or 1.0, stability=stability, release_confidence=promised
     )
     smallest = None if bare else _smallest_useful(guarantee, public)
     return PlanRow(

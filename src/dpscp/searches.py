@@ -190,12 +190,7 @@ class Searches:
 
 
 def plan_searches(
-    rule: Rule,
-    *,
-    spent: Ledger,
-    budget: Budget,
-    steps: int | None = None,
-    accountant: str | Accountant = "pld",
+    rule: Rule, *, spent: Ledger, budget: Budget, steps: int | None = None, accountant: str | Accountant = "pld"
 ) -> Searches:
     """The searches of a rule with the noise that the budget leaves: levels share it, each group gets all of it.
 

@@ -217,11 +217,7 @@ Task = Classification | Regression
 
 
 def _outputs_without_own_influence(
-    trained: Trained,
-    rows: Array,
-    targets: Array,
-    persons: Persons | None,
-    y_bounds: tuple[float, float] | None = None,
+    trained: Trained, rows: Array, targets: Array, persons: Persons | None, y_bounds: tuple[float, float] | None = None
 ) -> Array | None:
     """Outputs with the influence of each record's person taken out; None where no form is known.
 

@@ -1428,7 +1428,7 @@ mutant(
 )
 mutant(
     "planning.py",
-    "part=fraction or 1.0,\n        stability=stability,",
+    "part=fraction or 1.0, stability=stability,",
     "stability=stability,",
     "a plan of split forgets that a part is held out",
     f"{PLANNING}::test_the_plan_is_what_the_fit_does",

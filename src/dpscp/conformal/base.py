@@ -122,13 +122,7 @@ class PrivateConformal(Fitted):
         vars(self).update(source.lead(fitted))
         return self
 
-    def _release(
-        self,
-        request: Request,
-        records: RecordSource,
-        store: BudgetStore | None,
-        brought: Any,
-    ) -> Task:
+    def _release(self, request: Request, records: RecordSource, store: BudgetStore | None, brought: Any) -> Task:
         """Make the release and keep it, the fitted attributes at the very end; the task with what training found.
 
         ``brought`` is X as the caller has it, to notice that it is fitted again.

@@ -144,12 +144,7 @@ EVEN = Halving()
 
 
 def as_counter(
-    scores: Any,
-    score_range: tuple[float, float],
-    steps: int,
-    *,
-    allow_empty: bool = False,
-    halving: Halving = EVEN,
+    scores: Any, score_range: tuple[float, float], steps: int, *, allow_empty: bool = False, halving: Halving = EVEN
 ) -> Counter:
     """The counter for whatever the caller has: an array, chunks, a stream, a Dask array, or a count source.
 

@@ -381,11 +381,7 @@ class _Aim:
 
 
 def _check_numbers(
-    rank_buffer: float,
-    failure_probability: float | None,
-    n_records: int | None,
-    n_min: float | None,
-    steps: int | None,
+    rank_buffer: float, failure_probability: float | None, n_records: int | None, n_min: float | None, steps: int | None
 ) -> None:
     check_nonnegative("rank_buffer", rank_buffer)
     if failure_probability is not None:

@@ -149,12 +149,7 @@ class _Standardised:
 
 
 def calibrated_beside(
-    mechanism: Mechanism,
-    beside: DpEvent,
-    share: float,
-    epsilon: float,
-    delta: float,
-    accountant: str | Accountant,
+    mechanism: Mechanism, beside: DpEvent, share: float, epsilon: float, delta: float, accountant: str | Accountant
 ) -> Mechanism:
     """The mechanism within what ``beside``, a release of this share of the squared budget, leaves of (epsilon, delta).
 

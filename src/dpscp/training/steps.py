@@ -238,11 +238,7 @@ class PrivateStandardize(SummedStep):
         scale = np.sqrt(np.clip(square + 0.5 - mean**2, min(floor, 1.0) ** 2, 1.0))
         public = self._to_unit(width)
         return FeatureTransform(
-            public.low,
-            public.high,
-            public.shift + mean * public.scale,
-            scale * public.scale,
-            float(self.limit),
+            public.low, public.high, public.shift + mean * public.scale, scale * public.scale, float(self.limit)
         )
 
     def _to_unit(self, width: int) -> FeatureTransform:
