@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py file [--records 10000000]      # 'dpscp fit' on Parquet under a limit below the data
     python benchmarks/scale.py constants                      # the constants of docs/large_data.md
+    python benchmarks/scale.py group                          # a round of two processes of torch.distributed
     python benchmarks/scale.py cluster [--records 10000000]   # two processes against the prediction from the constants
 
 Times are CPU seconds (of all processes together), so that other work on the machine changes them little. Records are
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-N_FEATURES, BLOCK = 20, 1 << 17
+N_FEATURES, BLOCK, ROWS_OF_A_PERSON = 20, 1 << 17, 4
 SCHEMA = {
     "task": "classification",
     "target": "label",
@@ -54,7 +55,8 @@ def write_parquet(path: Path, n: int) -> None:
     writer = None
     for number, size in enumerate(block_sizes(n)):
         X, y = made_rows(number, size)
-        columns = {f"x{i}": X[:, i] for i in range(N_FEATURES)} | {"label": y.astype(str)}
+        who = np.random.default_rng([number, 1]).integers(0, max(1, n // ROWS_OF_A_PERSON), size)
+        columns = {f"x{i}": X[:, i] for i in range(N_FEATURES)} | {"label": y.astype(str), "who": who}
         batch = pa.record_batch(columns)
         writer = writer or pq.ParquetWriter(path, batch.schema)
         writer.write_batch(batch)
@@ -158,6 +160,9 @@ def constants(n: int, folder: Path) -> None:
     path, schema = folder / "people.parquet", Schema.from_dict(SCHEMA)
     write_parquet(path, n)
     blocks = [Block(i, *made_rows(i, size)) for i, size in enumerate(block_sizes(n))]
+    persons = Schema.from_dict({**SCHEMA, "person": "who", "rows_per_person": 3, "n_persons": n // ROWS_OF_A_PERSON})
+    seconds = cpu_of(lambda: ParquetSource(path, persons, scratch=folder).sum(len))
+    print(f"bringing persons together: {1e9 * seconds / n:,.0f} ns a record")
     for name, source in (
         ("Parquet", ParquetSource(path, schema, scratch=folder)),
         ("memory", ArraySource.of_blocks(blocks)),
@@ -173,6 +178,47 @@ def constants(n: int, folder: Path) -> None:
 
 
 # ---- two processes
+
+
+class Sent:
+    """As much as a step sends and gets back, and no work."""
+
+    def __init__(self, size: int) -> None:
+        self.parameters = np.zeros(size, dtype=np.float32)
+
+    def __call__(self, _: Any) -> Any:
+        return self.parameters
+
+
+def rounds_of_a_group(rank: int, folder: str) -> None:
+    import torch
+
+    from dpscp.sources import DistributedSource
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    source = DistributedSource(np.zeros((1, 1)), np.zeros(1))
+    for size in (3_000, 1_000_000):
+
+        def several(function: Sent = Sent(size)) -> None:  # noqa: B008 (one for all rounds)
+            for _ in range(50):
+                source.sum(function)
+
+        seconds = source.lead(lambda work=several: cpu_of(work))
+        if rank == 0:
+            print(f"{size:,} parameters: {1e3 * seconds / 50:.1f} ms of process 0 a round, two processes")
+    torch.distributed.destroy_process_group()
+
+
+def group(folder: Path) -> None:
+    """The cost of a round of torch.distributed."""
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=rounds_of_a_group, args=(rank, str(folder))) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
 
 
 def counted_bytes() -> Any:
@@ -247,7 +293,7 @@ def cluster(n: int, workers: int, steps: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("file", "constants", "cluster"))
+    parser.add_argument("what", choices=("file", "constants", "group", "cluster"))
     parser.add_argument("--records", type=int)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=100, help="of the fit on a cluster (the recipe takes 1500)")
@@ -259,5 +305,7 @@ if __name__ == "__main__":
             fit_under_limit(given.records or 10**7, given.room * 10**6, Path(place))
         elif given.what == "constants":
             constants(given.records or 10**6, Path(place))
+        elif given.what == "group":
+            group(Path(place))
         else:
             cluster(given.records or 10**7, given.workers, given.steps)

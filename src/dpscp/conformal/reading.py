@@ -79,7 +79,7 @@ def from_source(given: Given, reading: Reading, random_state: int | None) -> Tak
             "rows of one person may lie in several processes: drop person from the schema and keep rows_per_person, "
             "which protects by more noise, or fit on a table, a dask or a Spark frame"
         )
-    found = source.map(replace(reading, thorough=True)).sum(_Look(by_person))
+    found = source.map(replace(reading, thorough=True)).sum(_FirstLook(by_person))
     if not found:
         raise ValueError("X holds 0 sample(s): at least one record is needed")
     if by_person:
@@ -90,7 +90,7 @@ def from_source(given: Given, reading: Reading, random_state: int | None) -> Tak
 
 
 @dataclass(frozen=True)
-class _Look:
+class _FirstLook:
     """How many records, or persons, a block has, after a look at all its numbers."""
 
     by_person: bool

@@ -20,6 +20,9 @@ and promises:
 * Totals are numbers, arrays, or tuples of these. They are exact sums over records, private until the driver adds noise:
   a source neither prints, logs nor stores them.
 
+* Where a schema names a column of persons, ``Block.persons`` says which rows are whose: all rows of a person, side by
+  side in one block, before any cap (``dpscp.sources.persons.grouped`` makes such blocks). Else it is None.
+
 Rows are real numbers (any float or integer type), targets one for each row. Whether they are finite, and labels among
 the declared classes, is looked at once by whoever uses the source, before anything is spent: a source only reads.
 """

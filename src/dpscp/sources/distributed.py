@@ -104,8 +104,10 @@ class _Group:
     """The processes, and what each of them keeps for this source."""
 
     def __init__(self) -> None:
-        from torch import distributed
-
+        try:
+            from torch import distributed
+        except ImportError as error:
+            raise ImportError("DistributedSource needs torch: pip install 'dpscp[torch]'") from error
         if not distributed.is_available() or not distributed.is_initialized():
             raise RuntimeError(
                 "DistributedSource needs a process group: call torch.distributed.init_process_group(...) first, in "
