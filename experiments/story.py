@@ -196,8 +196,9 @@ def _changes(results: Path) -> str:
             f"{max(then):.3f} before and {min(now):.3f} to {max(now):.3f} now"
         )
     return (
-        "## What changed since version 0.1\n\nThe minimax offset, a released size and a smaller held-out part "
-        "(Results F and G), and `corrected` with the response of the other records. On Housing, BloodMNIST, Adult and "
+        "## What changed since version 0.1\n\nThe minimax offset with steps that aim higher the earlier they come, a "
+        "grid that follows the score, a released size and a smaller held-out part (Results F and G), and `corrected` "
+        "with the response of the other records. On Housing, BloodMNIST, Adult and "
         f"Bank Marketing, {rows[0]['trials']} trials on the splits of the pages: {'; '.join(told)}. "
         "[Row by row](defaults.md). Not run again: the other pages, which name their commit; the numbers before are "
         "means of all 30 trials."
