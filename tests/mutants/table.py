@@ -371,14 +371,7 @@ mutant(
     "if margin >= rise:",
     "if margin >= 0:",
     "early steps aim no higher than the last one",
-    f"{COUNTS}::test_every_source_walks_the_naive_path",
-)
-mutant(
-    "quantile/counts.py",
-    "a, b = np.abs(left - point) + knee, np.abs(right - point) + knee",
-    "a, b = np.abs(left - point) + 1.0, np.abs(right - point) + 1.0",
-    "the grid is nearly even whatever it should be fine near",
-    "tests/validity/test_result_f.py::TestGrid",
+    "tests/test_audit.py::test_a_search_tells_the_counts_that_decided_and_finds_what_it_finds_unwatched",
 )
 mutant(
     "quantile/correction.py",
