@@ -16,7 +16,7 @@ help:
 	@echo "make fuzz        every reader of foreign files, RUNS=1000000 executions each"
 	@echo "make mutants     plant mistakes one at a time, see that the tests notice (minutes); ARGS='ledger --show'"
 	@echo "make lint        ruff, mypy on the package, and loosely on the tests"
-	@echo "make bench       speed against peers measured in the same run"
+	@echo "make bench       against every peer in one run, into docs/benchmarks.md; PARTS='training growth' for some"
 	@echo "make reproduce   all experiments into results/ (an hour or more); ARGS='--quick --data DIR' are passed on"
 	@echo "make docs        build the documentation into site/"
 
@@ -63,9 +63,9 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# speed only; budget_store and guarantee_choice measure other things and are run by hand
+# the parts that were not measured at this commit, or PARTS='training growth'; the other benchmarks are run by hand
 bench: $(VENV)/dev.stamp
-	for name in quantile training prediction; do echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
+	$(BIN)/python benchmarks/peers.py $(PARTS)
 
 reproduce: $(VENV)/dev.stamp
 	$(BIN)/python -m experiments $(ARGS)

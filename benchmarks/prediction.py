@@ -8,7 +8,7 @@ that is not installed is named and left out. The sets of `crepes` come from p-va
 of the rows, and its time is scaled up.
 
 Contenders take turns, and times are CPU times of the thread: other work on the machine changes the ratios little. The
-table prints the least disturbed (fastest) of the rounds in milliseconds, and ratios against raw NumPy.
+table prints medians of the rounds in milliseconds, and ratios against raw NumPy.
 """
 
 import os
@@ -18,6 +18,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import importlib.util
+import statistics
 import sys
 import time
 import warnings
@@ -169,7 +170,7 @@ def regression(n: int) -> Contenders:
     return contenders
 
 
-def fastest(contenders: Contenders, rounds: int) -> dict[str, float]:
+def medians(contenders: Contenders, rounds: int) -> dict[str, float]:
     """Milliseconds of each contender, taking turns."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
@@ -177,7 +178,7 @@ def fastest(contenders: Contenders, rounds: int) -> dict[str, float]:
             start = time.thread_time()
             contender.call()
             taken[name].append(1000 * contender.scale * (time.thread_time() - start))
-    return {name: min(times) for name, times in taken.items()}
+    return {name: statistics.median(times) for name, times in taken.items()}
 
 
 def main() -> int:
@@ -192,7 +193,7 @@ def main() -> int:
     missed = False
     cases = {"predict_set": classification, "predict_interval": regression}
     for title, case in cases.items():
-        found = fastest(case(options.rows), options.rounds)
+        found = medians(case(options.rows), options.rounds)
         shape = f"{options.rows:,} rows x {N_FEATURES} features" + (
             f" x {N_CLASSES} classes" if title == "predict_set" else ""
         )

@@ -1,9 +1,9 @@
 """Time the private threshold against the exact quantile of NumPy, in one run on one thread.
 
-Run with `python benchmarks/quantile.py` (`--large` adds growth up to 10^8 scores, `--out-of-core` is 10^8
-scores that never lie in memory together). Contenders take turns, so that a busy machine slows all of them; the tables
-print medians over the rounds, nanoseconds a score, and ratios. Peak extra memory is what tracemalloc sees beside the
-scores.
+Run with `python benchmarks/quantile.py` (`--out-of-core` is 10^8 scores that never lie in memory together; growth with
+the number of scores is a part of `peers.py`). Contenders take turns, so that a busy machine slows all of them; the
+tables print medians over the rounds, nanoseconds a score, and ratios. Peak extra memory is what tracemalloc sees beside
+the scores.
 """
 
 import os
@@ -88,41 +88,38 @@ def compare(name: str, dtype: Any, n: int, rounds: int) -> list[str]:
     return [f"{name} {np.dtype(dtype).name}: {text}" for text in missed]
 
 
-def compare_sources(n: int, rounds: int) -> None:
+def doors(scores: NDArray[Any]) -> dict[str, Contender]:
     """The same scores through every door."""
-    scores = draw("uniform", n, np.float64)
     parts = np.array_split(scores, 16)
     contenders: dict[str, Contender] = {
         "array": lambda: threshold(scores),
-        "array, every other score": lambda: threshold(scores[::2]),
-        "array, range 10^9 too wide, N = 50": lambda: threshold(scores, (0.0, 1e9), 50),
         "chunks, read again (16)": lambda: threshold(lambda: iter(parts)),
-        "chunks, read once (16)": lambda: threshold(iter(parts)),
+        "stream, read once (16)": lambda: threshold(iter(parts)),
     }
     if importlib.util.find_spec("dask") is not None:
         import dask
         import dask.array as da
 
-        array = da.from_array(scores, chunks=n // 16)
+        array = da.from_array(scores, chunks=-(-scores.size // 16))
 
         def by_dask() -> float:
             with dask.config.set(scheduler="threads", num_workers=2):
                 return threshold(array)
 
         contenders["Dask array (16 partitions)"] = by_dask
+    return contenders
+
+
+def compare_sources(n: int, rounds: int) -> None:
+    scores = draw("uniform", n, np.float64)
+    contenders = doors(scores) | {
+        "array, every other score": lambda: threshold(scores[::2]),
+        "array, range 10^9 too wide, N = 50": lambda: threshold(scores, (0.0, 1e9), 50),
+    }
     medians = take_turns(contenders, rounds)
     for name, median in medians.items():
         memory = extra_memory(contenders[name]) / scores.nbytes
         print(f"{name:36} {1e9 * median / n:6.2f} ns a score   extra memory {memory:6.1%}")
-
-
-def compare_growth(sizes: tuple[int, ...], rounds: int) -> None:
-    first = None
-    for n in sizes:
-        scores = draw("uniform", n, np.float64)
-        median = take_turns({"private": lambda scores=scores: threshold(scores)}, rounds)["private"]
-        first = first or median / n
-        print(f"n = {n:11,d}: {1e9 * median / n:6.2f} ns a score, {median / n / first:4.2f} times the first")
 
 
 def compare_out_of_core(n: int) -> None:
@@ -172,7 +169,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", type=int, default=10_000_000, help="number of scores")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--large", action="store_true", help="growth up to 10^8 scores (1.6 GB of memory)")
     parser.add_argument("--out-of-core", action="store_true", help="only 10^8 scores from chunks, a stream and Dask")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -195,8 +191,6 @@ def main() -> None:
             missed += short
     print()
     compare_sources(n, max(3, rounds // 2))
-    print()
-    compare_growth((10**5, 10**6, 10**7, 10**8) if arguments.large else (10**5, 10**6, 10**7), max(3, rounds // 2))
     print()
     print("targets met" if not missed else "targets missed: " + "; ".join(missed))
 

@@ -1,10 +1,10 @@
-"""Time one DP-SGD step of `dpscp` against peers in one run: Opacus' PrivacyEngine, non-private torch, ghost clipping
-written by hand in torch and in JAX.
+"""Time one DP-SGD step of `dpscp` against peers in one run: Opacus' PrivacyEngine (hooks, functorch, ghost clipping),
+JAX-Privacy, non-private torch, ghost clipping written by hand in torch and in JAX.
 
 Run with `python benchmarks/training.py`, or `--threads 2` to give everybody two threads. Every contender trains the
 same model with the same expected batch size. Opacus and torch read their batches through a DataLoader, as their users
-do; the two by hand index the table themselves, and JAX takes batches of a fixed size, since its programs have fixed
-shapes. Contenders take turns, so that a busy machine slows all of them; the tables print medians over the rounds, in
+do; the others index the table themselves, and JAX takes batches of a fixed size, since its programs have fixed shapes.
+Contenders take turns, so that a busy machine slows all of them; the tables print medians over the rounds, in
 microseconds of CPU time a step (all threads together) and of the clock, and how many times ours each peer needs. Noise:
 ours comes from AES in counter mode, float64 and rounded to a grid, and its sums are float64; peers use the generators
 of their libraries and float32.
@@ -45,7 +45,7 @@ class Case:
     hidden: tuple[int, ...]
     batch: int
     steps: int
-    """Steps a round for the peers; ours takes ten times as many, since its set-up counts."""
+    """Steps a round, see ``steps_of``."""
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -60,8 +60,8 @@ CASES = (
     Case("head 512x8, full batch", 13_671, 512, 8, (), 13_671, 12),
 )
 Steps = Callable[[int], None]
-# Opacus holds a gradient for every record of a batch: with more numbers than this it takes minutes.
-_MOST_GRADIENTS = 10**7
+# Some peers hold a gradient for every record of a batch: with more numbers than this they take fewer steps a round.
+_MANY_NUMBERS = 10**7
 
 
 def make_data(case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -119,16 +119,17 @@ def plain_torch(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
     return torch_loop(model, optimizer, torch.utils.data.DataLoader(data, batch_size=case.batch, shuffle=True), loss)
 
 
-def opacus_engine(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
+def opacus_engine(case: Case, X: np.ndarray, y: np.ndarray, mode: str = "hooks") -> Steps:
     import torch
     from opacus import PrivacyEngine
 
     model, optimizer, data, loss = torch_parts(case, X, y)
     loader = torch.utils.data.DataLoader(data, batch_size=case.batch)
-    model, optimizer, loader = PrivacyEngine().make_private(
-        module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0
-    )
-    return torch_loop(model, optimizer, loader, loss)
+    model, optimizer, *criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=optimizer, criterion=loss, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0,
+        grad_sample_mode=mode,
+    )  # fmt: skip
+    return torch_loop(model, optimizer, loader, criterion[0] if criterion else loss)
 
 
 def torch_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
@@ -167,22 +168,87 @@ def torch_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
     return run
 
 
+def jax_layers(case: Case) -> list[Any]:
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(a, b)) / a for a, b in itertools.pairwise(case.widths)]
+    return [(jnp.asarray(w, jnp.float32), jnp.zeros(w.shape[1])) for w in weights]
+
+
+def jax_batches(case: Case, X: np.ndarray, y: np.ndarray) -> Callable[[Any], Any]:
+    """Rows and targets of a batch of fixed size, drawn with a key."""
+    import jax
+    import jax.numpy as jnp
+
+    table, targets = jnp.asarray(X), jnp.asarray(y)
+
+    def batch(key: Any) -> Any:
+        index = jax.random.randint(key, (case.batch,), 0, case.n)
+        return (table, targets) if case.batch == case.n else (table[index], targets[index])
+
+    return batch
+
+
+def jax_loop(step: Any, state: Any) -> Steps:
+    import jax
+
+    key = jax.random.key(0)
+
+    def run(steps: int) -> None:
+        nonlocal state, key
+        for _ in range(steps):
+            state, key = step(state, key)
+        jax.block_until_ready(state)
+
+    return run
+
+
+def jax_privacy_library(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
+    """JAX-Privacy's clipped gradients and noise, with optax, compiled by XLA."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from jax_privacy import clipped_grad, noise_addition
+
+    batch = jax_batches(case, X, y)
+
+    def loss(layers: Any, rows: Any, target: Any) -> Any:
+        for w, b in layers[:-1]:
+            rows = jax.nn.relu(rows @ w + b)
+        z = rows @ layers[-1][0] + layers[-1][1]
+        if case.n_classes is None:
+            return jnp.mean((z[:, 0] - target) ** 2)
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(z, target))
+
+    gradient = clipped_grad(loss, l2_clip_norm=1.0, normalize_by=case.batch, batch_argnums=(1, 2))
+    noise = noise_addition.gaussian_privatizer(stddev=1.0 / case.batch, prng_key=jax.random.key(1))
+    optimizer = optax.sgd(1e-3, momentum=0.9)
+    layers = jax_layers(case)
+
+    @jax.jit
+    def step(state: Any, key: Any) -> Any:
+        layers, noise_state, optimizer_state = state
+        key, draw = jax.random.split(key)
+        noisy, noise_state = noise.update(gradient(layers, *batch(draw)), noise_state)
+        change, optimizer_state = optimizer.update(noisy, optimizer_state)
+        return (optax.apply_updates(layers, change), noise_state, optimizer_state), key
+
+    return jax_loop(step, (layers, noise.init(layers), optimizer.init(layers)))
+
+
 def jax_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
     """The same formulas compiled by XLA."""
     import jax
     import jax.numpy as jnp
 
-    table, targets = jnp.asarray(X), jnp.asarray(y)
-    key = jax.random.key(0)
-    weights = [jnp.asarray(np.random.default_rng(0).normal(size=(a, b)) / a, jnp.float32) for a, b in
-               itertools.pairwise(case.widths)]  # fmt: skip
-    state = [(w, jnp.zeros(w.shape[1]), jnp.zeros_like(w), jnp.zeros(w.shape[1])) for w in weights]
+    batch = jax_batches(case, X, y)
+    state = [(w, b, jnp.zeros_like(w), jnp.zeros_like(b)) for w, b in jax_layers(case)]
 
     @jax.jit
     def step(state: Any, key: Any) -> Any:
         key, draw, *noise = jax.random.split(key, 2 + 2 * len(state))
-        index = jax.random.randint(draw, (case.batch,), 0, case.n)
-        rows, target = (table, targets) if case.batch == case.n else (table[index], targets[index])
+        rows, target = batch(draw)
         inputs = [rows]
         for w, b, _, _ in state[:-1]:
             inputs.append(jax.nn.relu(inputs[-1] @ w + b))
@@ -203,16 +269,28 @@ def jax_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
             after.append((w - 1e-3 * v, b - 1e-3 * u, v, u))
         return after, key
 
-    def run(steps: int) -> None:
-        nonlocal state, key
-        for _ in range(steps):
-            state, key = step(state, key)
-        jax.block_until_ready(state)
-
-    return run
+    return jax_loop(step, state)
 
 
-PEERS = {"opacus": opacus_engine, "torch": plain_torch, "torch ghost": torch_ghost, "jax ghost": jax_ghost}
+PEERS: dict[str, Callable[[Case, np.ndarray, np.ndarray], Steps]] = {
+    "opacus": opacus_engine,
+    "opacus functorch": lambda case, X, y: opacus_engine(case, X, y, "functorch"),
+    "opacus ghost": lambda case, X, y: opacus_engine(case, X, y, "ghost"),
+    "jax-privacy": jax_privacy_library,
+    "torch": plain_torch,
+    "torch ghost": torch_ghost,
+    "jax ghost": jax_ghost,
+}
+# those that hold a gradient for every record
+MATERIALISING = ("opacus", "opacus functorch", "jax-privacy")
+
+
+def steps_of(name: str, case: Case) -> int:
+    """Steps a round: ours takes ten times as many, since its set-up counts."""
+    numbers = case.batch * sum(a * b for a, b in itertools.pairwise(case.widths))
+    if name in MATERIALISING and numbers > _MANY_NUMBERS:
+        return max(1, case.steps * _MANY_NUMBERS // numbers)
+    return case.steps * (10 if name == "dpscp" else 1)
 
 
 def measure(case: Case, rounds: int) -> dict[str, tuple[float, float] | None]:
@@ -220,17 +298,15 @@ def measure(case: Case, rounds: int) -> dict[str, tuple[float, float] | None]:
     X, y = make_data(case)
     runs: dict[str, Steps | None] = {"dpscp": ours(case, X, y)}
     for name, make in PEERS.items():
-        if name == "opacus" and case.batch * sum(a * b for a, b in itertools.pairwise(case.widths)) > _MOST_GRADIENTS:
-            continue
         try:
             runs[name] = make(case, X, y)
         except ImportError:
             runs[name] = None
-    plan = {name: case.steps * (10 if name == "dpscp" else 1) for name in runs}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name, run in runs.items() if run is not None}
     for turn in range(-1, rounds):
         for name in times:
-            steps, run = plan[name] if turn >= 0 else 5, runs[name]
+            plan, run = steps_of(name, case), runs[name]
+            steps = plan if turn >= 0 else min(5, plan)
             cpu, clock = time.process_time(), time.perf_counter()
             assert run is not None
             run(steps)
@@ -251,16 +327,16 @@ def main() -> None:
     for case in CASES:
         if OPTIONS.only not in case.name:
             continue
-        print(f"\n{case.name}\n{'':12} {'CPU':>10} {'clock':>10}   times ours: {'CPU':>6} {'clock':>6}")
+        print(f"\n{case.name}\n{'':16} {'CPU':>10} {'clock':>10}   times ours: {'CPU':>6} {'clock':>6}")
         found = measure(case, OPTIONS.rounds)
         base = found["dpscp"]
         assert base is not None
         for name, used in found.items():
             if used is None:
-                print(f"{name:12} not installed")
+                print(f"{name:16} not installed")
             else:
                 ratios = f"{used[0] / base[0]:18.2f} {used[1] / base[1]:6.2f}"
-                print(f"{name:12} {used[0]:10.1f} {used[1]:10.1f}   {ratios}")
+                print(f"{name:16} {used[0]:10.1f} {used[1]:10.1f}   {ratios}")
         sys.stdout.flush()
 
 

@@ -1,0 +1,512 @@
+"""Every peer in one run: `python benchmarks/peers.py [PART ...]` measures and writes docs/benchmarks.md.
+
+Parts: calibration, accuracy, growth, training, prediction, accounting, startup; none named: all. What a part found is
+kept in benchmarks/peers.json, so that an interrupted run goes on where it stopped with the parts that are left, and the
+page holds each part as it was measured last. Peers are installed on demand, each beside the development environment
+in a folder of its own (`--cache`), with the versions of peers.toml; one that cannot be installed is listed with the
+reason. Contenders take turns in processes of their own; times are medians, CPU seconds of all threads and of the clock.
+Nothing is asserted about time.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+FOUND, PAGE = HERE / "peers.json", ROOT / "docs" / "benchmarks.md"
+Table = dict[str, Any]
+OURS = "dpscp"
+
+
+# ---- environments
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The installed peers: folders beside the development environment."""
+
+    cache: Path
+
+    def path_of(self, *names: str) -> str:
+        """What to put before the installed packages; raises ``InstallError`` with the reason."""
+        return os.pathsep.join([*(str(self._installed(name)) for name in names), str(ROOT / "src")])
+
+    def _installed(self, name: str) -> Path:
+        wanted = tomllib.loads((HERE / "peers.toml").read_text())[name]
+        folder, stamp = self.cache / name, self.cache / f"{name}.json"
+        if stamp.exists() and json.loads(stamp.read_text()) == wanted:
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+        print(f"installing {name}", flush=True)
+        environment = dict(os.environ)
+        with tempfile.TemporaryDirectory() as tools:
+            more = []
+            if "build" in wanted:
+                self._pip(name, [*wanted["build"], "--target", tools], environment)
+                environment["PYTHONPATH"], more = tools, ["--no-build-isolation"]
+            if "without" in wanted:
+                places = environment["PATH"].split(os.pathsep)
+                kept = [place for place in places if not (Path(place) / wanted["without"]).exists()]
+                environment["PATH"] = os.pathsep.join(kept)
+            self._pip(name, [*wanted["packages"], "--target", str(folder), *more], environment)
+        stamp.write_text(json.dumps(wanted))
+        return folder
+
+    def _pip(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
+        done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
+            raise InstallError(f"{name} could not be installed: {said[-1] if said else 'pip failed'}")
+
+
+class InstallError(Exception):
+    """The text is the reason, for the table."""
+
+
+class ContenderError(Exception):
+    """A contender's process ended; the text is its last line."""
+
+
+class Contender:
+    """A process of ``contender.py``: prepared, and ready to take turns."""
+
+    def __init__(self, peers: Peers, function: str, given: dict[str, Any], needs: Sequence[str] = ()) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": peers.path_of(*needs),
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+            "JAX_PLATFORMS": "cpu",
+        }
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "contender.py"), function, json.dumps(given)],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+        )  # fmt: skip
+        self._answer("ready")
+
+    def turn(self) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write("turn\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._answer("{"))
+        return answer
+
+    def end(self) -> None:
+        self._process.communicate()
+        self._said.close()
+
+    def _answer(self, start: str) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(start):
+                return line
+        self._process.wait()
+        self._said.seek(0)
+        lines = self._said.read().strip().splitlines()
+        raise ContenderError(lines[-1] if lines else f"exit code {self._process.returncode}")
+
+
+# name in the table, function of contender.py, its arguments, environments
+Entry = tuple[str, str, dict[str, Any], tuple[str, ...]]
+
+
+def take_turns(peers: Peers, entries: Sequence[Entry], rounds: int, *, together: bool = True) -> dict[str, Any]:
+    """Medians of CPU, clock and memory by name, and what was found first; a text for who could not take part."""
+    answers: dict[str, Any] = {}
+    if not together:  # too large to be held at once
+        for entry in entries:
+            answers |= take_turns(peers, [entry], rounds)
+        return answers
+    running: dict[str, tuple[Contender, list[dict[str, Any]]]] = {}
+    for name, function, given, needs in entries:
+        try:
+            running[name] = Contender(peers, function, given, needs), []
+            running[name][0].turn()  # what is loaded at the first use
+        except (InstallError, ContenderError) as trouble:
+            answers[name] = str(trouble)
+            running.pop(name, None)
+    for _ in range(rounds):
+        for contender, taken in running.values():
+            taken.append(contender.turn())
+    for name, (contender, taken) in running.items():
+        contender.end()
+        answers[name] = {key: statistics.median(a[key] for a in taken) for key in ("cpu", "clock", "memory")}
+        answers[name]["found"] = taken[0].get("found")
+    return {name: answers[name] for name, *_ in entries}
+
+
+# ---- tables
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.3g}" if seconds < 1 else f"{1000 * seconds:,.0f}"
+
+
+def timed(title: str, note: str, answers: dict[str, Any], ours: str = OURS, **more: Callable[[Any], str]) -> Table:
+    """Contenders with CPU, clock and their multiple of ours; ``more``: columns from what was found."""
+    base = answers[ours]
+    columns = ["", "CPU, ms", "clock, ms", "CPU, times ours", *more]
+    rows, ahead = [], []
+    for name, answer in answers.items():
+        if isinstance(answer, str):
+            rows.append([name, f"not measured: {answer}", *[""] * (len(columns) - 2)])
+            continue
+        ratio = answer["cpu"] / base["cpu"]
+        times = [milliseconds(answer["cpu"]), milliseconds(answer["clock"]), f"{ratio:.2f}"]
+        rows.append([name, *times, *(show(answer) for show in more.values())])
+        if ratio < 1:
+            ahead.append(f"{name} ({ratio:.2f})")
+    return {"title": title, "note": note, "columns": columns, "rows": rows, "ahead": ahead}
+
+
+def megabytes(answer: dict[str, Any]) -> str:
+    return f"{answer['memory'] / 1e6:,.0f}"
+
+
+# ---- parts
+
+
+def calibration(peers: Peers, rounds: int) -> list[Table]:
+    entries: list[Entry] = [
+        (OURS, "calibrate_dpscp", {}, ()),
+        ("np.partition", "calibrate_partition", {}, ()),
+        ("np.quantile", "calibrate_quantile", {}, ()),
+        ("MAPIE", "calibrate_mapie", {}, ("mapie",)),
+        ("crepes", "calibrate_crepes", {}, ("crepes",)),
+        ("puncc", "calibrate_puncc", {}, ("puncc",)),
+        ("TorchCP", "calibrate_torchcp", {}, ("torchcp",)),
+        ("OpenDP, private quantile", "quantile_time", {"which": "opendp_pure"}, ("opendp",)),
+        ("diffprivlib, private quantile", "quantile_time", {"which": "diffprivlib"}, ("diffprivlib",)),
+        ("exponential mechanism", "quantile_time", {"which": "exponential_aimed"}, ()),
+    ]
+    tables = []
+    for n in (10**5, 10**6):
+        at_n = [(name, function, given | {"n": n}, needs) for name, function, given, needs in entries]
+        tables.append(
+            timed(
+                f"A threshold from {n:,} predictions and targets",
+                "From predictions and targets to the 0.9 quantile of their distances (and the first interval, where a "
+                "library finds its quantile only then). Ours, OpenDP's, diffprivlib's and the exponential mechanism's "
+                "are private, the others are not.",
+                take_turns(peers, at_n, rounds),
+                **{"extra MB": megabytes},
+            )
+        )
+    return tables
+
+
+LAWS = {
+    "uniform": "uniform scores in a range that fits",
+    "crowded": "scores crowded at one end (the 8th power of uniform ones)",
+    "wide": "uniform scores in a range ten times too wide",
+}
+
+
+def accuracy(peers: Peers, rounds: int) -> list[Table]:  # noqa: ARG001 (nothing is timed)
+    contenders = {
+        "dpscp, aimed at the rank": ("dpscp_aimed", ()),
+        "OpenDP, epsilon": ("opendp_pure", ("opendp",)),
+        "OpenDP, zCDP": ("opendp_zcdp", ("opendp",)),
+        "diffprivlib, epsilon": ("diffprivlib", ("diffprivlib",)),
+        "exponential mechanism": ("exponential_aimed", ()),
+        "dpscp, with its promise of coverage": ("dpscp_promised", ()),
+        "exponential mechanism, with a promise": ("exponential_promised", ()),
+    }
+    tables = []
+    for law, words in LAWS.items():
+        columns, rows, ahead = [""], [[name] for name in contenders], []
+        for n in (1000, 30_000):
+            for epsilon in (0.1, 1.0):
+                given = {"n": n, "epsilon": epsilon, "law": law, "repetitions": 200}
+                entries: list[Entry] = [
+                    (name, "quantile_ranks", given | {"which": which}, needs)
+                    for name, (which, needs) in contenders.items()
+                ]
+                answers = take_turns(peers, entries, 1, together=False)
+                columns.append(f"n = {n:,}, epsilon = {epsilon:g}")
+                aimed = answers["dpscp, aimed at the rank"]["found"]
+                for row in rows:
+                    answer = answers[row[0]]
+                    row.append(answer if isinstance(answer, str) else "{:.1f} ± {:.1f}".format(*answer["found"]))
+                    promised = "promise" in row[0]
+                    if not isinstance(answer, str) and not promised and answer["found"][0] < aimed[0]:
+                        ahead.append(f"{row[0]} at {columns[-1]}")
+        note = (
+            f"Mean number of scores between the released threshold and the 0.9 order statistic, with its standard error"
+            f" (200 data sets): {words}. All are (epsilon, 1e-5)-DP for adding or removing one score, by the accounting"
+            f" of their own library; those marked epsilon are even (epsilon, 0)-DP. OpenDP chooses among 1,001 grid "
+            f"points. A promise of coverage is bought with ranks: it aims higher."
+        )
+        tables.append({"title": f"Ranks off, {law}", "note": note, "columns": columns, "rows": rows, "ahead": ahead})
+    return tables
+
+
+DOORS = ("np.partition", "array", "chunks, read again (16)", "stream, read once (16)", "Dask array (16 partitions)")
+
+
+def growth(peers: Peers, rounds: int) -> list[Table]:
+    columns = ["n", *(f"{door}, ns a score" for door in DOORS), *(f"{door}, times np.partition" for door in DOORS[1:])]
+    rows, memory = [], []
+    for n in (10**4, 10**5, 10**6, 10**7, 10**8):
+        entries: list[Entry] = [(door, "growth", {"door": door, "n": n}, ()) for door in DOORS]
+        large = n == 10**8
+        answers = take_turns(peers, entries, 3 if large else rounds, together=not large)
+        costs = [answers[door]["cpu"] for door in DOORS]
+        each = [f"{1e9 * cost / n:,.1f}" for cost in costs]
+        rows.append([f"{n:,}", *each, *(f"{cost / costs[0]:.2f}" for cost in costs[1:])])
+        if large:
+            memory = [[door, f"{answers[door]['memory'] / 1e6:,.0f}"] for door in DOORS]
+    return [
+        {
+            "title": "Growth with the number of scores",
+            "note": "The private threshold of uniform float64 scores through every door, 20 counts, CPU nanoseconds a "
+            "score, and as multiples of np.partition on the same scores. Reading chunks is not counted: they lie in "
+            "memory.",
+            "columns": columns,
+            "rows": rows,
+        },
+        {
+            "title": "Memory at 100,000,000 scores",
+            "note": "Peak beside the scores themselves (800 MB).",
+            "columns": ["", "extra MB"],
+            "rows": memory,
+        },
+    ]
+
+
+def training(peers: Peers, rounds: int) -> list[Table]:
+    import training as steps
+
+    tables = []
+    for case in steps.CASES:
+        given = {"name": case.name, "rounds": rounds}
+        contender = Contender(peers, "training_case", given, ("jax-privacy",))
+        found = contender.turn()["found"]
+        contender.end()
+        answers = {
+            name: "not installed" if used is None else {"cpu": used[0] / 1e6, "clock": used[1] / 1e6}
+            for name, used in found.items()
+        }
+        note = (
+            "One step of DP-SGD, set-up included for ours. Plain torch is not private; the two by hand are the "
+            "formulas of ghost clipping without any library. Ours draws its noise from AES and sums in float64."
+        )
+        tables.append(timed(case.name, note, answers))
+    return tables
+
+
+def prediction(peers: Peers, rounds: int) -> list[Table]:
+    tables = []
+    for name, title in (("sets", "10 classes: prediction sets"), ("intervals", "Prediction intervals")):
+        given = {"name": name, "rows": 10**6, "rounds": rounds}
+        contender = Contender(peers, "prediction_case", given, ("mapie", "crepes"))
+        found = contender.turn()["found"]
+        contender.end()
+        answers = {peer: {"cpu": used / 1000, "clock": used / 1000} for peer, used in found.items()}
+        note = (
+            "1,000,000 rows of 20 features, the same linear model for all. Raw NumPy is what one would write by hand, "
+            "without any check of the input. One thread: its CPU time stands in both columns."
+        )
+        tables.append(timed(title, note, answers))
+    return tables
+
+
+def accounting(peers: Peers, rounds: int) -> list[Table]:
+    def found(answer: Any) -> str:
+        return f"{answer['found']:.4f}"
+
+    epsilons: list[Entry] = [
+        ("dpscp, PLD", "epsilon_dpscp", {"accountant": "pld"}, ()),
+        ("dp_accounting, PLD", "epsilon_dp_accounting", {"accountant": "pld"}, ()),
+        ("Opacus, PRV", "epsilon_opacus", {"accountant": "prv"}, ()),
+        ("prv_accountant", "epsilon_prv", {}, ("prv-accountant",)),
+        ("dpscp, RDP", "epsilon_dpscp", {"accountant": "rdp"}, ()),
+        ("dp_accounting, RDP", "epsilon_dp_accounting", {"accountant": "rdp"}, ()),
+        ("Opacus, RDP", "epsilon_opacus", {"accountant": "rdp"}, ()),
+        ("Opacus, GDP (no bound)", "epsilon_opacus", {"accountant": "gdp"}, ()),
+    ]
+    noises: list[Entry] = [
+        ("dpscp, PLD", "noise_dpscp", {"accountant": "pld"}, ()),
+        ("dp_accounting, PLD", "noise_dp_accounting", {}, ()),
+        ("Opacus, PRV", "noise_opacus", {"accountant": "prv"}, ()),
+        ("dpscp, RDP", "noise_dpscp", {"accountant": "rdp"}, ()),
+        ("Opacus, RDP", "noise_opacus", {"accountant": "rdp"}, ()),
+    ]
+    setting = "5,000 steps at sampling rate 0.01, delta 1e-5; no answer is asked for twice."
+    return [
+        timed(
+            "Epsilon of sampled training",
+            f"Noise multiplier 1. {setting} PLD and PRV compose privacy losses (a smaller epsilon is the tighter "
+            "proof); RDP is looser and quick; the central limit theorem behind GDP proves nothing.",
+            take_turns(peers, epsilons, rounds),
+            "dpscp, PLD",
+            epsilon=found,
+        ),
+        timed(
+            "Noise for a budget",
+            f"The smallest noise multiplier for epsilon 1. {setting} dp_accounting looks between 1 and 10, to 0.001.",
+            take_turns(peers, noises, max(1, rounds // 2)),
+            "dpscp, PLD",
+            noise=found,
+        ),
+    ]
+
+
+STARTS = {
+    "python -m dpscp.cli --help": (["-m", "dpscp.cli", "--help"], ()),
+    "dpscp, every public name": (["-c", "from dpscp import *"], ()),
+    "numpy": (["-c", "import numpy"], ()),
+    "scikit-learn, a linear model": (["-c", "import sklearn.linear_model"], ()),
+    "MAPIE": (["-c", "import mapie.classification"], ("mapie",)),
+    "crepes": (["-c", "import crepes"], ("crepes",)),
+    "puncc": (["-c", "import deel.puncc.regression"], ("puncc",)),
+    "TorchCP": (["-c", "import torchcp.regression"], ("torchcp",)),
+    "OpenDP": (["-c", "import opendp.prelude"], ("opendp",)),
+    "diffprivlib": (["-c", "import diffprivlib.models"], ("diffprivlib",)),
+    "Opacus": (["-c", "import opacus"], ()),
+    "JAX-Privacy": (["-c", "import jax_privacy"], ("jax-privacy",)),
+    "dp_accounting, PLD and RDP": (["-c", "import dp_accounting.pld, dp_accounting.rdp"], ()),
+}
+
+
+def startup(peers: Peers, rounds: int) -> list[Table]:
+    import resource
+    import time
+
+    def once(arguments: list[str], needs: Sequence[str]) -> dict[str, float]:
+        environment = {**os.environ, "PYTHONPATH": peers.path_of(*needs), "OMP_NUM_THREADS": "1"}
+        before, clock = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode:
+            raise ContenderError(done.stderr.strip().splitlines()[-1])
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return {"cpu": cpu, "clock": time.perf_counter() - clock}
+
+    answers: dict[str, Any] = {}
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in STARTS}
+    for turn in range(-1, rounds):
+        for name, (arguments, needs) in STARTS.items():
+            if name in answers:
+                continue
+            try:
+                used = once(arguments, needs)
+            except (InstallError, ContenderError) as trouble:
+                answers[name] = str(trouble)
+                continue
+            taken[name] += [used] if turn >= 0 else []
+    for name in STARTS:
+        if name not in answers:
+            answers[name] = {key: statistics.median(a[key] for a in taken[name]) for key in ("cpu", "clock")}
+    ordered = {name: answers[name] for name in STARTS}
+    note = "A fresh process, the interpreter included, compiled files in place."
+    return [timed("Start-up", note, ordered, "dpscp, every public name")]
+
+
+PARTS = {
+    "training": ("Training", training),
+    "calibration": ("Calibration", calibration),
+    "accuracy": ("Accuracy of private quantiles at equal privacy", accuracy),
+    "growth": ("Growth", growth),
+    "prediction": ("Prediction", prediction),
+    "accounting": ("Accounting", accounting),
+    "startup": ("Start-up", startup),
+}
+
+
+# ---- the page
+
+
+def machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    processor = models[0] if models else platform.machine()
+    return f"{os.cpu_count()} cores of {processor}, {platform.system()}, Python {platform.python_version()}"
+
+
+def commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True).stdout
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "benchmarks/*.py").strip()
+    return git("rev-parse", "--short=12", "HEAD").strip() + (" with changes" if changed else "")
+
+
+def as_page(found: dict[str, Any]) -> str:
+    """The page, from everything that was found so far."""
+    text = [
+        "# Benchmarks",
+        "",
+        "dpscp against its peers, written by `python benchmarks/peers.py`: one command that installs each peer beside "
+        "the development environment and lets all take turns, in processes of their own and with one thread each. "
+        "Times are medians; CPU time counts all threads, and the clock is that of a machine with other work. "
+        "*times ours* is the peer's CPU time as a multiple of dpscp's: below 1 the peer is ahead, and the line under "
+        "the table says so. What could not be measured is listed with the reason.",
+        "",
+    ]
+    for part, (title, _) in PARTS.items():
+        if part not in found:
+            continue
+        told = found[part]
+        text += [f"## {title}", "", f"Measured {told['date']} at commit {told['commit']}, {told['machine']}.", ""]
+        for table in told["tables"]:
+            text += [f"### {table['title']}", "", table["note"], ""]
+            text += ["| " + " | ".join(table["columns"]) + " |"]
+            text += ["|" + "---|" * len(table["columns"])]
+            text += ["| " + " | ".join(row) + " |" for row in table["rows"]]
+            text += [""]
+            if "ahead" in table:
+                ahead = ", ".join(table["ahead"]) or "nobody"
+                text += [f"Ahead of dpscp: {ahead}.", ""]
+    pinned = tomllib.loads((HERE / "peers.toml").read_text())
+    shown = ", ".join(wanted["packages"][0].replace("==", " ") for wanted in pinned.values())
+    text += ["## Versions", "", f"{shown}; everything else as in constraints.txt.", ""]
+    return "\n".join(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "dpscp-peers")
+    parser.add_argument("--again", action="store_true", help="also what was measured at this commit already")
+    parser.add_argument("--page", action="store_true", help="only write the page from what was found")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
+    found = json.loads(FOUND.read_text()) if FOUND.exists() else {}
+    given.cache.mkdir(parents=True, exist_ok=True)
+    here = commit()
+    for part in () if given.page else given.parts or PARTS:
+        if not given.parts and not given.again and found.get(part, {}).get("commit") == here:
+            print(f"{part}: measured at this commit")
+            continue
+        print(part, flush=True)
+        tables = PARTS[part][1](Peers(given.cache), given.rounds)
+        today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+        found[part] = {"date": today, "commit": here, "machine": machine(), "tables": tables}
+        FOUND.write_text(json.dumps(found, indent=1) + "\n")
+        PAGE.write_text(as_page(found))
+    PAGE.write_text(as_page(found))
+
+
+if __name__ == "__main__":
+    main()
