@@ -471,6 +471,12 @@ def commit() -> str:
     return git("log", "-1", "--format=%h", "--abbrev=12", "--", "src").strip() + (" with changes" if changed else "")
 
 
+def known() -> dict[str, Any]:
+    """What was found so far, by part."""
+    found: dict[str, Any] = json.loads(FOUND.read_text()) if FOUND.exists() else {}
+    return found
+
+
 def as_page(found: dict[str, Any]) -> str:
     """The page, from everything that was found so far."""
     text = [
@@ -487,12 +493,8 @@ def as_page(found: dict[str, Any]) -> str:
         if part not in found:
             continue
         told = found[part]
-        text += [
-            f"## {title}",
-            "",
-            f"Measured {told['date']}, the library as of commit {told['commit']}, {told['machine']}.",
-            "",
-        ]
+        measured = f"Measured {told['date']}, the library as of commit {told['commit']}, {told['machine']}."
+        text += [f"## {title}", "", measured, ""]
         for table in told["tables"]:
             text += [f"### {table['title']}", "", table["note"], ""]
             text += ["| " + " | ".join(table["columns"]) + " |"]
@@ -518,20 +520,20 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
-    found = json.loads(FOUND.read_text()) if FOUND.exists() else {}
     given.cache.mkdir(parents=True, exist_ok=True)
     here = commit()
     for part in () if given.page else given.parts or PARTS:
-        if not given.parts and not given.again and found.get(part, {}).get("commit") == here:
+        if not given.parts and not given.again and known().get(part, {}).get("commit") == here:
             print(f"{part}: measured at this commit")
             continue
         print(part, flush=True)
         tables = PARTS[part][1](Peers(given.cache), given.rounds)
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-        found[part] = {"date": today, "commit": here, "machine": machine(), "tables": tables}
-        FOUND.write_text(json.dumps(found, indent=1) + "\n")
-        PAGE.write_text(as_page(found))
-    PAGE.write_text(as_page(found))
+        told = {"date": today, "commit": here, "machine": machine(), "tables": tables}
+        # read anew: another run may have measured other parts meanwhile
+        FOUND.write_text(json.dumps(known() | {part: told}, indent=1) + "\n")
+        PAGE.write_text(as_page(known()))
+    PAGE.write_text(as_page(known()))
 
 
 if __name__ == "__main__":
