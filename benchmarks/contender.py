@@ -175,19 +175,18 @@ def quantile_time(which: str, n: int) -> Turn:
     return lambda: float(found(np.abs(y - p)))
 
 
-def quantile_ranks(which: str, n: int, epsilon: float, law: str, repetitions: int) -> Turn:
-    """Mean number of scores between the threshold and the wanted order statistic, and its standard error."""
-    top = 10.0 if law == "wide" else 1.0
-    found = PRIVATE[which](top, epsilon)
+def quantile_ranks(which: str, settings: list[tuple[str, int, float]], repetitions: int) -> Turn:
+    """Mean number of scores between the threshold and the wanted order statistic, with its standard error."""
 
-    def turn() -> list[float]:
-        rng, off = np.random.default_rng(1), []
+    def off(law: str, n: int, epsilon: float) -> list[float]:
+        found = PRIVATE[which](10.0 if law == "wide" else 1.0, epsilon)
+        rng, ranks = np.random.default_rng(1), []
         for _ in range(repetitions):
             scores = rng.random(n) ** (8 if law == "crowded" else 1)
-            off.append(abs(np.count_nonzero(scores <= found(scores)) - np.ceil((1 - ALPHA) * (n + 1))))
-        return [float(np.mean(off)), float(np.std(off) / np.sqrt(repetitions))]
+            ranks.append(abs(np.count_nonzero(scores <= found(scores)) - np.ceil((1 - ALPHA) * (n + 1))))
+        return [float(np.mean(ranks)), float(np.std(ranks) / np.sqrt(repetitions))]
 
-    return turn
+    return lambda: [off(*setting) for setting in settings]
 
 
 # ---- growth with the number of scores
