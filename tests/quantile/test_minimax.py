@@ -80,11 +80,11 @@ def test_the_shipped_table_is_what_the_generator_makes(tmp_path):
     from dpscp.quantile.minimax import write_table
 
     write_table(tmp_path / "again.npz")
-    again = np.load(tmp_path / "again.npz")
-    shipped = np.load(resources.files("dpscp.quantile").joinpath("minimax_table.npz").open("rb"))
-    np.testing.assert_array_equal(again["gaps"], shipped["gaps"])
-    for name in ("excess", "graded"):
-        np.testing.assert_allclose(again[name], shipped[name], rtol=1e-6)
+    file = resources.files("dpscp.quantile").joinpath("minimax_table.npz")
+    with np.load(tmp_path / "again.npz") as again, file.open("rb") as opened, np.load(opened) as shipped:
+        np.testing.assert_array_equal(again["gaps"], shipped["gaps"])
+        for name in ("excess", "graded"):
+            np.testing.assert_allclose(again[name], shipped[name], rtol=1e-6)
 
 
 def test_one_step_by_hand():
