@@ -468,6 +468,11 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {processor}, {platform.system()}, Python {platform.python_version()}"
 
 
+def circumstances(rounds: int) -> str:
+    """Medians of what, and how busy the machine was: the clock says little on a busy one."""
+    return f"medians of {rounds} rounds, load {os.getloadavg()[1]:.1f} over the last five minutes"
+
+
 def commit() -> str:
     """The last one that changed the library."""
 
@@ -536,7 +541,12 @@ def main() -> None:
         print(part, flush=True)
         tables = PARTS[part][1](Peers(given.cache), given.rounds)
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-        told = {"date": today, "commit": here, "machine": machine(), "tables": tables}
+        told = {
+            "date": today,
+            "commit": here,
+            "machine": f"{machine()}; {circumstances(given.rounds)}",
+            "tables": tables,
+        }
         # read anew: another run may have measured other parts meanwhile
         FOUND.write_text(json.dumps(known() | {part: told}, indent=1) + "\n")
         PAGE.write_text(as_page(known()))
