@@ -9,6 +9,8 @@ import ast
 import os
 import random
 import re
+import shutil
+import subprocess
 import sys
 import traceback
 import warnings
@@ -22,6 +24,7 @@ from dpscp import training
 from dpscp.privacy import IntegerSource, secure_generator
 
 ROOT = Path(dp.__file__).parent
+REPOSITORY = Path(__file__).parents[1]
 FILES = sorted(ROOT.rglob("*.py"))
 
 # Names that hold records in this code base, and the only things a message may say about them.
@@ -72,6 +75,32 @@ def test_what_the_type_checker_must_ignore_has_a_code_and_a_reason():
     lines = [line for file in FILES for line in file.read_text().splitlines() if "type: ignore" in line]
     assert lines
     assert [line for line in lines if not re.search(r"# type: ignore\[[a-z-]+\]  # \w", line)] == []
+
+
+def test_every_commit_that_a_document_cites_is_in_the_history():
+    """A commit that was rebased away cannot be looked at; a reader could not repeat what was measured there."""
+    git = ["git", "-C", str(REPOSITORY)]
+    if shutil.which("git") is None or not (REPOSITORY / ".git").exists():
+        pytest.skip("the history is not here")
+    told = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    if told.stdout.strip() != "false":
+        pytest.skip("the history ends before the commits that are cited")
+    known = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, text=True, check=True).stdout.split()
+    pages = [*(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "results").glob("*.md")]
+    cited = {(page.name, name) for page in pages for name in cited_commits(page.read_text())}
+    assert len(cited) > 10
+    assert [(page, name) for page, name in sorted(cited) if not any(c.startswith(name) for c in known)] == []
+
+
+def cited_commits(text):
+    """The names after the word commit, one or several."""
+    return re.findall(r"[0-9a-f]{7,40}", " ".join(re.findall(r"commits? ((?:[0-9a-f]{7,40}(?:, | and )?)+)", text)))
+
+
+def test_cited_commits_are_seen():
+    assert cited_commits("of commit 14d2537, 28f54d4 (each); commits 0a5a718 and 89cf904, 2026") == [
+        *("14d2537", "28f54d4", "0a5a718", "89cf904"),
+    ]
 
 
 # ---- no other generator decides anything private
