@@ -1876,6 +1876,34 @@ mutant(
     "tests/training/test_device.py::test_noise_is_standard_normal_and_never_repeats",
 )
 mutant(
+    "strategy.py",
+    'device=request.device or "cpu")',
+    'device="cpu")',
+    "a torch module stays on the processor whatever device was asked for",
+    "tests/training/test_device.py::test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves",
+)
+mutant(
+    "training/torch_modules.py",
+    "parameter.grad = parameter.grad_sample = None",
+    "parameter.grad = None",
+    "the gradients of a batch's records outlive it",
+    f"{TORCH}::test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_step",
+)
+mutant(
+    "training/opacus.py",
+    "        kept = not last\n",
+    "        kept = True\n",
+    "a thread keeps the engine of a run that is over",
+    f"{TORCH}::test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_step",
+)
+mutant(
+    "training/opacus.py",
+    "            if not out_of_memory(error):\n                raise\n",
+    "            raise\n",
+    "where there is no room torch tells the size of a batch",
+    f"{TORCH}::test_where_there_is_no_room_nothing_of_a_batch_is_told_or_kept",
+)
+mutant(
     "training/opacus.py",
     "[torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]",
     "[torch.from_numpy(gaussian_release(t.numpy(), noise, rng)) if t.ndim > 1 else t for t in sums]",

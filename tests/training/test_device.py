@@ -236,14 +236,21 @@ def test_an_estimator_trains_its_recipe_there(device):
     assert np.ptp(reg.fit(X, target).predict_interval(X)[1][:, :, 0], axis=1).mean() < 30
 
 
-def test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves():
-    pytest.importorskip("opacus")
+def test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves(monkeypatch):
+    opacus = pytest.importorskip("dpscp.training.opacus")
     X, y, _ = problem(200)
     public = {"epsilon": 4.0, "classes": [0, 1], "n_records": 200, "device": "cpu"}
     with pytest.raises(ValueError, match=r"DPSGD\(device=\.\.\.\)"):
         dp.PrivateConformalClassifier(DPSGD(steps=1), **public).fit(X, y)
     with pytest.raises(ValueError, match="cannot be used"):
         dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cuda:77"}).fit(X, y)
+
+    def rehearse(*_, device, **__):
+        raise LookupError(f"tried on {device}")
+
+    monkeypatch.setattr(opacus, "rehearse", rehearse)
+    with pytest.raises(LookupError, match="tried on cpu:0"):
+        dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cpu:0"}).fit(X, y)
 
 
 def test_records_in_blocks_stay_on_the_processor():

@@ -19,7 +19,7 @@ torch and Opacus are imported when a mechanism is made, not when this module is:
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -46,6 +46,7 @@ from dpscp.training.torch_modules import (
     gradient_rows,
     load_opacus,
     load_torch,
+    out_of_memory,
     private_copy,
     rehearse,
     released_copy,
@@ -362,8 +363,21 @@ class _BatchSum:
 
     def on_device(self, block: Block) -> tuple[list[Any], int]:
         """The sums where they were computed, and the number of records."""
+        mechanism = self.mechanism
+        try:
+            with _engine(mechanism, self.run, last=self.step == mechanism.steps - 1) as engine:
+                return self._summed(engine, block)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+        # outside the handler, so that nothing leads to the words that count the records of a batch
+        raise MemoryError(
+            f"device={mechanism.device!r} has no room for gradients of physical_batch={mechanism.physical_batch} "
+            "records at once; give a smaller physical_batch, which changes nothing else"
+        )
+
+    def _summed(self, engine: "_Engine", block: Block) -> tuple[list[Any], int]:
         torch, mechanism, drawn = load_torch(), self.mechanism, self.drawn
-        engine = _engine(mechanism, self.run)
         device = torch.device(mechanism.device)
         draws: AbstractContextManager[Any] = nullcontext()
         if self.streams is not None:
@@ -416,14 +430,24 @@ class _Engine:
 _THREAD = threading.local()
 
 
-def _engine(mechanism: OpacusTraining, run: bytes) -> _Engine:
-    """The engine of a run at the mechanism's parameters, made once for each thread that computes gradients."""
+@contextmanager
+def _engine(mechanism: OpacusTraining, run: bytes, *, last: bool) -> Iterator[_Engine]:
+    """The engine of a run at the mechanism's parameters, made once for each thread that computes gradients.
+
+    It goes with the last step, and with an error, after which Opacus' hooks may still hold a batch.
+    """
     if getattr(_THREAD, "run", None) != run:
         _THREAD.run, _THREAD.engine = run, _Engine(mechanism)
     engine: _Engine = _THREAD.engine
     released_copy(engine.inner, mechanism.module)
     engine.inner.train()
-    return engine
+    kept = False
+    try:
+        yield engine
+        kept = not last
+    finally:
+        if not kept:
+            vars(_THREAD).clear()
 
 
 def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any], weights: Any = None) -> None:

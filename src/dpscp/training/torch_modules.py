@@ -241,7 +241,8 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
     """One (records, *shape) gradient for every trained parameter of a GradSampleModule; None for an unused one.
 
     ValueError unless each has exactly one row a record: clipping rows that are not records bounds nothing. An error
-    inside the module is told without its message, which may carry counts and values.
+    inside the module is told without its message, which may carry counts and values; where there is no room (see
+    `out_of_memory`) that of torch is the caller's to tell. No gradient stays behind in the module.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
     failure = ""
@@ -251,12 +252,14 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
             values = losses(module(rows), target)
             one_loss_a_record = values.shape == (len(rows),)
             if one_loss_a_record:
-                module.zero_grad(set_to_none=True)
-                for parameter in trained:
-                    parameter.grad_sample = None
                 values.sum().backward()
         except Exception as error:
+            if out_of_memory(error):
+                raise
             failure = type(error).__name__
+    samples = [p.grad_sample for p in trained]
+    for parameter in trained:  # Opacus would keep the records' gradients as long as the module lives
+        parameter.grad = parameter.grad_sample = None
     if failure:
         raise RuntimeError(
             f"the module or its loss failed on the records ({failure}); the message is withheld because it may carry "
@@ -264,7 +267,6 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
         )
     if not one_loss_a_record:
         raise ValueError("loss must return one number a record")
-    samples = [p.grad_sample for p in trained]
     for parameter, sample in zip(trained, samples, strict=True):
         if sample is not None and (isinstance(sample, list) or sample.shape != (len(rows), *parameter.shape)):
             raise ValueError(
@@ -274,6 +276,12 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
                 "(records, tokens, features)"
             )
     return samples
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether there was no room; the words of torch and NumPy then count bytes, and so the records of a batch."""
+    short = isinstance(error, MemoryError | load_torch().cuda.OutOfMemoryError)
+    return short or "can't allocate memory" in str(error)  # a plain RuntimeError, on the processor
 
 
 # ---- the rehearsal
