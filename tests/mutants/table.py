@@ -1869,6 +1869,20 @@ mutant(
     "tests/training/test_device.py::test_one_record_moves_the_sum_by_at_most_its_clip_norm",
 )
 mutant(
+    "training/device.py",
+    "upload.next[size:] = 0",
+    "pass",
+    "records of the last visit to a device count as padding",
+    "tests/training/test_device.py::test_a_visit_adds_up_to_the_same_bits_as_records_that_live_there",
+)
+mutant(
+    "cli/commands.py",
+    "device=given.device,",
+    "device=None,",
+    "the command line trains on the processor",
+    "tests/test_cli_options.py::test_the_device_is_that_of_the_option",
+)
+mutant(
     "training/device_noise.py",
     "self._next += blocks",
     "pass",

@@ -7,15 +7,17 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 import dpscp as dp
 from dpscp.persons import Persons
 from dpscp.sources import ArraySource, Block
+from dpscp.sources.persons import PersonSource
 from dpscp.training import device as engine
 from dpscp.training import device_noise
-from dpscp.training.device import DeviceRecords
+from dpscp.training.device import DeviceRecords, VisitingSums
 from dpscp.training.device_noise import DeviceNoise, chacha20_words
 from dpscp.training.dpsgd import DPSGD
 from dpscp.training.feeding import EngineBlock
@@ -253,8 +255,61 @@ def test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves(mo
         dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cpu:0"}).fit(X, y)
 
 
-def test_records_in_blocks_stay_on_the_processor():
-    X, y, _ = problem(200)
-    source = ArraySource.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
-    with pytest.raises(ValueError, match="needs records in memory"):
-        DPSGD(classes=(0, 1), steps=1, noise_multiplier=1.0, device="cpu").train_source(source, n_records=200)
+# ---- records in blocks, which visit the device
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rate", [1.0, 0.4])
+def test_blocks_that_visit_take_the_steps_of_the_processor(rate, device, monkeypatch):
+    """Noise and batches are those of the processor, so the whole run is, also with persons and several visits."""
+    monkeypatch.setattr(engine, "_MOST_ROWS", 64)
+    X, labels, target = problem(600)
+    owners = Persons(np.arange(0, 301, 3), 3)
+    for name, y in (("tanh", labels), ("huber", target), ("float64", labels)):
+        blocks = [Block(i, X[i * 300 : i * 300 + 300], y[i * 300 : i * 300 + 300], owners) for i in range(2)]
+        source = PersonSource(ArraySource.of_blocks([*blocks, Block(2, X[:0], y[:0])]), owners.unit)
+        constants = {"steps": 6, "noise_multiplier": 0.5, "sampling_rate": rate, **MECHANISMS[name]}
+        own, there = (
+            DPSGD(**constants, device=where).train_source(source, random_state=1, n_records=200)
+            for where in (None, device)
+        )
+        np.testing.assert_allclose(there.model.parameters, own.model.parameters, atol=3e-6)
+        assert there.event == own.event
+        assert there.public_facts == {**own.public_facts, "device": device}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_visit_adds_up_to_the_same_bits_as_records_that_live_there(device, monkeypatch):
+    """So one record moves the sum as little; padding and the batch before it leave nothing behind."""
+    monkeypatch.setattr(engine, "_MOST_ROWS", 128)
+    network, X = Network((6, 9, 3), "relu"), problem(700)[0]
+    ready = EngineBlock("cross_entropy", (0, 1, 2), None, True, "float32")
+    records = ready(Block(0, X, np.resize([0, 1, 2], 700)))
+    visiting = VisitingSums(network, Loss("cross_entropy"), 1.0, "float32", 700, device)
+    for batch in (None, np.arange(3, 300), np.arange(0), np.arange(700)[::2]):
+        own = clipped_sum(records, network, device, batch, 1.0)
+        there = visiting.clipped(network.initial(3, 1.0).astype(np.float32), records, batch)
+        np.testing.assert_array_equal(there, own)
+    monkeypatch.setattr(engine, "_MOST_BLOCKS", 5)
+    with pytest.raises(ValueError, match="640 records"):
+        visiting.clipped(network.initial(3, 1.0).astype(np.float32), records, None)
+
+
+def test_a_file_visits_and_a_missing_device_spends_nothing(tmp_path):
+    X, y, _ = problem(600)
+    pd.DataFrame(X, columns=list("abcdef")).assign(y=y).to_parquet(tmp_path / "table.parquet")
+    columns = {name: {"type": "numeric", "bounds": [-4, 4]} for name in "abcdef"}
+    declared = {"task": "classification", "target": "y", "classes": [0, 1], "n_records": 600, "columns": columns}
+    schema = dp.Schema.from_dict(declared)
+    clf = dp.PrivateConformalClassifier(epsilon=8.0, confidence_level=0.6, guarantee="split", random_state=0, device="cpu")
+    clf.fit(tmp_path / "table.parquet", "y", schema=schema)
+    assert clf.ledger_.public_facts["device"] == "cpu"
+    assert np.mean(clf.predict(X).astype(int) == y) > 0.8
+    store = dp.BudgetStore.create(tmp_path / "store", 10.0, 1e-3, dataset="people")
+    blocks = ArraySource(X, y, n_blocks=2)
+    public = {"epsilon": 1.0, "classes": [0, 1], "n_records": 600}
+    own = dp.PrivateConformalClassifier(DPSGD(steps=1, device="cuda:77"), **public)
+    for estimator in (dp.PrivateConformalClassifier(device="cuda:77", **public), own):
+        with pytest.raises(ValueError, match=r"device='cuda:77' cannot be used.*leave it out"):
+            estimator.fit(blocks, budget=store)
+    assert not store.ledger().entries

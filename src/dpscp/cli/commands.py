@@ -149,6 +149,10 @@ def _fit(given: argparse.Namespace) -> int:
             check_output(path, given.table)
     outputs = [given.output, note_path(given.output), *([] if given.report is None else [given.report])]
     keep_existing(outputs, force=given.force)
+    if given.device is not None:  # a table may take long to read
+        from dpscp.training.device import check_device
+
+        check_device(given.device)
     table = open_table(given.table, given.separator)
     schema = _declared(given, table)
     if given.unknown is not None:
@@ -187,6 +191,7 @@ def _fit(given: argparse.Namespace) -> int:
         release_confidence=given.release_confidence,
         groups=given.groups,
         random_state=given.seed,
+        device=given.device,
         **({} if given.score is None else {"conformity_score": given.score}),
     )
     estimator.save(given.output)

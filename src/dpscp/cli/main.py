@@ -125,6 +125,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     made.add_argument("--score", help="lac (default), aps, raps; regression: auto (default), absolute, cqr, ...")
     made.add_argument("--groups", metavar="COLUMN", help="a promise for each category of this column, or 'label'")
     unknowns(made, "to the model")
+    made.add_argument("--device", help="where the model is trained: cuda, cuda:1, ... (default: the processor)")
     made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
     made.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="default model.dpscp")
     made.add_argument("--report", type=Path, help="write an HTML report as well")

@@ -255,7 +255,7 @@ class PrivateConformal(Fitted):
         ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source.
         """
         if given.rows is None:
-            return from_source(given, self._reading(encoded, by_label=labels), self.random_state)
+            return from_source(given, self._reading(encoded, by_label=labels), self.random_state, self.device)
         by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
         return from_arrays(given, targets, (targets, labels) if by_label else self._groups_of(given), self.random_state)
 

@@ -75,7 +75,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         alone, X goes to the estimator as it is, and ``classes_`` are the public labels. The records it was trained on
         are not protected here. Cannot be saved.
     device : None trains on the processor; "cuda", or another device of torch's, trains the recipe's model or your
-        ``torch.nn.Module`` there, with the same accounting. Records must be in memory, and fit into the device's.
+        ``torch.nn.Module`` there, with the same accounting. A table must fit into the device's memory; of files and
+        clusters each batch visits the device.
 
     Attributes
     ----------

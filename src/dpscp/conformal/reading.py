@@ -14,6 +14,7 @@ from dpscp.privacy.seeds import KEPT_ROWS, BlockStreams
 from dpscp.records import check_finite, group_index
 from dpscp.sources import ArraySource, Block, DistributedSource, RecordSource
 from dpscp.sources.persons import KeptRows, PersonSource
+from dpscp.training.device import check_device
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,10 @@ class Taken:
     found: int
 
 
-def from_source(given: Given, reading: Reading, random_state: int | None) -> Taken:
-    """The records of a source as the fit reads them; a bad one in any block is refused before anything is spent."""
+def from_source(given: Given, reading: Reading, random_state: int | None, device: str | None) -> Taken:
+    """The records of a source as the fit reads them; a bad one in any block is refused before anything is spent, and so
+    is a process that has some and no such device.
+    """
     if given.y is not None:
         raise ValueError("y must be left out: the blocks of a source hold their targets")
     source: RecordSource = given.X
@@ -79,7 +82,7 @@ def from_source(given: Given, reading: Reading, random_state: int | None) -> Tak
             "rows of one person may lie in several processes: drop person from the schema and keep rows_per_person, "
             "which protects by more noise, or fit on a table, a dask or a Spark frame"
         )
-    found = source.map(replace(reading, thorough=True)).sum(_FirstLook(by_person))
+    found = source.map(replace(reading, thorough=True)).sum(_FirstLook(by_person, device))
     if not found:
         raise ValueError("X holds 0 sample(s): at least one record is needed")
     if by_person:
@@ -94,8 +97,11 @@ class _FirstLook:
     """How many records, or persons, a block has, after a look at all its numbers."""
 
     by_person: bool
+    device: str | None
 
     def __call__(self, block: Block) -> int:
+        if self.device is not None:
+            check_device(self.device)
         if len(block) and (block.persons is not None) != self.by_person:
             raise ValueError(
                 "the blocks of this source hold persons, and nothing says so: give the schema that names their column"

@@ -12,6 +12,10 @@ The same mechanism as `dpscp.training.descent` with the same proof of what one r
 
 Noise is drawn on the device (`DeviceNoise`), rounded to the same grid, and accounted for in the same way. Batches are
 drawn by the processor. Runs with a seed repeat themselves on the same device and differ from those of the processor.
+
+Records that lie in the blocks of a source stay there: each block's batch goes to a device of the process that has the
+block (`VisitingSums`), and its sum comes back, to be added by pairs. State and noise are then the processor's, see
+`dpscp.training.feeding`.
 """
 
 import math
@@ -49,7 +53,7 @@ def check_device(name: str) -> Any:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"device={name!r} cannot be used ({reason}); None trains on the processor") from None
+        raise ValueError(f"device={name!r} cannot be used ({reason}); leave it out to train on the processor") from None
     return device
 
 
@@ -176,7 +180,7 @@ class DeviceRecords:
         features = records.rows[:, : network.widths[0]]
 
         def moved(values: Array) -> Any:
-            return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+            return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
 
         try:
             rows = torch.empty(features.shape, dtype=torch.from_numpy(features[:0]).dtype, device=device)
@@ -268,14 +272,15 @@ class _DeviceSums:
     def _add_all(self) -> None:
         whole = len(self._records) // self.size * self.size
         for start in range(0, whole, self.size):
-            self._add(self._records.part(start, start + self.size))
+            self.add(self._records.part(start, start + self.size))
         if whole < len(self._records):
             self._gather_and_add()
 
     def _gather_and_add(self) -> None:
-        self._add(self._records.at(self._taken[1:], self._taken[0]))
+        self.add(self._records.at(self._taken[1:], self._taken[0]))
 
-    def _add(self, block: DeviceRecords) -> None:
+    def add(self, block: DeviceRecords) -> None:
+        """Add the sum over a block of ``size`` records to ``total``."""
         errors, inputs, counted = self._errors(self._loss, block)
         for total, error, values in zip(self._totals, errors, inputs, strict=True):
             _add_product(total, error, values if values is block.rows else values.where(counted, 0), self._network)
@@ -321,6 +326,42 @@ class _DeviceSums:
             if not all(bool((values == values[:1]).all()) for values in (*errors, *inputs)):
                 return False
         return True
+
+
+class VisitingSums:
+    """Sums of clipped gradients over records that the processor holds, which visit the device for it, block by block.
+
+    ``batch`` is the public expected number of records.
+    """
+
+    def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float, device: str) -> None:
+        torch, nobody = load_torch(), Records.build(np.empty((0, network.shapes[0][1]), dtype=dtype), np.empty(0))
+        there = DeviceRecords.of(nobody, network, check_device(device))
+        self._sums = _DeviceSums(network, loss, there, clip_norm, dtype, batch)
+        kinds = there.rows.dtype, torch.float64, torch.int64 if loss.name == "cross_entropy" else there.rows.dtype
+        shapes = (self._sums.size, network.widths[0]), *[(self._sums.size,)] * 3
+        columns = [there.rows.new_zeros(s, dtype=k) for s, k in zip(shapes, (*kinds, torch.float64), strict=True)]
+        self._block, self._uploads = DeviceRecords(*columns), list(map(_Upload, columns))
+
+    def clipped(self, parameters: Array, records: Records, persons: NDArray[np.int64] | None) -> Array:
+        """The weighted sum over the batch (None: everybody) at these parameters."""
+        sums, owners = self._sums, records.owners
+        rows = None if persons is None else owners.rows_of(persons)
+        count = len(records) if rows is None else len(rows)
+        check_batch(count, most=sums.size * _MOST_BLOCKS)
+        sums.parameters.copy_(load_torch().from_numpy(parameters))
+        sums.total.zero_()
+        held = records.rows[:, : self._block.rows.shape[1]], records.squared_norms, records.targets, owners.weights
+        for start in range(0, count, sums.size):
+            here = slice(start, min(count, start + sums.size))
+            size = here.stop - start
+            for upload, values in zip(self._uploads, held, strict=True):
+                upload.next[:size] = values[here if rows is None else rows[here]]
+                upload.next[size:] = 0  # padding, of weight zero
+                upload.send()
+            sums.add(self._block)
+        total: Array = sums.total.cpu().numpy()
+        return total.copy()
 
 
 def _whole_products(rows: float) -> int:
@@ -381,7 +422,7 @@ class _Upload:
         """Copy ``next`` to the device; ``next`` is then another array, whose content is old."""
         self._into.copy_(self._held[self._turn], non_blocking=True)
         if self._on_gpu:
-            self._sent[self._turn].record()
+            self._sent[self._turn].record(load_torch().cuda.current_stream(self._into.device))
         self._turn = 1 - self._turn
         if self._on_gpu:
             self._sent[self._turn].synchronize()

@@ -95,6 +95,8 @@ class DPSGD(GaussianSums):
     delta_n : failure probability spent on the stability bound under Poisson sampling (full batch needs none).
     keep_trajectory : keep the iterates for the self-influence correction.
     device : None trains in NumPy on the processor; "cuda", or another device of torch's, trains there, noise included.
+        Of records in several blocks (files, clusters) only the gradients are computed there, batch by batch, on a
+        device of the process that has the block.
     budget : set by `calibrated`: the (epsilon, delta) the noise was solved for.
 
     >>> mechanism = DPSGD(classes=(0, 1), steps=50, learning_rate=1.0).calibrated(1.0, 1e-5)
@@ -220,6 +222,11 @@ class DPSGD(GaussianSums):
         outputs = {"cross_entropy": n_classes or 0, "pinball": len(self.quantiles)}.get(self.loss, 1)
         return Network((n_features, *self.hidden, outputs), self.activation, self.fit_intercept)
 
+    def rehearse(self, input_shape: tuple[int, ...]) -> None:  # noqa: ARG002 (a protocol's)
+        """Look for the device: one that is not there is told of before any budget is reserved."""
+        if self.device is not None:
+            check_device(self.device)
+
     def train(
         self,
         X: ArrayLike,
@@ -336,8 +343,6 @@ class DPSGD(GaussianSums):
         if self.feature_bound is not None:
             facts["feature_bound"] = self.feature_bound
         if self.device is not None:
-            if block is None:
-                raise ValueError(f"device={self.device!r} needs records in memory; files and clusters take device=None")
             check_device(self.device)
             facts["device"] = self.device
         if block is not None:
@@ -434,7 +439,7 @@ class Setup:
         size, device = self.network.n_parameters, self.mechanism.device
         if not self.noise:
             return None
-        if device is None:
+        if device is None or self.spread is not None:
             return GridNoise(rng, size)
         return DeviceNoise(random_state, size, check_device(device), 1 / GRID)
 
@@ -443,7 +448,8 @@ class Setup:
         assert self.spread is not None
         rate = self.mechanism.sampling_rate
         streams = None if rate == 1 else BlockStreams.of(random_state, BATCHES)
-        return SpreadDescent(self.spread, rate, streams, self.network, self.loss, **self._constants)
+        device = self.mechanism.device
+        return SpreadDescent(self.spread, rate, streams, device, self.network, self.loss, **self._constants)
 
     @property
     def _constants(self) -> dict[str, Any]:
