@@ -301,7 +301,7 @@ def test_a_file_visits_and_a_missing_device_spends_nothing(tmp_path):
     columns = {name: {"type": "numeric", "bounds": [-4, 4]} for name in "abcdef"}
     declared = {"task": "classification", "target": "y", "classes": [0, 1], "n_records": 600, "columns": columns}
     schema = dp.Schema.from_dict(declared)
-    clf = dp.PrivateConformalClassifier(epsilon=8.0, confidence_level=0.6, guarantee="split", random_state=0, device="cpu")
+    clf = dp.PrivateConformalClassifier(epsilon=8.0, guarantee="split", random_state=0, device="cpu")
     clf.fit(tmp_path / "table.parquet", "y", schema=schema)
     assert clf.ledger_.public_facts["device"] == "cpu"
     assert np.mean(clf.predict(X).astype(int) == y) > 0.8
