@@ -143,6 +143,19 @@ def _ask(question: str) -> str:
         raise CommandError("the declarations were not completed; use --schema") from None
 
 
+def _store_of(given: argparse.Namespace) -> Any:
+    """The budget store that a fit spends from; None without one."""
+    if given.budget is None:
+        if given.dataset is not None:
+            raise CommandError("--dataset repeats the name of a budget store's data set: give the store with --budget")
+        return None
+    from dpscp.budget import BudgetStore
+
+    store = BudgetStore.open(given.budget, dataset=given.dataset)
+    store.require_spendable(seeded=given.seed is not None)
+    return store
+
+
 def _fit(given: argparse.Namespace) -> int:
     for path in (given.output, given.report):
         if path is not None:
@@ -157,14 +170,7 @@ def _fit(given: argparse.Namespace) -> int:
     schema = _declared(given, table)
     if given.unknown is not None:
         schema = replace(schema, columns=tuple(replace(c, unknown=given.unknown) for c in schema.columns))
-    store = None
-    if given.budget is not None:
-        from dpscp.budget import BudgetStore
-
-        store = BudgetStore.open(given.budget, dataset=given.dataset)
-        store.require_spendable(seeded=given.seed is not None)
-    elif given.dataset is not None:
-        raise CommandError("--dataset repeats the name of a budget store's data set: give the store with --budget")
+    store = _store_of(given)
     if given.evaluate is not None:
         refuse_training_table(given.evaluate, given.table)
     records = fits.Records.of(schema, table)
