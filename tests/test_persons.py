@@ -117,6 +117,26 @@ def test_wrong_length_cap_and_kinds_are_refused_without_a_word_from_the_data():
     assert caught.value.__context__ is None
 
 
+DOUBTFUL = {
+    "NUL at the end": ["secret", "secret\0"],
+    "half a pair": ["secret", "secret\ud800"],
+    "float64": np.array([2.0**53, 1.0]),
+    "float32": np.array([2.0**24, 1.0], dtype="float32"),
+    "among whole numbers": [2**60 + 1, 2.0**60],
+}
+
+
+@pytest.mark.parametrize("ids", DOUBTFUL.values(), ids=DOUBTFUL)
+def test_ids_of_which_two_may_look_like_one_are_refused(ids):
+    with pytest.raises(ValueError, match=r"persons holds (text|floating).*ids") as caught:
+        person_numbers(ids, 2)
+    assert "secret" not in str(caught.value)
+
+
+def test_large_whole_numbers_are_told_apart():
+    assert person_numbers(np.array([2**63, 2**63 + 1, 2**63], dtype="uint64"), 3).tolist() == [0, 1, 0]
+
+
 def test_any_hashable_ids_do():
     assert person_numbers([("a", 1), ("b", 1), ("a", 1)], 3).tolist() == [0, 1, 0]
     assert person_numbers(np.array([3, 3, 1]), 3).tolist() == [0, 0, 1]

@@ -9,7 +9,7 @@ Who has how many rows, and how many persons there are, is private: nothing here 
 Theory: Result H
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -271,8 +271,9 @@ def person_numbers(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> In
     """Each row's person, numbered in the order in which persons first appear.
 
     ``persons`` holds one id a row, any hashable values; ``columns`` are the names of the features. Ids that are
-    missing (None, NaN, empty text), of two kinds (text and numbers: "7" would not be 7), too few or too many are
-    refused; nothing from them is printed.
+    missing (None, NaN, empty text), of two kinds (text and numbers: "7" would not be 7), that may stand for two persons
+    (text with NUL characters, floats beyond their whole numbers), too few or too many are refused; nothing from them is
+    printed.
     """
     if isinstance(persons, str | bytes) or not np.iterable(persons) or getattr(persons, "ndim", 1) != 1:
         raise TypeError("persons must hold one id for each row of X: a list, an array or a column")
@@ -292,6 +293,7 @@ def person_numbers(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> In
         )
     if len({isinstance(i, str) for i in ids}) > 1:
         raise ValueError("persons mixes text with other ids, and '7' is not 7: make all of them text or none")
+    _check_told_apart(ids, str(getattr(persons, "dtype", "")).lower())
     numbers: dict[Any, int] = {}
     found = None
     try:
@@ -301,6 +303,22 @@ def person_numbers(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> In
     if found is None:  # outside the handler: its message would name the type of an id only, but may print more
         raise TypeError("persons must hold hashable ids: text, numbers or tuples")
     return found
+
+
+def _check_told_apart(ids: Sequence[Any], dtype: str) -> None:
+    """Refuse ids of which two may look like one: the persons behind them would share the noise that hides one."""
+    texts = "".join(i for i in ids if isinstance(i, str))
+    if "\0" in texts or any("\ud800" <= character <= "\udfff" for character in set(texts)):
+        raise ValueError(
+            "persons holds text with NUL characters or half surrogate pairs, which not every table tells apart: write "
+            "the ids without them"
+        )
+    digits = {"float16": 11, "float32": 24}.get(dtype, 53)
+    if any(isinstance(i, float | np.floating) and abs(float(i)) >= 2.0**digits for i in ids):
+        raise ValueError(
+            f"persons holds floating-point numbers of 2^{digits} and more, where several whole numbers are one: give "
+            "ids as text or as integers, from where they were read first"
+        )
 
 
 def _is_missing(identity: Any) -> bool:

@@ -2475,10 +2475,31 @@ mutant(
 )
 mutant(
     "sources/persons.py",
-    'if ids.dtype.kind == "f" and',
-    'if ids.dtype.kind == "c" and',
+    '(ids.dtype.kind == "f" and',
+    '(ids.dtype.kind == "c" and',
     "an id that is a float in one file is another person",
     f"{PERSON_BLOCKS}::test_ids_of_files_with_other_types_are_the_same_persons",
+)
+mutant(
+    "persons.py",
+    '    _check_told_apart(ids, str(getattr(persons, "dtype", "")).lower())\n',
+    "",
+    "two persons whose ids look alike are one",
+    "tests/test_persons.py::test_ids_of_which_two_may_look_like_one_are_refused",
+)
+mutant(
+    "sources/persons.py",
+    "ids.max() >= 2**63",
+    "ids.max() >= 2**64",
+    "a large id of a file becomes a negative one",
+    f"{PERSON_BLOCKS}::test_what_is_refused",
+)
+mutant(
+    "sources/persons.py",
+    "ids.dtype.kind for _, _, ids in pieces}",
+    "ids.dtype.kind for _, _, ids in pieces if len(ids)}",
+    "a person is text in one file, a number in another, and counts twice",
+    f"{PERSON_BLOCKS}::test_text_in_one_part_and_numbers_in_another_are_refused_wherever_they_meet",
 )
 mutant(
     "sources/persons.py",

@@ -212,6 +212,21 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(ValueError, match="mixes text with other ids"):
         grouped(0, mixed)
     assert grouped(0, [*dealt(rows, targets, [7.0, 7.0], 1), *dealt(rows, targets, [7, 8], 1)]).persons.count == 2
+    for doubtful in (["x", "x\0"], [1.0, 2.0**53], np.array([1, 2**63], dtype="uint64")):
+        with pytest.raises(ValueError, match=r"persons .*: (write|give|make) "):
+            dealt(rows, targets, doubtful, 2)
+
+
+def test_text_in_one_part_and_numbers_in_another_are_refused_wherever_they_meet():
+    """A person who is "7" here and 7 there would be two, in blocks that see nothing of each other."""
+    rows, targets = np.zeros((1, 1)), np.zeros(1)
+    parts = [dealt(rows, targets, ["7"], 2), dealt(rows, targets, [7], 2)]
+    assert sorted(len(ids) for pieces in zip(*parts, strict=True) for *_, ids in pieces) == [0, 0, 1, 1]
+    for place in range(2):
+        with pytest.raises(ValueError, match="mixes text with other ids"):
+            grouped(place, [pieces[place] for pieces in parts])
+    empty = dealt(rows[:0], targets[:0], [], 2)
+    assert sum(grouped(place, [parts[0][place], empty[place]]).persons.count for place in range(2)) == 1
 
 
 def test_ids_of_files_with_other_types_are_the_same_persons(tmp_path):

@@ -1,8 +1,11 @@
 """Persons with several rows in the blocks of a source: brought together into one block each, capped, counted.
 
 Rows of a table lie in any order. Before anything else is done with them they are dealt out to blocks by a hash of the
-person's id, so that all rows of a person meet in one block, whoever else is there: a person who comes or goes changes
-one block.
+person's id, so that all rows of a person meet in one block. How many blocks there are follows from the number of rows:
+a person who comes or goes may move others to other blocks. Privacy does not rest on who lies where. The draws of
+persons (kept rows, batches, held-out parts) are independent and have one law in every block, so that with or without a
+person the others' have the same one; a person adds to a sum what the cap and the weights allow, in whatever block; and
+the rounding of sums is bounded, and charged, for any order of records.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -101,7 +104,8 @@ def regrouped(pieces: Iterable[Dealt], count: int, folder: str | PathLike[str] |
 
 def grouped(number: int, pieces: Sequence[Dealt]) -> Block:
     """The block of what was dealt to one place; persons in the order in which they first appear."""
-    if len({ids.dtype.kind for _, _, ids in pieces if len(ids)}) > 1:
+    # an empty piece too says of which kind the ids of its table are, unless that was empty as well
+    if len({ids.dtype.kind for _, _, ids in pieces} - {_NO_IDS.dtype.kind}) > 1:
         raise ValueError("persons mixes text with other ids, and '7' is not 7: make all of them text or none")
     found = [piece for piece in pieces if len(piece[2])] or list(pieces[:1])
     rows, targets, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -111,13 +115,20 @@ def grouped(number: int, pieces: Sequence[Dealt]) -> Block:
     return Block(number, rows[order], targets[order], Persons(offsets.astype(np.int64)))
 
 
+_NO_IDS = np.empty(0, dtype=bool)
+
+
 def _keys(persons: Any) -> Array:
     """Ids as text, or as whole numbers of one kind: equal ids must be equal bits, in whatever part of a table."""
-    person_numbers(persons, len(persons))  # missing, mixed or unhashable ids are refused with its words
+    person_numbers(persons, len(persons))  # missing, mixed, unhashable or doubtful ids are refused with its words
     ids = np.asarray(persons)
-    if ids.dtype.kind == "f" and (ids == np.floor(ids)).all() and (np.abs(ids) < 2.0**53).all():
-        ids = ids.astype(np.int64)
-    if ids.dtype.kind in "iu":
+    if not len(ids):
+        return _NO_IDS
+    if ids.dtype.kind == "u" and ids.max() >= 2**63:
+        raise ValueError(
+            "persons in a table that is read in blocks must be whole numbers below 2^63, or text: make the ids text"
+        )
+    if ids.dtype.kind in "iu" or (ids.dtype.kind == "f" and (ids == np.floor(ids)).all()):
         return ids.astype(np.int64)
     texts = ids.tolist()
     if not all(isinstance(one, str) for one in texts):
