@@ -1883,6 +1883,27 @@ mutant(
     "tests/test_cli_options.py::test_the_device_is_that_of_the_option",
 )
 mutant(
+    "sources/persons.py",
+    "slice(sender * count + place, None, senders * count)",
+    "slice(sender * count + place, None, senders * count + 1)",
+    "rows of a person miss the block of their person",
+    "tests/sources/test_person_blocks.py::test_senders_who_deal_in_turns_make_the_blocks_of_one_table",
+)
+mutant(
+    "conformal/reading.py",
+    "and not source.by_person:",
+    "and False:",
+    "a person whose rows lie in two processes counts as two",
+    "tests/sources/test_distributed.py::test_persons_are_known_by_the_source",
+)
+mutant(
+    "conformal/base.py",
+    "persons = True  # its blocks hold them",
+    "persons = None",
+    "ids that a process group was given are forgotten",
+    "tests/sources/test_distributed.py::test_persons_are_known_by_the_source",
+)
+mutant(
     "training/device_noise.py",
     "self._next += blocks",
     "pass",

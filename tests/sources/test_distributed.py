@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.sources import ArraySource, Block, DistributedSource, distributed
+from dpscp.exceptions import SeededWarning
+from dpscp.sources import ArraySource, Block, DistributedSource, ParquetSource, distributed
+from dpscp.sources.persons import dealt, grouped
 from dpscp.training import DPSGD, OpacusTraining
 
 torch = pytest.importorskip("torch")
@@ -112,6 +115,67 @@ def code_without_a_name(rank, size, folder):
     return error_of(lambda: model.fit(source(rank, size), budget=store_of(rank, folder, "unsent")))
 
 
+SCHEMA = dp.Schema.from_dict(
+    {
+        "task": "classification",
+        "target": "label",
+        "classes": ["no", "yes"],
+        "person": "who",
+        "rows_per_person": 2,
+        "n_persons": 200,
+        "columns": {name: {"type": "numeric", "bounds": [-4, 4]} for name in "abc"},
+    }
+)
+PLACES = (3, 6)
+
+
+def frames(size):
+    """The rows of each process with their persons, most of whom are in both."""
+    X, y = made()
+    frame = pd.DataFrame(X, columns=list("abc")).assign(who=np.random.default_rng(1).integers(0, 200, N), label=y)
+    return [frame[:CUT], frame[CUT:]] if size == 2 else [frame]
+
+
+def by_person(source):
+    mechanism = DPSGD(sampling_rate=0.3, steps=4, learning_rate=1.0, noise_multiplier=4.0, dtype="float64")
+    public = {"epsilon": 6.0, "guarantee": "split", "accountant": "rdp", "random_state": 2}
+    return dp.PrivateConformalClassifier(mechanism, **public).fit(source, schema=SCHEMA)
+
+
+def persons_in_memory(rank, size, folder):
+    frame, count = frames(size)[rank], PLACES[rank] if size == 2 else sum(PLACES)
+    records = DistributedSource(SCHEMA.matrix(frame), SCHEMA.targets(frame), persons=frame["who"], n_blocks=count)
+    return released(by_person(records))
+
+
+def persons_in_files(rank, size, folder):
+    frames(size)[rank].to_parquet(folder / f"{rank}.parquet", index=False)
+    return released(by_person(DistributedSource(ParquetSource(folder / f"{rank}.parquet", SCHEMA, block_rows=100))))
+
+
+def the_same_persons_in_one_process():
+    (frame,) = frames(1)
+    pieces = dealt(SCHEMA.matrix(frame), SCHEMA.targets(frame), frame["who"], sum(PLACES))
+    return ArraySource.of_blocks([grouped(i, [piece]) for i, piece in enumerate(pieces)])
+
+
+def ids_of_two_kinds(rank, size, folder):
+    """Also an error of one process in the middle of the exchange."""
+    X, y = parts()[rank]
+    ids = np.arange(len(y))
+    ids = ids.astype(str) if rank == size - 1 else ids
+    two = error_of(lambda: DistributedSource(X, y, persons=ids)) if size == 2 else None
+    missing = [None, *ids[1:].tolist()] if rank == size - 1 else ids
+    return two, error_of(lambda: DistributedSource(X, y, persons=missing))
+
+
+def no_room(rank, size, folder):
+    """One process cannot keep its blocks; it deals on, and all of them are told."""
+    frames(size)[rank].to_parquet(folder / f"{rank}.parquet", index=False)
+    scratch = folder / "missing" if rank == size - 1 else folder
+    return error_of(lambda: DistributedSource(ParquetSource(folder / f"{rank}.parquet", SCHEMA, scratch=scratch)))[0]
+
+
 def on_its_own(rank, size, folder):
     return error_of(lambda: source(rank, size).sum(len))
 
@@ -127,6 +191,10 @@ WORK = FITS | {
         a_bad_shape,
         a_bad_block,
         code_without_a_name,
+        persons_in_memory,
+        persons_in_files,
+        ids_of_two_kinds,
+        no_room,
         on_its_own,
     )
 }
@@ -143,6 +211,12 @@ def process(rank, size, folder):
 
 
 def check(found, folder):
+    alike = released(by_person(the_same_persons_in_one_process()))
+    assert found["persons_in_memory"] == found["persons_in_files"] == alike
+    two, missing = found["ids_of_two_kinds"]
+    assert two is None or "mixes text with other ids" in two[1]
+    assert "missing id" in missing[1]
+    assert found["no_room"] == "FileNotFoundError"
     for name in ("numpy", "torch"):
         assert found[name] == released(estimator(mechanisms()[name]).fit(in_one_process()))
     mechanism = replace(mechanisms()["torch"], noise_multiplier=1.0, classes=("no", "yes"))
@@ -173,13 +247,57 @@ def test_without_a_group_there_is_no_source():
 
 
 @pytest.fixture
+def group_of_one(tmp_path):
+    group = torch.distributed
+    group.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield group
+    group.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_persons_are_known_by_the_source():
+    """Without a schema the ids say it; a source that cannot bring them together is refused."""
+    X, y = made()
+    mechanism, changes = DPSGD(steps=1, noise_multiplier=4.0), {"n_records": None, "accountant": "rdp"}
+    model = estimator(mechanism, n_persons=200, rows_per_person=2, **changes)
+    with pytest.warns(SeededWarning):
+        model.fit(DistributedSource(X, y, persons=np.arange(N) // 3))
+    assert model.ledger_.neighbours == "adding or removing one person with all their records"
+    with pytest.raises(ValueError, match="several processes: give the ids"):
+        by_person(DistributedSource(the_same_persons_in_one_process()))
+    with pytest.raises(ValueError, match="as an array"):
+        DistributedSource(in_one_process(), persons=np.arange(N))
+    with pytest.raises(ValueError, match="differ in length"):
+        DistributedSource(X, y, persons=np.arange(N - 1))
+
+
+def test_beside_nccl_messages_go_through_gloo(group_of_one, monkeypatch):
+    """A group of nccl moves what lies on a GPU; totals are the processor's, and added there in the same order."""
+    asked, used = [], []
+    new_group, gathered = group_of_one.new_group, group_of_one.all_gather_object
+    monkeypatch.setattr(group_of_one, "new_group", lambda **k: asked.append(k) or new_group(**k))
+    monkeypatch.setattr(
+        group_of_one, "all_gather_object", lambda *a, group: used.append(group) or gathered(*a, group=group)
+    )
+    X, y = made()
+    for backend, groups in (("gloo", []), ("nccl", [{"backend": "gloo"}])):
+        monkeypatch.setattr(group_of_one, "get_backend", lambda backend=backend: backend)
+        records = DistributedSource(X, y, persons=np.arange(N), n_blocks=3)
+        assert asked == groups
+        assert (records.lead(lambda records=records: records.sum(len))) == N
+        assert {one is None for one in used} == {backend == "gloo"}
+        used.clear()
+
+
+@pytest.fixture
 def alone(monkeypatch):
     """A source of process 1 behind a process with two blocks; nothing is sent, what would be is noted."""
     group, said = torch.distributed, []
     monkeypatch.setattr(group, "is_initialized", lambda: True)
     monkeypatch.setattr(group, "get_rank", lambda: 1)
     monkeypatch.setattr(group, "get_world_size", lambda: 2)
-    monkeypatch.setattr(distributed._Group, "from_all", lambda _, here: [(3, 2), here])
+    monkeypatch.setattr(group, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(distributed._Group, "from_all", lambda _, here: [(3, False, 2), here])
     monkeypatch.setattr(distributed._Group, "_to_all", lambda _, final=None: said.append(final) or said[0])
     return DistributedSource(*made(), n_blocks=2), said
 

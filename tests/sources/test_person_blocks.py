@@ -18,7 +18,7 @@ from dpscp.privacy.seeds import BlockStreams
 from dpscp.schema import parse_schema
 from dpscp.scoring import SpreadCounts
 from dpscp.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource
-from dpscp.sources.persons import KeptRows, OneRowEach, PersonSource, dealt, grouped
+from dpscp.sources.persons import KeptRows, OneRowEach, PersonSource, dealt, grouped, met
 from dpscp.training import DPSGD, OpacusTraining, Preprocessed, PrivateBounds, PrivateStandardize
 from dpscp.training.private_target import PrivateTarget
 
@@ -86,6 +86,19 @@ def test_all_rows_of_a_person_meet_in_one_block(ids, tmp_path):
     changed = [len(x) != len(rows) for (_, x, _, _), (rows, _) in zip(blocks, fewer, strict=True)]
     assert sum(changed) == 1
     assert all((x == rows).all() for (_, x, _, _), (rows, _), c in zip(blocks, fewer, changed, strict=True) if not c)
+
+
+def test_senders_who_deal_in_turns_make_the_blocks_of_one_table():
+    """The first in three batches, the second in one: the order is that of the table all the same."""
+    frame = made()
+    table = SCHEMA.matrix(frame), SCHEMA.targets(frame), frame["who"].to_numpy()
+    nothing = dealt(table[0][:0], table[1][:0], [], BLOCKS)
+    turns = []
+    for time, cut in enumerate((slice(0, 200), slice(200, 300), slice(300, 301))):
+        turns += dealt(*(column[cut] for column in table), BLOCKS)
+        turns += dealt(*(column[301:] for column in table), BLOCKS) if time == 0 else nothing
+    alone = [listed(grouped(i, [piece]))[0] for i, piece in enumerate(dealt(*table, BLOCKS))]
+    assert same([listed(block)[0] for block in met(turns.__getitem__, BLOCKS, senders=2)], alone)
 
 
 def released(model):

@@ -100,6 +100,8 @@ class PrivateConformal(Fitted):
         X, y = labelled_arrays(X, y)
         table = X
         X, y, persons = self._described(X, y, persons, schema)
+        if isinstance(X, DistributedSource) and X.by_person:
+            persons = True  # its blocks hold them
         unit = self._unit(persons)
         rows = None
         if not is_source(X):

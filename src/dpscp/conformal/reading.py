@@ -77,10 +77,10 @@ def from_source(given: Given, reading: Reading, random_state: int | None, device
         raise ValueError("y must be left out: the blocks of a source hold their targets")
     source: RecordSource = given.X
     by_person = given.unit.by_person
-    if by_person and isinstance(source, DistributedSource):
+    if by_person and isinstance(source, DistributedSource) and not source.by_person:
         raise ValueError(
-            "rows of one person may lie in several processes: drop person from the schema and keep rows_per_person, "
-            "which protects by more noise, or fit on a table, a dask or a Spark frame"
+            "rows of one person may lie in several processes: give the ids, DistributedSource(X, y, persons=ids), or "
+            "files that are read by the same schema"
         )
     found = source.map(replace(reading, thorough=True)).sum(_FirstLook(by_person, device))
     if not found:

@@ -6,14 +6,20 @@ the same blocks in one process. What comes out, a result or an error, goes to ev
 """
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
-from typing import Any, ClassVar, TypeVar
+from itertools import accumulate, chain, pairwise
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
+import numpy as np
+
+from dpscp._checks import check_count
+from dpscp.persons import person_numbers
 from dpscp.sources.array import ArraySource
 from dpscp.sources.base import Block, Failure, RecordSource, added, attempted, is_source, succeeded
+from dpscp.sources.files import TableSource
+from dpscp.sources.persons import Dealt, dealt, met
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Any], ...]
@@ -24,7 +30,10 @@ class DistributedSource:
 
     ``X`` and ``y`` are the rows and targets of this process alone (arrays or tensors on the CPU), in ``n_blocks``
     blocks; or ``X`` is a source of one's own in this process, such as the ``ParquetSource`` of its part of the files. A
-    record must be with one process only. Every process makes the source, and then calls the same::
+    record must be with one process only. ``persons`` holds the ids of the rows' persons, text or whole numbers, where
+    one may have several; rows then travel once, to the process that gets all rows of their person by a hash of the id
+    (so they do where a ``ParquetSource`` or ``CSVSource`` reads a schema that names persons). Every process makes the
+    source, and then calls the same::
 
         estimator.fit(DistributedSource(X_here, y_here))
         trained = source.lead(lambda: mechanism.train_source(source, n_records=n))
@@ -33,7 +42,7 @@ class DistributedSource:
     gets the same fitted attributes, or the same error. For the same blocks, in the order of the processes, they are
     those of one process to the last bit, if processes run the same libraries, with the same number of threads, on the
     same kind of processor. A process that dies ends the fit of all others with torch's error; what was reserved is
-    spent.
+    spent. Messages are bytes in the processor's memory: beside an ``"nccl"`` group one of ``"gloo"`` is made for them.
 
     Privacy: processes see records, keys of batches and exact sums; they, and the network between them, belong inside
     the trusted side.
@@ -41,21 +50,28 @@ class DistributedSource:
 
     whole: ClassVar[None] = None  # the records are not one array in memory
 
-    def __init__(self, X: Any, y: Any = None, *, n_blocks: int = 1) -> None:
-        def own() -> tuple[RecordSource, int]:
+    def __init__(self, X: Any, y: Any = None, *, persons: Any = None, n_blocks: int = 1) -> None:
+        def own() -> tuple[_OwnedRows | TableSource | RecordSource, int]:
+            if persons is not None:
+                owned = _OwnedRows(X, y, persons, n_blocks)
+                return owned, owned.places()
             source = X if is_source(X) else ArraySource(X, y, n_blocks=n_blocks)
-            return source, source.sum(_one)
+            return source, source.places() if _by_person(source) else source.sum(_one)
 
         self._group = _Group()
         here = attempted(own)
         # an error in one process is told to all: nobody waits for a process that is gone
-        shapes = succeeded(self._group.from_all(here if isinstance(here, Failure) else (here[0].width, here[1])))
-        if len({width for width, _ in shapes}) > 1:
-            raise ValueError("X must have the same number of columns in every process")
+        told = here if isinstance(here, Failure) else (here[0].width, _by_person(here[0]), here[1])
+        shapes = succeeded(self._group.from_all(told))
+        if len({shape[:2] for shape in shapes}) > 1:
+            raise ValueError("X must have the same number of columns in every process, and all have persons or none")
         assert not isinstance(here, Failure)
-        before = list(accumulate((count for _, count in shapes), initial=0))[self._group.rank]
-        self._group.kept[0] = here[0].map(_Renumbered(before))
-        self.width, self._number, self._functions = here[0].width, 0, ()
+        counts = [count for *_, count in shapes]
+        source = self._group.regrouped(here[0], counts) if _by_person(here[0]) else here[0]
+        assert not isinstance(source, _OwnedRows)
+        before = list(accumulate(counts, initial=0))[self._group.rank]
+        self._group.kept[0] = source.map(_Renumbered(before))
+        self.width, self.by_person, self._number, self._functions = source.width, shapes[0][1], 0, ()
 
     @property
     def led(self) -> bool:
@@ -77,7 +93,8 @@ class DistributedSource:
         if keep:
             number, functions = self._group.keep(_Request(number, functions)), ()
         new = DistributedSource.__new__(DistributedSource)
-        new._group, new.width, new._number, new._functions = self._group, self.width, number, functions
+        new._group, new._number, new._functions = self._group, number, functions
+        new.width, new.by_person = self.width, self.by_person
         return new
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
@@ -86,6 +103,35 @@ class DistributedSource:
         return result
 
     _functions: Functions
+    by_person: bool
+    """Whether all rows of a person lie in one block."""
+
+
+class _OwnedRows:
+    """Rows in memory with the ids of their persons."""
+
+    def __init__(self, X: Any, y: Any, persons: Any, n_blocks: int) -> None:
+        if is_source(X):
+            raise ValueError("persons needs the rows of this process as an array; files name them in their schema")
+        block = ArraySource(X, y).whole
+        assert block is not None
+        self._block, self._ids, self._count = block, persons, check_count("n_blocks", n_blocks)
+        self.width = block.width
+        person_numbers(persons, len(block))  # one id for each row
+
+    def places(self) -> int:
+        return self._count
+
+    def dealt(self, count: int) -> Iterator[list[Dealt]]:
+        yield dealt(self._block.rows, self._block.targets, self._ids, count)
+
+    def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ArraySource:
+        return ArraySource.of_blocks(list(met(list(pieces).__getitem__, count, senders=senders)))
+
+
+def _by_person(source: Any) -> TypeGuard[_OwnedRows | TableSource]:
+    """Whether rows have to travel to those of the same person."""
+    return isinstance(source, _OwnedRows) or (isinstance(source, TableSource) and source.by_person)
 
 
 @dataclass(frozen=True)
@@ -114,6 +160,8 @@ class _Group:
                 "every process (torchrun starts them)"
             )
         self._torch, self.rank, self._size = distributed, distributed.get_rank(), distributed.get_world_size()
+        # None is the default group; nccl moves what lies on a GPU, and messages do not
+        self._over = distributed.new_group(backend="gloo") if distributed.get_backend() == "nccl" else None
         self.kept: dict[int, RecordSource] = {}
         self.led = False
 
@@ -164,7 +212,8 @@ class _Group:
         """The answers of all processes, in process 0; nothing in the others. No error keeps one from answering."""
         answer = attempted(lambda: _packed(self._served(pickle.loads(packed))))
         found: list[bytes] | None = [b""] * self._size if self.rank == 0 else None
-        self._torch.gather_object(_packed(answer) if isinstance(answer, Failure) else answer, found, dst=0)
+        sent = _packed(answer) if isinstance(answer, Failure) else answer
+        self._torch.gather_object(sent, found, dst=0, group=self._over)
         return list(map(pickle.loads, found or ()))
 
     def _served(self, request: _Request) -> list[Any]:
@@ -180,14 +229,41 @@ class _Group:
     def _to_all(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:
         """What process 0 says, in every process: a request, or at the end the outcome."""
         held = [request, final]
-        self._torch.broadcast_object_list(held, src=0)
+        self._torch.broadcast_object_list(held, src=0, group=self._over)
         return held[0] or b"", held[1]
 
     def from_all(self, value: Any) -> list[Any]:
         """What every process has, in every process."""
         found = [b""] * self._size
-        self._torch.all_gather_object(found, _packed(value))
+        self._torch.all_gather_object(found, _packed(value), group=self._over)
         return list(map(pickle.loads, found))
+
+    def regrouped(self, here: _OwnedRows | TableSource, counts: list[int]) -> RecordSource:
+        """All rows of the persons who fall to this process, from all processes, as ``counts[rank]`` blocks."""
+        pieces = self._dealt(here, counts)
+        found = attempted(lambda: here.met(pieces, counts[self.rank], self._size))
+        for _ in pieces:  # who failed (no room on the disk, say) goes on dealing: others wait for its rows
+            pass
+        succeeded(self.from_all(found if isinstance(found, Failure) else None))
+        assert not isinstance(found, Failure)
+        return found
+
+    def _dealt(self, here: _OwnedRows | TableSource, counts: list[int]) -> Iterator[Dealt]:
+        """What is dealt to the places of this process: time after time, by each process in turn."""
+        ends = list(accumulate(counts, initial=0))
+        batches = here.dealt(ends[-1])
+        nothing = dealt(np.empty((0, here.width)), np.empty(0), [], counts[self.rank])
+        while True:
+            batch: Any = attempted(lambda: next(batches, None))
+            said = succeeded(self.from_all(batch if isinstance(batch, Failure) else batch is not None))
+            if not any(said):
+                return
+            for sender, deals in enumerate(said):
+                found: list[Any] = [None]
+                if deals:
+                    parts = [_packed(batch[a:b]) for a, b in pairwise(ends)] if sender == self.rank else None
+                    self._torch.scatter_object_list(found, parts, src=sender, group=self._over)
+                yield from pickle.loads(found[0]) if deals else nothing
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Records in files larger than memory: Parquet and CSV, read block by block through a schema."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -47,7 +48,9 @@ class ReadSource:
             yield block
 
 
-class _TableSource(ReadSource):
+class TableSource(ReadSource):
+    """The records of files that a schema reads."""
+
     def __init__(
         self,
         path: str | PathLike[str],
@@ -86,15 +89,31 @@ class _TableSource(ReadSource):
     def _persons(self) -> Iterable[Block]:
         """Blocks of whole persons, from a scratch file that the first reading writes."""
         if self._by_person is None:
-            count = min(_MOST_PLACES, -(-sum(map(len, self._batches())) // self._options["rows"]))
-            self._by_person = regrouped(self._dealt(count), count, self._folder)
+            count = self.places()
+            self._by_person = regrouped(chain.from_iterable(self.dealt(count)), count, self._folder)
         return self._by_person
 
-    def _dealt(self, count: int) -> Iterator[Dealt]:
+    @property
+    def by_person(self) -> bool:
+        """Whether the schema says whose record a row is."""
+        return self._schema.person is not None
+
+    def places(self) -> int:
+        """How many blocks of whole persons these records are worth."""
+        records, rows = sum(map(len, self._batches())), int(self._options["rows"])
+        return min(_MOST_PLACES, max(1, -(-records // rows)))
+
+    def dealt(self, count: int) -> Iterator[list[Dealt]]:
+        """The rows of each batch, dealt out to so many places."""
+        schema = self._schema
         for batch in self._batches():
-            frame = as_frame(batch, self._schema)
-            schema = self._schema
-            yield from dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
+            frame = as_frame(batch, schema)
+            yield dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
+
+    def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ReadSource:
+        """The source of what several senders dealt out to the places of this process, see `dpscp.sources.persons`."""
+        written = regrouped(pieces, count, self._folder, senders=senders)
+        return ReadSource(written.__iter__, self.width, self._folder)
 
 
 def _is_data(path: Path) -> bool:
@@ -106,7 +125,7 @@ def _state(path: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-class ParquetSource(_TableSource):
+class ParquetSource(TableSource):
     """The records of a Parquet file, or of all Parquet files of a folder in the order of their names.
 
     ``schema`` declares columns, bounds, categories, target and classes; types and ranges are never taken from the data.
@@ -130,7 +149,7 @@ class ParquetSource(_TableSource):
         super().__init__(path, schema, parquet_names, scratch, block_rows)
 
 
-class CSVSource(_TableSource):
+class CSVSource(TableSource):
     """The records of a CSV file (``.csv``, ``.csv.gz``, ``.tsv``) whose first line holds the column names.
 
     As ``ParquetSource``; a block is also at most eight megabytes of the file. Parquet is read several times faster.

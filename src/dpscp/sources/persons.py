@@ -8,8 +8,9 @@ person the others' have the same one; a person adds to a sum what the cap and th
 the rounding of sums is bounded, and charged, for any order of records.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -96,10 +97,22 @@ def dealt(rows: Array, targets: Array, persons: Any, count: int) -> list[Dealt]:
     return [(rows[part], targets[part], ids[part]) for part in np.split(order, ends)]
 
 
-def regrouped(pieces: Iterable[Dealt], count: int, folder: str | PathLike[str] | None) -> Scratch[Block]:
-    """Blocks of whole persons on disk, from what was dealt out to ``count`` places, piece after piece."""
-    written = Scratch(pieces, folder)
-    return Scratch((grouped(place, list(written.some(slice(place, None, count)))) for place in range(count)), folder)
+def regrouped(
+    pieces: Iterable[Dealt], count: int, folder: str | PathLike[str] | None, *, senders: int = 1
+) -> Scratch[Block]:
+    """As `met`, on disk."""
+    return Scratch(met(Scratch(pieces, folder).some, count, senders=senders), folder)
+
+
+def met(pieces: Callable[[slice], Iterable[Dealt]], count: int, *, senders: int = 1) -> Iterator[Block]:
+    """Blocks of whole persons, from what each of the senders in turn dealt out to ``count`` places, time after time.
+
+    Rows stand in the order of the senders, and within one in the order in which it dealt them: a person who is missing
+    moves nobody else.
+    """
+    for place in range(count):
+        lots = (pieces(slice(sender * count + place, None, senders * count)) for sender in range(senders))
+        yield grouped(place, list(chain.from_iterable(lots)))
 
 
 def grouped(number: int, pieces: Sequence[Dealt]) -> Block:
