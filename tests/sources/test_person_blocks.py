@@ -95,8 +95,8 @@ def test_senders_who_deal_in_turns_make_the_blocks_of_one_table():
     nothing = dealt(table[0][:0], table[1][:0], [], BLOCKS)
     turns = []
     for time, cut in enumerate((slice(0, 200), slice(200, 300), slice(300, 301))):
-        turns += dealt(*(column[cut] for column in table), BLOCKS)
-        turns += dealt(*(column[301:] for column in table), BLOCKS) if time == 0 else nothing
+        turns += dealt(table[0][cut], table[1][cut], table[2][cut], BLOCKS)
+        turns += dealt(table[0][301:], table[1][301:], table[2][301:], BLOCKS) if time == 0 else nothing
     alone = [listed(grouped(i, [piece]))[0] for i, piece in enumerate(dealt(*table, BLOCKS))]
     assert same([listed(block)[0] for block in met(turns.__getitem__, BLOCKS, senders=2)], alone)
 
