@@ -14,10 +14,10 @@ import itertools
 import statistics
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,17 @@ import torch
 from dpscp.training import DPSGD, OpacusTraining
 from dpscp.training.descent import drawn_steps, run
 from dpscp.training.dpsgd import Setup
-from training import Case, make_data
+from training import (
+    Case,
+    Steps,
+    jax_ghost,
+    jax_privacy_library,
+    make_data,
+    poisson_batch,
+    torch_ghost,
+    torch_loop,
+    torch_parts,
+)
 
 CASES = (
     Case("head 1280x10, 10^6 records, full batch", 1_000_000, 1280, 10, (), 1_000_000, 20),
@@ -33,30 +43,18 @@ CASES = (
     Case("MLP 784-512-512-10, batch 256", 60_000, 784, 10, (512, 512), 256, 100),
     Case("MLP 784-512-512-10, batch 4096", 60_000, 784, 10, (512, 512), 4096, 40),
 )
-Steps = Callable[[int], None]
 # Gradients of single records that are held at once, in numbers: twenty gigabytes.
 _MOST_GRADIENTS = 5 * 10**9
 
 
-class OnDevice:
-    """The records of a case on the device, and Poisson batches of them."""
+def on_the_clock(steps: Steps) -> Steps:
+    """The same steps, done when they return."""
 
-    def __init__(self, case: Case, X: np.ndarray, y: np.ndarray, device: str) -> None:
-        self.case = case
-        self.rows, self.target = torch.from_numpy(X).to(device), torch.from_numpy(y).to(device)
+    def run(count: int) -> None:
+        steps(count)
+        torch.cuda.synchronize()
 
-    def batch(self) -> tuple[Any, Any]:
-        if self.case.batch == self.case.n:
-            return self.rows, self.target
-        drawn = torch.rand(self.case.n, device=self.rows.device) < self.case.batch / self.case.n
-        index = torch.nonzero(drawn)[:, 0]
-        return self.rows[index], self.target[index]
-
-    def module(self) -> Any:
-        layers: list[Any] = []
-        for a, b in itertools.pairwise(self.case.widths):
-            layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
-        return torch.nn.Sequential(*layers[:-1]).to(self.rows.device)
+    return run
 
 
 def ours(case: Case, X: np.ndarray, y: np.ndarray, device: str, dtype: str = "float32") -> Steps:
@@ -68,13 +66,7 @@ def ours(case: Case, X: np.ndarray, y: np.ndarray, device: str, dtype: str = "fl
     rng = np.random.default_rng(0)
     drawn = drawn_steps([setup.batches(rng)], setup.grid_noise(rng, None))
     going = run([setup.device_descent()], drawn)
-
-    def steps(count: int) -> None:
-        for _ in itertools.islice(going, count):
-            pass
-        torch.cuda.synchronize()
-
-    return steps
+    return on_the_clock(lambda count: deque(itertools.islice(going, count), maxlen=0) and None)
 
 
 def ours_torch(case: Case, X: np.ndarray, y: np.ndarray, device: str) -> Steps:
@@ -82,7 +74,7 @@ def ours_torch(case: Case, X: np.ndarray, y: np.ndarray, device: str) -> Steps:
     if case.n * case.d > 10**8:
         raise NotImplementedError("a call reads the whole table once, which would be most of its time")
     mechanism = OpacusTraining(
-        OnDevice(case, X[:1], y[:1], "cpu").module(), sampling_rate=case.batch / case.n, learning_rate=1e-3,
+        torch_parts(case, X[:1], y[:1])[0], sampling_rate=case.batch / case.n, learning_rate=1e-3,
         momentum=0.9, noise_multiplier=1.0, classes=tuple(range(10)), device=device, physical_batch=2048,
     )  # fmt: skip
     return lambda count: replace(mechanism, steps=count).train(X, y, n_records=case.n) and None
@@ -94,153 +86,38 @@ def opacus_samples(kind: str) -> Callable[..., Steps]:
     def make(case: Case, X: np.ndarray, y: np.ndarray, device: str) -> Steps:
         from opacus import PrivacyEngine
 
-        if kind != "ghost" and case.batch * sum(a * b for a, b in itertools.pairwise(case.widths)) > _MOST_GRADIENTS:
+        if kind != "ghost" and case.gradient_numbers > _MOST_GRADIENTS:
             raise MemoryError
-        data = OnDevice(case, X, y, device)
-        model = data.module()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-        loader = torch.utils.data.DataLoader(
-            torch.utils.data.TensorDataset(data.rows, data.target), batch_size=case.batch
-        )
-        criterion = torch.nn.CrossEntropyLoss()
-        made = PrivacyEngine().make_private(
-            module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0,
-            poisson_sampling=False, grad_sample_mode=kind, criterion=criterion,
+        model, optimizer, data, criterion = torch_parts(case, X, y, device)
+        # the loader is for the engine's account alone: records are on the device already
+        model, optimizer, *ghost, _ = PrivacyEngine().make_private(
+            module=model, optimizer=optimizer, data_loader=torch.utils.data.DataLoader(data, batch_size=case.batch),
+            criterion=criterion, noise_multiplier=1.0, max_grad_norm=1.0, poisson_sampling=False,
+            grad_sample_mode=kind,
         )  # fmt: skip
-        model, optimizer = made[0], made[1]
-        if kind == "ghost":
-            criterion = made[2]
-
-        def steps(count: int) -> None:
-            for _ in range(count):
-                rows, target = data.batch()
-                optimizer.zero_grad()
-                criterion(model(rows), target).backward()
-                optimizer.step()
-            torch.cuda.synchronize()
-
-        return steps
+        batches = iter(lambda: poisson_batch(case, *data.tensors), None)
+        return on_the_clock(torch_loop(model, optimizer, batches, ghost[0] if ghost else criterion))
 
     return make
 
 
-def torch_ghost(case: Case, X: np.ndarray, y: np.ndarray, device: str) -> Steps:
-    """The same formulas as ours in float32, with torch's noise."""
-    data = OnDevice(case, X, y, device)
-    model = data.module()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    layers = [layer for layer in model if isinstance(layer, torch.nn.Linear)]
-
-    @torch.no_grad()
-    def steps(count: int) -> None:
-        for _ in range(count):
-            rows, target = data.batch()
-            inputs = [rows]
-            for layer in layers[:-1]:
-                inputs.append(torch.relu(layer(inputs[-1])))
-            error = torch.softmax(layers[-1](inputs[-1]), 1)
-            error[torch.arange(len(target), device=device), target] -= 1
-            errors = [error]
-            for layer, values in zip(layers[:0:-1], inputs[:0:-1], strict=True):
-                errors.insert(0, (errors[0] @ layer.weight) * (values > 0))
-            squares = sum(((a * a).sum(1) + 1) * (e * e).sum(1) for a, e in zip(inputs, errors, strict=True))
-            factors = (1 / squares.sqrt()).clamp(max=1)[:, None]
-            for layer, a, e in zip(layers, inputs, errors, strict=True):
-                scaled = e * factors
-                layer.weight.grad = (scaled.T @ a + torch.randn_like(layer.weight)) / case.batch
-                layer.bias.grad = (scaled.sum(0) + torch.randn_like(layer.bias)) / case.batch
-            optimizer.step()
-        torch.cuda.synchronize()
-
-    return steps
-
-
-def jax_steps(gradient: Callable[[Case], Any]) -> Callable[..., Steps]:
-    """SGD with momentum compiled by XLA, given the noiseless sum of clipped gradients."""
-
-    def make(case: Case, X: np.ndarray, y: np.ndarray, device: str) -> Steps:  # noqa: ARG001 (JAX chooses itself)
-        import jax
-        import jax.numpy as jnp
-
-        clipped = gradient(case)
-        table, targets = jnp.asarray(X), jnp.asarray(y)
-        draws = np.random.default_rng(0)
-        weights = [
-            (jnp.asarray(draws.normal(size=(a, b)) / a, jnp.float32), jnp.zeros(b)) for a, b in
-            itertools.pairwise(case.widths)
-        ]  # fmt: skip
-        state = (weights, jax.tree.map(jnp.zeros_like, weights), jax.random.key(0))
-
-        @jax.jit
-        def step(state: Any, table: Any, targets: Any) -> Any:
-            weights, velocity, key = state
-            key, draw, *noise = jax.random.split(key, 2 + 2 * len(weights))
-            index = jax.random.randint(draw, (case.batch,), 0, case.n)
-            rows, target = (table, targets) if case.batch == case.n else (table[index], targets[index])
-            total = clipped(weights, rows, target)
-            keys = jax.tree.unflatten(jax.tree.structure(weights), noise)
-            velocity = jax.tree.map(
-                lambda v, g, k: 0.9 * v + (g + jax.random.normal(k, g.shape)) / case.batch, velocity, total, keys
-            )
-            return jax.tree.map(lambda w, v: w - 1e-3 * v, weights, velocity), velocity, key
-
-        def steps(count: int) -> None:
-            nonlocal state
-            for _ in range(count):
-                state = step(state, table, targets)
-            jax.block_until_ready(state)
-
-        return steps
-
-    return make
-
-
-def ghost_sum(case: Case) -> Any:
-    import jax
-    import jax.numpy as jnp
-
-    def clipped(weights: Any, rows: Any, target: Any) -> Any:
-        inputs = [rows]
-        for w, b in weights[:-1]:
-            inputs.append(jax.nn.relu(inputs[-1] @ w + b))
-        z = inputs[-1] @ weights[-1][0] + weights[-1][1]
-        errors = [jax.nn.softmax(z) - jax.nn.one_hot(target, case.n_classes)]
-        for (w, _), values in zip(weights[:0:-1], inputs[:0:-1], strict=True):
-            errors.insert(0, (errors[0] @ w.T) * (values > 0))
-        squares = sum(((a * a).sum(1) + 1) * (e * e).sum(1) for a, e in zip(inputs, errors, strict=True))
-        factors = jnp.minimum(1, 1 / jnp.sqrt(squares))[:, None]
-        return [(a.T @ (e * factors), (e * factors).sum(0)) for a, e in zip(inputs, errors, strict=True)]
-
-    return clipped
-
-
-def library_sum(case: Case) -> Any:
-    import jax
-    import jax.numpy as jnp
-    from jax_privacy import clipping
-
-    if case.batch * sum(a * b for a, b in itertools.pairwise(case.widths)) > _MOST_GRADIENTS:
+def jax_alone(make: Callable[..., Steps], case: Case, X: np.ndarray, y: np.ndarray, device: str) -> Steps:  # noqa: ARG001
+    """JAX chooses its device itself and waits for its results."""
+    if make is jax_privacy_library and case.gradient_numbers > _MOST_GRADIENTS:
         raise MemoryError
-
-    def loss(weights: Any, rows: Any, target: Any) -> Any:
-        for w, b in weights[:-1]:
-            rows = jax.nn.relu(rows @ w + b)
-        z = rows @ weights[-1][0] + weights[-1][1]
-        return -jnp.take_along_axis(jax.nn.log_softmax(z), target[:, None], 1).mean()
-
-    return clipping.clipped_grad(loss, l2_clip_norm=1.0, batch_argnums=(1, 2))
+    return make(case, X, y)
 
 
 CONTENDERS: dict[str, Callable[..., Steps]] = {
     "dpscp": ours,
     "dpscp, float64": partial(ours, dtype="float64"),
     "dpscp, torch path": ours_torch,
-    "torch ghost": torch_ghost,
+    "torch ghost": lambda *given: on_the_clock(torch_ghost(*given)),
     "opacus hooks": opacus_samples("hooks"),
     "opacus functorch": opacus_samples("functorch"),
     "opacus ghost": opacus_samples("ghost"),
-    "jax ghost": jax_steps(ghost_sum),
-    "jax-privacy": jax_steps(library_sum),
+    "jax ghost": partial(jax_alone, jax_ghost),
+    "jax-privacy": partial(jax_alone, jax_privacy_library),
 }
 
 

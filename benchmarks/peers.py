@@ -26,6 +26,9 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
+from experiments.runner import processor  # noqa: E402 (no package of this folder's)
+
 FOUND, PAGE = HERE / "peers.json", ROOT / "docs" / "benchmarks.md"
 Table = dict[str, Any]
 OURS = "dpscp"
@@ -462,10 +465,7 @@ PARTS = {
 
 
 def machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    processor = models[0] if models else platform.machine()
-    return f"{os.cpu_count()} cores of {processor}, {platform.system()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores of {processor()}, {platform.system()}, Python {platform.python_version()}"
 
 
 def circumstances(rounds: int) -> str:

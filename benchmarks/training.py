@@ -51,6 +51,11 @@ class Case:
     def widths(self) -> tuple[int, ...]:
         return (self.d, *self.hidden, self.n_classes or 1)
 
+    @property
+    def gradient_numbers(self) -> int:
+        """Numbers in the gradients of the single records of a batch."""
+        return self.batch * sum(a * b for a, b in itertools.pairwise(self.widths))
+
 
 CASES = (
     Case("MLP 8-32-16-1, batch 128", 16_512, 8, None, (32, 16), 128, 150),
@@ -82,17 +87,17 @@ def ours(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
     return lambda steps: replace(mechanism, steps=steps).train(X, y, n_records=case.n) and None
 
 
-def torch_parts(case: Case, X: np.ndarray, y: np.ndarray) -> tuple[Any, Any, Any, Any]:
+def torch_parts(case: Case, X: np.ndarray, y: np.ndarray, device: str = "cpu") -> tuple[Any, Any, Any, Any]:
+    """Module, optimizer, records on the device, and loss."""
     import torch
 
-    torch.set_num_threads(OPTIONS.threads)
     layers: list[Any] = []
     for a, b in itertools.pairwise(case.widths):
         layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers[:-1])
+    model = torch.nn.Sequential(*layers[:-1]).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     targets = torch.tensor(y)[:, None] if case.n_classes is None else torch.tensor(y)
-    data = torch.utils.data.TensorDataset(torch.tensor(X), targets)
+    data = torch.utils.data.TensorDataset(torch.tensor(X).to(device), targets.to(device))
     loss = torch.nn.MSELoss() if case.n_classes is None else torch.nn.CrossEntropyLoss()
     return model, optimizer, data, loss
 
@@ -132,20 +137,28 @@ def opacus_engine(case: Case, X: np.ndarray, y: np.ndarray, mode: str = "hooks")
     return torch_loop(model, optimizer, loader, criterion[0] if criterion else loss)
 
 
-def torch_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
+def poisson_batch(case: Case, table: Any, targets: Any) -> tuple[Any, Any]:
+    """Rows and targets of tensors, drawn where they lie."""
+    import torch
+
+    if case.batch == case.n:
+        return table, targets
+    index = torch.nonzero(torch.rand(case.n, device=table.device) < case.batch / case.n)[:, 0]
+    return table[index], targets[index]
+
+
+def torch_ghost(case: Case, X: np.ndarray, y: np.ndarray, device: str = "cpu") -> Steps:
     """The same formulas as ours: norms from inputs and errors, then one product a layer with scaled errors."""
     import torch
 
-    model, optimizer, data, _ = torch_parts(case, X, y)
-    table, targets = data.tensors
+    model, optimizer, data, _ = torch_parts(case, X, y, device)
     layers = [layer for layer in model if isinstance(layer, torch.nn.Linear)]
 
     @torch.no_grad()
     def run(steps: int) -> None:
         for _ in range(steps):
-            full = case.batch == case.n
-            index = slice(None) if full else torch.nonzero(torch.rand(case.n) < case.batch / case.n)[:, 0]
-            inputs, target = [table[index]], targets[index]
+            rows, target = poisson_batch(case, *data.tensors)
+            inputs = [rows]
             for layer in layers[:-1]:
                 inputs.append(torch.relu(layer(inputs[-1])))
             z = layers[-1](inputs[-1])
@@ -153,7 +166,7 @@ def torch_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
                 error = 2 * (z - target)
             else:
                 error = torch.softmax(z, 1)
-                error[torch.arange(len(target)), target] -= 1
+                error[torch.arange(len(target), device=device), target] -= 1
             errors = [error]
             for layer, values in zip(layers[:0:-1], inputs[:0:-1], strict=True):
                 errors.insert(0, (errors[0] @ layer.weight) * (values > 0))
@@ -176,42 +189,37 @@ def jax_layers(case: Case) -> list[Any]:
     return [(jnp.asarray(w, jnp.float32), jnp.zeros(w.shape[1])) for w in weights]
 
 
-def jax_batches(case: Case, X: np.ndarray, y: np.ndarray) -> Callable[[Any], Any]:
-    """Rows and targets of a batch of fixed size, drawn with a key."""
+def jax_loop(case: Case, step: Any, state: Any, X: np.ndarray, y: np.ndarray) -> Steps:
+    """Steps ``state = step(state, key, rows, target)`` compiled by XLA, with batches of a fixed size."""
     import jax
     import jax.numpy as jnp
 
-    table, targets = jnp.asarray(X), jnp.asarray(y)
+    constant, key = (jnp.asarray(X), jnp.asarray(y)), jax.random.key(0)
+    given = constant if X.size > _MANY_NUMBERS else ()
 
-    def batch(key: Any) -> Any:
-        index = jax.random.randint(key, (case.batch,), 0, case.n)
-        return (table, targets) if case.batch == case.n else (table[index], targets[index])
-
-    return batch
-
-
-def jax_loop(step: Any, state: Any) -> Steps:
-    import jax
-
-    key = jax.random.key(0)
+    @jax.jit
+    def drawn(state: Any, key: Any, *given: Any) -> Any:
+        # what a program closes over is a constant of it, which XLA computes with once: a gain where it has the room
+        table, targets = given or constant
+        key, draw, noise = jax.random.split(key, 3)
+        index = jax.random.randint(draw, (case.batch,), 0, case.n)
+        batch = (table, targets) if case.batch == case.n else (table[index], targets[index])
+        return step(state, noise, *batch), key
 
     def run(steps: int) -> None:
         nonlocal state, key
         for _ in range(steps):
-            state, key = step(state, key)
+            state, key = drawn(state, key, *given)
         jax.block_until_ready(state)
 
     return run
 
 
-def jax_privacy_library(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
-    """JAX-Privacy's clipped gradients and noise, with optax, compiled by XLA."""
+def jax_loss(case: Case) -> Callable[[Any, Any, Any], Any]:
+    """The mean loss of records at the parameters ``layers``."""
     import jax
     import jax.numpy as jnp
     import optax
-    from jax_privacy import clipped_grad, noise_addition
-
-    batch = jax_batches(case, X, y)
 
     def loss(layers: Any, rows: Any, target: Any) -> Any:
         for w, b in layers[:-1]:
@@ -221,20 +229,27 @@ def jax_privacy_library(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
             return jnp.mean((z[:, 0] - target) ** 2)
         return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(z, target))
 
-    gradient = clipped_grad(loss, l2_clip_norm=1.0, normalize_by=case.batch, batch_argnums=(1, 2))
+    return loss
+
+
+def jax_privacy_library(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
+    """JAX-Privacy's clipped gradients and noise, with optax, compiled by XLA."""
+    import jax
+    import optax
+    from jax_privacy import clipped_grad, noise_addition
+
+    gradient = clipped_grad(jax_loss(case), l2_clip_norm=1.0, normalize_by=case.batch, batch_argnums=(1, 2))
     noise = noise_addition.gaussian_privatizer(stddev=1.0 / case.batch, prng_key=jax.random.key(1))
     optimizer = optax.sgd(1e-3, momentum=0.9)
     layers = jax_layers(case)
 
-    @jax.jit
-    def step(state: Any, key: Any) -> Any:
+    def step(state: Any, key: Any, rows: Any, target: Any) -> Any:  # noqa: ARG001 (the library's noise has its own)
         layers, noise_state, optimizer_state = state
-        key, draw = jax.random.split(key)
-        noisy, noise_state = noise.update(gradient(layers, *batch(draw)), noise_state)
+        noisy, noise_state = noise.update(gradient(layers, rows, target), noise_state)
         change, optimizer_state = optimizer.update(noisy, optimizer_state)
-        return (optax.apply_updates(layers, change), noise_state, optimizer_state), key
+        return optax.apply_updates(layers, change), noise_state, optimizer_state
 
-    return jax_loop(step, (layers, noise.init(layers), optimizer.init(layers)))
+    return jax_loop(case, step, (layers, noise.init(layers), optimizer.init(layers)), X, y)
 
 
 def jax_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
@@ -242,13 +257,8 @@ def jax_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
     import jax
     import jax.numpy as jnp
 
-    batch = jax_batches(case, X, y)
-    state = [(w, b, jnp.zeros_like(w), jnp.zeros_like(b)) for w, b in jax_layers(case)]
-
-    @jax.jit
-    def step(state: Any, key: Any) -> Any:
-        key, draw, *noise = jax.random.split(key, 2 + 2 * len(state))
-        rows, target = batch(draw)
+    def step(state: Any, key: Any, rows: Any, target: Any) -> Any:
+        noise = jax.random.split(key, 2 * len(state))
         inputs = [rows]
         for w, b, _, _ in state[:-1]:
             inputs.append(jax.nn.relu(inputs[-1] @ w + b))
@@ -267,9 +277,10 @@ def jax_ghost(case: Case, X: np.ndarray, y: np.ndarray) -> Steps:
             v = 0.9 * v + (inputs[i].T @ scaled + jax.random.normal(noise[2 * i], w.shape)) / case.batch
             u = 0.9 * u + (scaled.sum(0) + jax.random.normal(noise[2 * i + 1], b.shape)) / case.batch
             after.append((w - 1e-3 * v, b - 1e-3 * u, v, u))
-        return after, key
+        return after
 
-    return jax_loop(step, state)
+    state = [(w, b, jnp.zeros_like(w), jnp.zeros_like(b)) for w, b in jax_layers(case)]
+    return jax_loop(case, step, state, X, y)
 
 
 PEERS: dict[str, Callable[[Case, np.ndarray, np.ndarray], Steps]] = {
@@ -287,9 +298,8 @@ MATERIALISING = ("opacus", "opacus functorch", "jax-privacy")
 
 def steps_of(name: str, case: Case) -> int:
     """Steps a round: ours takes ten times as many, since its set-up counts."""
-    numbers = case.batch * sum(a * b for a, b in itertools.pairwise(case.widths))
-    if name in MATERIALISING and numbers > _MANY_NUMBERS:
-        return max(1, case.steps * _MANY_NUMBERS // numbers)
+    if name in MATERIALISING and case.gradient_numbers > _MANY_NUMBERS:
+        return max(1, case.steps * _MANY_NUMBERS // case.gradient_numbers)
     return case.steps * (10 if name == "dpscp" else 1)
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 import dpscp
 
-__all__ = ["Header", "Options", "Outcome", "Study", "Task", "run_study", "seed_of"]
+__all__ = ["Header", "Options", "Outcome", "Study", "Task", "processor", "run_study", "seed_of"]
 
 Row = dict[str, Any]
 DELTA = 1e-5
@@ -294,11 +294,14 @@ def _git(*words: str) -> str | None:
     return answer.stdout.strip() if answer.returncode == 0 else None
 
 
-def _machine() -> str:
-    name = platform.processor() or platform.machine()
+def processor() -> str:
+    """What the processor of this machine is called."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
-        pass
-    return f"{name}, {os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}"
+        return platform.processor() or platform.machine()
+
+
+def _machine() -> str:
+    return f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}"
