@@ -2,10 +2,13 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +19,7 @@ import dpscp as dp
 from dpscp.exceptions import SeededWarning
 from dpscp.sources import ArraySource, Block, DistributedSource, ParquetSource, distributed
 from dpscp.sources.persons import dealt, grouped
-from dpscp.training import DPSGD, OpacusTraining
+from dpscp.training import DPSGD, OpacusTraining, feeding
 
 torch = pytest.importorskip("torch")
 N, CUT = 900, 300
@@ -289,6 +292,81 @@ def test_beside_nccl_messages_go_through_gloo(group_of_one, monkeypatch):
         used.clear()
 
 
+GONE = "another process of the group has ended or does not answer"
+
+
+def check_half_a_fit(model, folder):
+    """What was reserved is charged, and there is no model: neither in the estimator nor in a file."""
+    assert not hasattr(model, "model_")
+    assert not hasattr(model, "threshold_")
+    assert dp.BudgetStore.open(folder / "store", dataset="people").ledger().entries
+    assert {path.name.partition(".")[0].partition("-")[0] for path in folder.iterdir()} <= {"store", "meeting"}
+
+
+def killed_in_the_middle(rank, dies, folder, timeout=60):
+    """One process ends at its third step, as by the system; what the other one hears, and how soon."""
+    group, taken = torch.distributed, feeding.BatchGradient.__call__
+
+    def step(self, block):
+        if self.step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return taken(self, block)
+
+    if rank == dies:
+        feeding.BatchGradient.__call__ = step
+    limit = timedelta(seconds=timeout)
+    meeting = f"file://{folder}/meeting"
+    group.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=limit)
+    model, records = short(), DistributedSource(*parts()[rank])
+    start = time.monotonic()
+    heard = error_of(lambda: model.fit(records, budget=store_of(rank, folder, "store")))
+    in_time = time.monotonic() - start < timeout
+    check_half_a_fit(model, folder)
+    group.destroy_process_group()
+    return heard, in_time
+
+
+def short():
+    return estimator(DPSGD(steps=6, noise_multiplier=4.0), accountant="rdp", random_state=None)
+
+
+def test_a_process_that_is_gone_ends_the_fit_and_what_was_reserved_is_charged(group_of_one, monkeypatch, tmp_path):
+    """As one that is killed, without the time to start some."""
+    gathered, asked = group_of_one.gather_object, []
+
+    def lost(*given, **options):
+        asked.append(given)
+        if len(asked) == 6:
+            raise RuntimeError("Connection closed by peer [127.0.0.1]:4242")
+        gathered(*given, **options)
+
+    model = short()
+    monkeypatch.setattr(group_of_one, "gather_object", lost)
+    with pytest.raises(RuntimeError, match=GONE):
+        model.fit(DistributedSource(*made()), budget=store_of(0, tmp_path, "store"))
+    check_half_a_fit(model, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_killed_process_ends_the_fit_of_the_other(dies, tmp_path):
+    started = start(tmp_path, dies)
+    ended = [one.wait(timeout=120) for one in started]
+    assert ended == [-signal.SIGKILL if rank == dies else 0 for rank in (0, 1)]
+    (kind, words), in_time = pickle.loads((tmp_path / f"found{1 - dies}").read_bytes())
+    assert kind == "RuntimeError"
+    assert GONE in words
+    assert in_time
+    assert dp.BudgetStore.open(tmp_path / "store", dataset="people").ledger().entries
+
+
+def start(folder, *more):
+    """Two processes of this file."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    given = [str(folder), *map(str, more)]
+    return [subprocess.Popen([sys.executable, __file__, str(rank), *given], env=environment) for rank in (0, 1)]
+
+
 @pytest.fixture
 def alone(monkeypatch):
     """A source of process 1 behind a process with two blocks; nothing is sent, what would be is noted."""
@@ -320,13 +398,7 @@ def test_an_error_of_process_0_is_one_of_all(alone, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")
 def test_two_processes_find_the_bits_of_one_and_the_same_errors(tmp_path):
-    started = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(tmp_path)], env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
-        for rank in (0, 1)
-    ]
-    assert [one.wait(timeout=120) for one in started] == [0, 0]
+    assert [one.wait(timeout=120) for one in start(tmp_path)] == [0, 0]
     first, second = (pickle.loads((tmp_path / f"found{rank}").read_bytes()) for rank in (0, 1))
     for name in WORK:
         assert pickle.dumps(first[name]) == pickle.dumps(second[name]), name
@@ -337,4 +409,5 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    (folder / f"found{rank}").write_bytes(pickle.dumps(process(rank, 2, folder)))
+    found = killed_in_the_middle(rank, int(sys.argv[3]), folder) if sys.argv[3:] else process(rank, 2, folder)
+    (folder / f"found{rank}").write_bytes(pickle.dumps(found))

@@ -41,8 +41,9 @@ class DistributedSource:
     The arguments of process 0 count (its seed, its budget store); warnings and progress appear there. Every process
     gets the same fitted attributes, or the same error. For the same blocks, in the order of the processes, they are
     those of one process to the last bit, if processes run the same libraries, with the same number of threads, on the
-    same kind of processor. A process that dies ends the fit of all others with torch's error; what was reserved is
-    spent. Messages are bytes in the processor's memory: beside an ``"nccl"`` group one of ``"gloo"`` is made for them.
+    same kind of processor. A process that dies ends the fit of all others, at the latest after the group's timeout;
+    nobody is fitted, and what was reserved is spent. Messages are bytes in the processor's memory: beside an ``"nccl"``
+    group one of ``"gloo"`` is made for them.
 
     Privacy: processes see records, keys of batches and exact sums; they, and the network between them, belong inside
     the trusted side.
@@ -213,7 +214,7 @@ class _Group:
         answer = attempted(lambda: _packed(self._served(pickle.loads(packed))))
         found: list[bytes] | None = [b""] * self._size if self.rank == 0 else None
         sent = _packed(answer) if isinstance(answer, Failure) else answer
-        self._torch.gather_object(sent, found, dst=0, group=self._over)
+        self._meet(self._torch.gather_object, sent, found, dst=0)
         return list(map(pickle.loads, found or ()))
 
     def _served(self, request: _Request) -> list[Any]:
@@ -229,13 +230,23 @@ class _Group:
     def _to_all(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:
         """What process 0 says, in every process: a request, or at the end the outcome."""
         held = [request, final]
-        self._torch.broadcast_object_list(held, src=0, group=self._over)
+        self._meet(self._torch.broadcast_object_list, held, src=0)
         return held[0] or b"", held[1]
+
+    def _meet(self, collective: Callable[..., None], *given: Any, **options: Any) -> None:
+        """What all processes do together; torch's own words for one that is missing are of sockets."""
+        try:
+            collective(*given, **options, group=self._over)
+        except RuntimeError as error:
+            raise RuntimeError(
+                "another process of the group has ended or does not answer: this work has ended in all of them, nobody "
+                "is fitted, and what was reserved is spent. See why that process ended, then start all of them again"
+            ) from error
 
     def from_all(self, value: Any) -> list[Any]:
         """What every process has, in every process."""
         found = [b""] * self._size
-        self._torch.all_gather_object(found, _packed(value), group=self._over)
+        self._meet(self._torch.all_gather_object, found, _packed(value))
         return list(map(pickle.loads, found))
 
     def regrouped(self, here: _OwnedRows | TableSource, counts: list[int]) -> RecordSource:
@@ -262,7 +273,7 @@ class _Group:
                 found: list[Any] = [None]
                 if deals:
                     parts = [_packed(batch[a:b]) for a, b in pairwise(ends)] if sender == self.rank else None
-                    self._torch.scatter_object_list(found, parts, src=sender, group=self._over)
+                    self._meet(self._torch.scatter_object_list, found, parts, src=sender)
                 yield from pickle.loads(found[0]) if deals else nothing
 
 
