@@ -295,7 +295,31 @@ def noise_dp_accounting() -> Turn:
     )
 
 
-# ---- whole comparisons that take their turns in one process
+# ---- prediction
+
+
+def prediction_model(name: str, rows: int) -> Turn:
+    """The released model of a case, for those whose environment has no dpscp."""
+    import prediction
+
+    model = prediction.fitted(name, *prediction.made(name, rows))
+    told = {"weights": model.model_.layers[0].tolist(), "threshold": float(model.threshold_[0])}
+    return lambda: told
+
+
+def prediction_turn(name: str, peer: str, rows: int, weights: list[list[float]], threshold: float) -> Turn:
+    import prediction
+
+    case = prediction.Case(*prediction.made(name, rows), np.array(weights, dtype=np.float32), threshold)
+    predict = prediction.CONTENDERS[name][peer](case)
+
+    def turn() -> None:  # what is predicted is not told
+        predict()
+
+    return turn
+
+
+# ---- a whole comparison that takes its turns in one process
 
 
 def training_case(name: str, rounds: int) -> Turn:
@@ -303,13 +327,6 @@ def training_case(name: str, rounds: int) -> Turn:
 
     (case,) = (case for case in training.CASES if case.name == name)
     return lambda: training.measure(case, rounds)
-
-
-def prediction_case(name: str, rows: int, rounds: int) -> Turn:
-    import prediction
-
-    contenders = {"sets": prediction.classification, "intervals": prediction.regression}[name](rows)
-    return lambda: prediction.medians(contenders, rounds)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -320,19 +321,34 @@ def training(peers: Peers, rounds: int) -> list[Table]:
     return tables
 
 
+PREDICTED = 10**6
+
+
 def prediction(peers: Peers, rounds: int) -> list[Table]:
+    import prediction as cases
+
     tables = []
+    needs = {"MAPIE": ("mapie",), "crepes": ("crepes",), "puncc": ("puncc",), "TorchCP": ("torchcp",)}
     for name, title in (("sets", "10 classes: prediction sets"), ("intervals", "Prediction intervals")):
-        given = {"name": name, "rows": 10**6, "rounds": rounds}
-        contender = Contender(peers, "prediction_case", given, ("mapie", "crepes"))
-        found = contender.turn()["found"]
-        contender.end()
-        answers = {peer: {"cpu": used / 1000, "clock": used / 1000} for peer, used in found.items()}
+        given: dict[str, Any] = {"name": name, "rows": PREDICTED}
+        model = Contender(peers, "prediction_model", given)
+        given |= model.turn()["found"]
+        model.end()
+        entries: list[Entry] = [
+            (peer, "prediction_turn", given | {"peer": peer}, needs.get(peer, ())) for peer in cases.CONTENDERS[name]
+        ]
+        answers = take_turns(peers, entries, rounds)
+        for (case, peer), share in cases.SHARES.items():
+            if case == name and not isinstance(answers[peer], str):
+                answers[peer] |= {key: share * answers[peer][key] for key in ("cpu", "clock")}
         note = (
-            "1,000,000 rows of 20 features, the same linear model for all. Raw NumPy is what one would write by hand, "
-            "without any check of the input. One thread: its CPU time stands in both columns."
+            f"{PREDICTED:,} rows of 20 features, the same linear model for all. Raw NumPy is what one would write by "
+            "hand, without any check of the input. MAPIE and crepes wrap the model as a scikit-learn estimator, puncc "
+            "as it is; TorchCP gets its rows as a float32 tensor that is there before the clock starts."
         )
-        tables.append(timed(title, note, answers))
+        if name == "sets":
+            note += f" crepes predicts one row in {cases.CREPES_SHARE}, its times multiplied by that."
+        tables.append(timed(title, note, answers, **{"extra MB": megabytes}))
     return tables
 
 
@@ -415,7 +431,6 @@ STARTS = {
 
 def startup(peers: Peers, rounds: int) -> list[Table]:
     import resource
-    import time
 
     def once(arguments: list[str], needs: Sequence[str]) -> dict[str, float]:
         environment = {**os.environ, "PYTHONPATH": peers.path_of(*needs), "OMP_NUM_THREADS": "1"}
@@ -522,24 +537,40 @@ def as_page(found: dict[str, Any]) -> str:
     return "\n".join(text)
 
 
+def install(peers: Peers) -> None:
+    """Install every peer, so that a run later is measurement alone."""
+    for name in tomllib.loads((HERE / "peers.toml").read_text()):
+        try:
+            peers.path_of(name)
+            print(f"{name}: installed")
+        except InstallError as trouble:
+            print(trouble)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "dpscp-peers")
     parser.add_argument("--again", action="store_true", help="also what was measured at this commit already")
+    parser.add_argument("--install", action="store_true", help="only install the peers, each in a folder of its own")
     parser.add_argument("--page", action="store_true", help="only write the page from what was found")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
     given.cache.mkdir(parents=True, exist_ok=True)
+    if given.install:
+        install(Peers(given.cache))
+        return
     here = commit()
     for part in () if given.page else given.parts or PARTS:
         if not given.parts and not given.again and known().get(part, {}).get("commit") == here:
             print(f"{part}: measured at this commit")
             continue
-        print(part, flush=True)
+        print(f"{part}: {circumstances(given.rounds)}", flush=True)
+        started = time.monotonic()
         tables = PARTS[part][1](Peers(given.cache), given.rounds)
+        print(f"{part}: {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
         told = {
             "date": today,
