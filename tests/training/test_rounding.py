@@ -17,6 +17,7 @@ from dpscp.training.gradients import CLIP_SLACK, ClippedGradient
 from dpscp.training.networks import Loss, Network, feature_rows, squared_norms
 
 HEAD = DPSGD(classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
+DTYPES = ("float32", "float64")
 # so many units for ten inputs that clipping factors go to the inputs
 NET = DPSGD(hidden=(44,), classes=(0, 1), noise_multiplier=1.0, clip_norm=0.1)
 
@@ -108,7 +109,8 @@ def test_a_product_that_rounds_by_place_is_noticed(monkeypatch):
         def backward(self, loss, layers, rows, target):
             v = plain(self, loss, layers, rows, target)
             if len(rows) in sizes:
-                v.wide[:, -1] *= 1 + 2.0**-23
+                for values in (v.every, v.wide):
+                    values[:, -1] *= 1 + 2.0**-23
             return v
 
         return backward
@@ -136,6 +138,20 @@ def test_squared_norms_lose_nothing_in_wide_rows_and_at_tiny_clip_norms(d, clip_
     wanted = exact * min(1.0, clip_norm / np.linalg.norm(exact))
     np.testing.assert_allclose(one, -wanted, rtol=1e-9)
     assert np.linalg.norm(one) <= clip_norm * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("hidden", [(44,), (300, 20)])
+@pytest.mark.parametrize("clip_norm", [1e-20, 1.0])
+def test_no_record_of_a_network_is_longer_than_the_clip_norm(hidden, clip_norm):
+    """Layers take their norms in float32, of rows that are too small or too large for their squares as well."""
+    rng = np.random.default_rng(5)
+    for i, scale in enumerate([1e-30, 1e-20, *[1.0] * 10, 1e9, 1e20, 1e28]):
+        x = scale * rng.normal(size=(1, 10)).astype(np.float32)
+        loss = {"loss": "squared"} if i % 2 else {"classes": (0, 1)}
+        nets = [DPSGD(hidden=hidden, clip_norm=clip_norm, noise_multiplier=1.0, dtype=d, **loss) for d in DTYPES]
+        short, long = (clipped_sum(net, x, np.array([1]), 1) for net in nets)
+        assert np.linalg.norm(short) <= clip_norm * (1 + 1e-12)
+        assert np.linalg.norm(short - long) <= 2e-4 * np.linalg.norm(long)
 
 
 def test_squared_norms_do_not_depend_on_the_place():

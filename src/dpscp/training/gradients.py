@@ -29,6 +29,10 @@ MOST_RECORDS = 1 << 25
 SMALLEST_CLIP_NORM = 1e-30
 # Sums of squares beyond this belong to records that count as zero: below it no square that matters underflows.
 LARGEST_SQUARES = 2.0**500
+# Networks whose layers are not wider than that, with a clip norm of at least this, take norms in their own precision.
+_WIDEST_SHORT, _SMALLEST_SHORT_CLIP = 1 << 12, 2.0**-10
+# A record with a sum of squares beyond this gets its norms in float64.
+_LARGEST_SHORT = 2.0**60
 # Products added up before they go into the total: two levels keep the chain of additions short.
 _PRODUCTS_PER_PART = 1 << 12
 # Numbers of a slice of rows that is turned into float64 for the product: it stays in cache. Where the product is large
@@ -36,7 +40,7 @@ _PRODUCTS_PER_PART = 1 << 12
 _SLICE_NUMBERS, _LONG_SLICE_NUMBERS = 1 << 16, 1 << 21
 _LARGE_PRODUCT = 1 << 15
 # A block of fewer records pays more for the product's result, as long as the parameters, than for the records.
-_FEWEST_ROWS = 512
+_FEWEST_ROWS, _MOST_SHORT_ROWS = 512, 1024
 # A first layer with so many times more units than inputs: clipping factors go to its inputs, which are fewer numbers.
 _MANY_UNITS = 4
 # From this many inputs on BLAS is about twice as fast with the rows on the left.
@@ -55,8 +59,9 @@ class ClippedGradient:
     overflow at wild parameters) contributes zero, so it cannot do more either.
 
     Errors and layer inputs are computed in `dtype`, in blocks of sizes whose products round alike in every place
-    (see `block`). Norms, clipping factors and sums are float64. With a `second` thread the layers' products are shared
-    with it: each is computed by one thread, so that nothing is rounded otherwise.
+    (see `block`). Clipping factors and sums are float64, and so are norms, but for the layers of a float32 network:
+    their sums of squares are float32, and the limit is lower by what these may lose. With a `second` thread the layers'
+    products are shared with it: each is computed by one thread, so that nothing is rounded otherwise.
 
     Theory: section 1.6
     """
@@ -69,13 +74,21 @@ class ClippedGradient:
         outs = [out for out, _ in network.shapes]
         hidden = [into for _, into in network.shapes[1:]]
         inputs = network.shapes[0][1]
-        most = max(_FEWEST_ROWS, min(MOST_ROWS, CHUNK_NUMBERS // (inputs + 4 * (sum(outs) + sum(hidden)))))
+        widest, units = max(outs + hidden), sum(outs + hidden)
+        # not for a head: its clip norm may be the largest norm that there is, and must then not act
+        short_network = len(outs) > 1 and widest <= _WIDEST_SHORT
+        self._short = dtype == "float32" and short_network and clip_norm >= _SMALLEST_SHORT_CLIP
+        self._lowered = self.limit / (1 + (widest + 4) * 2.0**-24) if self._short else self.limit
+        most = max(_FEWEST_ROWS, min(MOST_ROWS, CHUNK_NUMBERS // (inputs + 4 * units)))
+        if self._short:  # fewer numbers a record are float64
+            most = max(most, min(_MOST_SHORT_ROWS, CHUNK_NUMBERS // (inputs + units)))
         self.chunk = whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
         # Indicator rows: one product sums the squares of every layer at once.
-        self._error_layer = np.repeat(np.eye(len(outs)), outs, axis=1)
-        self._hidden_layer = np.repeat(np.eye(len(hidden)), hidden, axis=1)
+        squares = "float32" if self._short else "float64"
+        self._error_layer = np.repeat(np.eye(len(outs), dtype=squares), outs, axis=1)
+        self._hidden_layer = np.repeat(np.eye(len(hidden), dtype=squares), hidden, axis=1)
         self._each_layer = np.ones(len(outs))
-        self._buffers = _Buffers(network, self.chunk, dtype)
+        self._buffers = _Buffers(network, self.chunk, dtype, squares)
         self.total, self._extra = np.empty(network.n_parameters), np.empty(network.n_parameters)
         self._total_layers, self._extra_layers = network.layers(self.total), network.layers(self._extra)
         self._parts: Array | None = None
@@ -90,6 +103,8 @@ class ClippedGradient:
         self._rows_at_once = small - small % 16 if small >= _FEWEST_SMALL_ROWS else self.chunk
         small = _SMALL_WORK // (outs[0] * inputs)
         self._rows_a_product = small if small >= _FEWEST_ADDED_ROWS else self.chunk
+        by_slices = self._short and self._scale_rows
+        self._slice_errors = aligned_empty((outs[0] * min(self.chunk, self._rows_a_product) * by_slices,), "float64")
         self._relu = network.activation == "relu"
         self._sign_shift = np.array(8 * np.dtype(dtype).itemsize - 1, dtype=f"int{8 * np.dtype(dtype).itemsize}")
         self._layers: Sequence[Array] = ()
@@ -118,7 +133,7 @@ class ClippedGradient:
             with np.errstate(all="ignore"):
                 v = self._backward(loss, network.layers(flat), rows, target)
                 self._clip(v, long, np.ones(size))
-                np.multiply(v.wide_error, v.factors, out=v.wide_error)
+                self._scale_errors(v)
             yield v.wide.copy()
 
     def errors(
@@ -130,7 +145,7 @@ class ClippedGradient:
         """
         v = self._backward(self.loss, layers, rows, target)
         self._clip(v, squared_norms, weights)
-        np.multiply(v.wide_error, v.factors, out=v.wide_error)
+        self._scale_errors(v)
         return v.wide_errors, v.wide_inputs
 
     def _backward(self, loss: Loss, layers: Sequence[Array], rows: Array, target: Array) -> "_Views":
@@ -170,7 +185,7 @@ class ClippedGradient:
                 np.multiply(v.outputs[depth], v.outputs[depth], out=slope)
                 np.subtract(1, slope, out=slope)
                 np.multiply(v.errors[depth], slope, out=v.errors[depth])
-        if v.wide is not v.every:
+        if not self._short and v.wide is not v.every:
             np.copyto(v.wide, v.every)
         return v
 
@@ -181,24 +196,45 @@ class ClippedGradient:
 
     def _clip(self, v: "_Views", squared_norms: Array, weights: Array) -> None:
         """Each record's clipping factor times its weight; zero for the padding."""
-        np.multiply(v.wide, v.wide, out=v.squares)
-        self._error_layer.dot(v.error_squares, v.error_norms)
+        values = v.every if self._short else v.wide
+        np.multiply(values, values, out=v.squares)
+        self._error_layer.dot(v.error_squares, v.error_sums)
         if v.hidden:
-            self._hidden_layer.dot(v.hidden_squares, v.later_norms)
+            self._hidden_layer.dot(v.hidden_squares, v.later_sums)
+        if self._short:
+            np.copyto(v.error_norms, v.error_sums)
+            np.copyto(v.later_norms, v.later_sums)
         np.copyto(v.row_norms, squared_norms)
         # One look at all: if a single one were as large as allowed this would be. A NaN is not below anything.
-        if not v.flat_norms.dot(v.flat_norms) < LARGEST_SQUARES**2 / 2:
-            broken = ~np.all(v.both_norms < LARGEST_SQUARES, axis=0)
-            v.wide[:, broken] = 0
-            v.both_norms[:, broken] = 0
+        if not v.flat_norms.dot(v.flat_norms) < (_LARGEST_SHORT if self._short else LARGEST_SQUARES) ** 2 / 2:
+            self._look_closer(v)
         np.multiply(v.error_norms, v.input_norms, out=v.error_norms)
         factors = v.factors
         self._each_layer.dot(v.error_norms, factors)
         np.sqrt(factors, out=factors)
-        np.maximum(factors, self.limit, out=factors)
-        np.divide(self.limit, factors, out=factors)
+        np.maximum(factors, self._lowered, out=factors)
+        np.divide(self._lowered, factors, out=factors)
         factors[: len(weights)] *= weights
         factors[len(weights) :] = 0
+
+    def _look_closer(self, v: "_Views") -> None:
+        """Norms in float64 for records with large ones, each by itself; records beyond any norm become zero."""
+        if self._short:
+            far = ~np.all(v.both_norms < _LARGEST_SHORT, axis=0)
+            starts = np.cumsum([0, *[len(layer) for layer in (*v.errors, *v.hidden)][:-1]])
+            norms = np.add.reduceat(np.square(v.every, dtype=np.float64), starts, axis=0)
+            n_layers = len(v.errors)
+            v.error_norms[:, far], v.later_norms[:, far] = norms[:n_layers, far], norms[n_layers:, far]
+        broken = ~np.all(v.both_norms < LARGEST_SQUARES, axis=0)
+        v.wide[:, broken] = 0
+        v.every[:, broken] = 0
+        v.both_norms[:, broken] = 0
+
+    def _scale_errors(self, v: "_Views") -> None:
+        """Errors and inputs in float64, the errors times their records' factors."""
+        if self._short:
+            np.copyto(v.wide, v.every)
+        np.multiply(v.wide_error, v.factors, out=v.wide_error)
 
     def add(
         self,
@@ -225,9 +261,12 @@ class ClippedGradient:
         errors, hidden = v.wide_errors, v.wide_inputs
         if self._scale_rows and inputs is not rows:
             inputs *= v.factors_down
+            if self._short:  # the first layer's errors turn into float64 a slice at a time
+                errors = [v.errors[0], *errors[1:]]
+                np.copyto(v.later_wide, v.later_every)
             np.multiply(v.later_error, v.factors, out=v.later_error)
         else:
-            np.multiply(v.wide_error, v.factors, out=v.wide_error)
+            self._scale_errors(v)
         if first:
             self._parts, self._products = None, 0
         elif self._products == _PRODUCTS_PER_PART:
@@ -248,20 +287,24 @@ class ClippedGradient:
             self.total += self._extra
 
     def _first_product(self, errors: Array, rows: Array, m: int, into: Array) -> None:
-        """The first layer's part of the sum; inputs that are not yet float64 are turned into it a slice at a time."""
-        wide = rows.dtype == errors.dtype
+        """The first layer's part of the sum; what is not yet float64 is turned into it a slice at a time."""
+        wide = rows.dtype == np.float64
         most = self._rows_a_product if wide else min(len(self._slice), self._slice_rows)
         # padding adds nothing, and wide rows are worth leaving out; a short product costs nearly as much as a long one
         step = math.ceil(m / math.ceil(m / most)) if m else 1
         for start in range(0, m, step):
-            part = rows[start : min(m, start + step)]
+            part, few = rows[start : min(m, start + step)], errors[:, start : min(m, start + step)]
             if not wide:
                 np.copyto(self._slice[: len(part)], part)
                 part = self._slice[: len(part)]
+            if few.dtype != np.float64:
+                slice_errors = self._slice_errors[: few.size].reshape(few.shape)
+                np.copyto(slice_errors, few)
+                few = slice_errors
             if start:
-                into += errors[:, start : start + len(part)].dot(part, self._slice_product)
+                into += few.dot(part, self._slice_product)
             else:
-                errors[:, : len(part)].dot(part, into)
+                few.dot(part, into)
 
     def result(self) -> Array:
         """The sum since the last `first`; overwritten by the next one."""
@@ -280,7 +323,7 @@ def _rehearsed(*what: object) -> Rehearsed:  # noqa: ARG001
 class _Buffers:
     """The memory of `ClippedGradient`, and its views for one number of records."""
 
-    def __init__(self, network: Network, chunk: int, dtype: str) -> None:
+    def __init__(self, network: Network, chunk: int, dtype: str, squares: str) -> None:
         self.network = network
         outs, inputs = sum(out for out, _ in network.shapes), sum(into for _, into in network.shapes[1:])
         heights = {
@@ -288,12 +331,15 @@ class _Buffers:
             "slopes": (inputs, dtype),
             "product": (network.shapes[0][0], dtype),
             "wide": (outs + inputs, "float64"),
-            "squares": (outs + inputs, "float64"),
+            "squares": (outs + inputs, squares),
+            "sums": (2 * len(network.shapes), squares),
             "both_norms": (2 * len(network.shapes), "float64"),
             "factors": (1, "float64"),
         }
         if dtype == "float64":
             del heights["wide"]
+        if squares == "float64":
+            del heights["sums"]
         self._memory = {name: (height, aligned_empty((height * chunk,), of)) for name, (height, of) in heights.items()}
         self._columns = np.arange(chunk)
         self._views: dict[int, _Views] = {}
@@ -303,6 +349,7 @@ class _Buffers:
         if m not in self._views:
             arrays = {name: memory[: height * m].reshape(height, m) for name, (height, memory) in self._memory.items()}
             arrays.setdefault("wide", arrays["every"])
+            arrays.setdefault("sums", arrays["both_norms"])
             self._views[m] = _Views.cut(self.network, arrays, self._columns[:m])
         return self._views[m]
 
@@ -317,9 +364,13 @@ class _Views:
     """The same in float64."""
     wide_error: Array
     later_error: Array
+    later_every: Array
+    later_wide: Array
     squares: Array
     error_squares: Array
     hidden_squares: Array
+    error_sums: Array
+    later_sums: Array
     both_norms: Array
     flat_norms: Array
     error_norms: Array
@@ -359,9 +410,13 @@ class _Views:
             wide=wide,
             wide_error=wide[: sum(outs)],
             later_error=wide[outs[0] : sum(outs)],
+            later_every=every[outs[0] :],
+            later_wide=wide[outs[0] :],
             squares=squares,
             error_squares=squares[: sum(outs)],
             hidden_squares=squares[sum(outs) :],
+            error_sums=arrays["sums"][: len(outs)],
+            later_sums=arrays["sums"][len(outs) + 1 :],
             both_norms=norms,
             flat_norms=norms.reshape(-1),
             error_norms=norms[: len(outs)],
