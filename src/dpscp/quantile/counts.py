@@ -423,7 +423,8 @@ class Cells:
         """None where there are too many cells for a table, or thresholds in one of them."""
         if thresholds.size < _FEWEST_IN_CELLS or not np.isfinite(thresholds[[0, -1]]).all():
             return None
-        ends, knees = (thresholds[0], thresholds[-1]), (thresholds[1] - thresholds[0], thresholds[-1] - thresholds[-2])
+        low, second, before, high = thresholds[[0, 1, -2, -1]].tolist()  # Python's floats overflow without a warning
+        ends, knees = (low, high), (second - low, high - before)
         if not (min(knees) > 0 and math.isfinite(ends[1] - ends[0] + max(knees))):
             return None
         empty = cls(ends, knees, 55 - int(thresholds.size).bit_length(), np.empty(0, dtype=np.intp), 0)
