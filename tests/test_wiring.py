@@ -154,13 +154,16 @@ def test_declared_bounds_reach_an_own_mechanism():
     np.testing.assert_allclose(np.linalg.norm(spy.rows, axis=1), np.minimum(lengths, 1.5))
 
 
-def test_predictions_stay_in_the_declared_range():
+def test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd():
     X, y = labelled()
     model = PrivateModel.from_outputs(
         lambda rows: 100 * rows[:, 0], spent=gaussian_event(50.0), task="regression", n_features=4
     )
     fitted = regressor(model, guarantee="universal").fit(X, y - 1.0)
     assert np.abs(fitted.predict(X)).max() == 1
+    # residuals of a good model are small, its probabilities near 0 and 1: there the grid is finest
+    assert fitted.ledger_.public_facts["fine_near"] == 0
+    assert classifier(Spy(), guarantee="asymptotic").fit(X, y).ledger_.public_facts["fine_near"] == (0, 1)
 
 
 # ---- which noise is drawn

@@ -4,7 +4,8 @@
     python tests/mutants/run.py --check      # only whether each still applies (a moment; part of the test suite)
     python tests/mutants/run.py ledger torch # those whose file, tests or reason hold one of these words
 
-Each mistake gets a process of its own, forked after the heavy libraries were read: what is left is the tests.
+Each mistake gets a process of its own, forked after the heavy libraries were read: what is left is the tests. Slow
+ones run where an entry names them one by one.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,8 +29,8 @@ from table import MUTANTS, Mutant  # noqa: E402 (this folder is no package)
 
 # What the tests of a mutant need; experiments and results stay where they are.
 COPIED = ("src", "tests", "docs", "README.md", "conftest.py", "pyproject.toml")
-# A mistake may make a loop endless: that counts as noticed.
-LONGEST_SECONDS = 180
+# A mistake may make a loop endless: that counts as noticed. A slow test that is not done by then has told nothing.
+LONGEST_SECONDS, SLOW_SECONDS = 180, 900
 Job = tuple[Mutant | None, tuple[str, ...]]
 Answer = tuple[int, float, str]
 
@@ -87,12 +89,11 @@ def noticed(mutant: Mutant | None, tests: Sequence[str]) -> Answer:
         # the folder itself too: tests that start processes name their own module
         sys.path[:0] = [str(copy / "src"), str(copy)]
         sys.dont_write_bytecode = True
-        signal.signal(signal.SIGALRM, _too_long)
-        signal.alarm(LONGEST_SECONDS if mutant is not None else 0)
         import pytest
 
         with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
-            code = pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--tb=short", *tests])
+            options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=short"]
+            code = pytest.main([*options, *tests], plugins=[Chosen(tests, limited=mutant is not None)])
         signal.alarm(0)
         os.chdir(ROOT)
     return int(code), time.monotonic() - start, said.getvalue()
@@ -102,8 +103,30 @@ class TooLong(BaseException):
     """Nothing in a test catches it."""
 
 
+class Chosen:
+    """A pytest plugin: slow tests run where they are named, not where their file is; and all have so much time."""
+
+    def __init__(self, tests: Sequence[str], *, limited: bool) -> None:
+        self._named, self._limited = tuple(test for test in tests if "::" in test), limited
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Leave out what is not asked for, and start the clock."""
+        slow = [item for item in items if item.get_closest_marker("slow") is not None]
+        left_out = [item for item in slow if not item.nodeid.startswith(self._named)]
+        items[:] = [item for item in items if item not in left_out]
+        if self._limited:
+            signal.signal(signal.SIGALRM, _no_answer if len(left_out) < len(slow) else _too_long)
+            signal.alarm(SLOW_SECONDS if len(left_out) < len(slow) else LONGEST_SECONDS)
+
+
 def _too_long(*_: object) -> None:
     raise TooLong
+
+
+def _no_answer(*_: object) -> None:
+    import pytest
+
+    pytest.exit(f"a slow test took more than {SLOW_SECONDS} seconds", returncode=2)
 
 
 def each_in_its_own_process(jobs: Sequence[Job], at_once: int) -> Iterator[tuple[Mutant | None, Answer]]:

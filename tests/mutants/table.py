@@ -382,6 +382,27 @@ mutant(
 )
 mutant(
     "quantile/counts.py",
+    "above | (~below & (b >= a)), 1.0, -1.0",
+    "above | (~below & (b < a)), 1.0, -1.0",
+    "a bracket across the point where the grid is fine is cut on the wrong side",
+    f"{COUNTS}::test_the_middle_of_a_bracket_is_that_of_the_coordinate",
+)
+mutant(
+    "quantile/counts.py",
+    "- knee / (1 + ratio)",
+    "- knee * (ratio / (1 + ratio))",
+    "a grid that is fine near both ends is cut with the knee of the other",
+    f"{COUNTS}::test_the_middle_of_a_bracket_is_that_of_the_coordinate",
+)
+mutant(
+    "tasks.py",
+    "return 0.0 if low <= 0 <= high else None",
+    "return high if low <= 0 <= high else None",
+    "thresholds of residuals are told apart where none lie",
+    f"{SPIES}::test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd",
+)
+mutant(
+    "quantile/counts.py",
     "scores[i : i + _BLOCK] <= bound",
     "scores[i : i + _BLOCK] < bound",
     "ties are not counted",
@@ -1265,7 +1286,7 @@ mutant(
     "np.clip(inside, low, high, out=inside)",
     "np.asarray(inside)",
     "predictions leave the declared range",
-    f"{SPIES}::test_predictions_stay_in_the_declared_range",
+    f"{SPIES}::test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd",
 )
 mutant(
     "tasks.py",
@@ -1909,6 +1930,13 @@ mutant(
     "persons = None",
     "ids that a process group was given are forgotten",
     "tests/sources/test_distributed.py::test_persons_are_known_by_the_source",
+)
+mutant(
+    "training/device_noise.py",
+    "os.urandom(32)",
+    "bytes(32)",
+    "the noise of a device is the same in every run",
+    "tests/training/test_device.py::test_seeds_repeat_and_the_systems_entropy_does_not",
 )
 mutant(
     "training/device_noise.py",

@@ -2,11 +2,12 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from run import Mutant, plant, problem
+from run import Chosen, Mutant, plant, problem
 from table import MUTANTS
 
 
@@ -34,6 +35,17 @@ def test_a_mistake_is_planted(tree):
     plant(entry(), tree)
     assert (tree / "code.py").read_text() == "x = 2\ny = x + x\n"
     assert "found 0 times" in problem(entry(), tree)
+
+
+def test_slow_tests_run_where_they_are_named():
+    slow, fast = (
+        SimpleNamespace(nodeid=f"test_code.py::test_{name}", get_closest_marker={"slow": name == "slow" or None}.get)
+        for name in ("slow", "fast")
+    )
+    for tests, chosen in ((["test_code.py::test_slow"], [slow, fast]), (["test_code.py"], [fast])):
+        items = [slow, fast]
+        Chosen(tests, limited=False).pytest_collection_modifyitems(items)
+        assert items == chosen
 
 
 def test_what_does_not_apply_is_said(tree):

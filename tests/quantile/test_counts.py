@@ -238,6 +238,20 @@ def adversarial_thresholds(rng, score_range, levels):
     return np.sort(thresholds)
 
 
+@pytest.mark.parametrize("near", [-1.0, 0.5, 3.0, (-1.0, 3.0)])
+def test_the_middle_of_a_bracket_is_that_of_the_coordinate(near):
+    halving = Halving.fine(near, (-1.0, 3.0))
+    left, right = np.sort(np.random.default_rng(0).uniform(-1, 3, size=(2, 500)), axis=0)
+
+    def coordinate(t):
+        if isinstance(near, tuple):
+            return np.log(t - near[0] + halving.knee) - np.log(near[1] - t + halving.knee)
+        return np.sign(t - near) * np.log1p(np.abs(t - near) / halving.knee)
+
+    expected = (coordinate(left) + coordinate(right)) / 2
+    np.testing.assert_allclose(coordinate(halving.middle(left, right)), expected, atol=1e-6)
+
+
 @settings(deadline=None, max_examples=200)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -84,6 +84,9 @@ def test_seeds_repeat_and_the_systems_entropy_does_not(device):
     first, again = (mechanism.train(X, y, random_state=5).model.parameters for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert (mechanism.train(X, y).model.parameters != mechanism.train(X, y).model.parameters).all()
+    # batches differ too: the key of the noise on its own
+    fresh = [DeviceNoise(None, 8, device).next() for _ in range(2)]
+    assert (fresh[0] != fresh[1]).all()
 
 
 def clipped_sum(records, network, device, batch, scale):
