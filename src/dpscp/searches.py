@@ -13,6 +13,7 @@ from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.persons import RECORDS, Unit
 from dpscp.privacy import Budget, LatticeNoise, Ledger, compose, gdp_epsilon, gdp_mu, sized_lattice_noise
 from dpscp.privacy.accounting import Accountant, release_accountant
+from dpscp.privacy.split_budget import spare_mu
 from dpscp.quantile import default_steps, rank_sensitivity
 from dpscp.quantile.search import AskedCounts
 
@@ -50,6 +51,11 @@ class Rule:
     def grouped(self) -> bool:
         """Whether there is a threshold for each of several groups."""
         return self.n_groups is not None
+
+    @property
+    def secret_part(self) -> float | None:
+        """The share of the records that is searched, where secret coins drew it and training saw the rest."""
+        return self.part if self.guarantee.held_out and self.part < 1 else None
 
     @property
     def possible(self) -> tuple[bool, ...]:
@@ -178,10 +184,17 @@ class Searches:
                 f"{size}level {1 - rule.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
                 f"rank statistic {rule.rank!r}{groups}"
             )
-        if rule.guarantee.held_out and spent.entries and notes:
+        secret = rule.secret_part
+        if rule.guarantee.held_out and spent.entries and (notes or secret is not None):
+            how = (
+                "disjoint records, the worse of the two counts"
+                if secret is None
+                else f"each in one of the two by a secret coin, {secret:.3g} for calibration; the mixture counts"
+            )
             return Ledger((), spent.public_facts, spent.seeded).add_disjoint(
                 {"training": spent.event, "calibration": compose(*self.events)},
-                "disjoint records, the worse of the two counts; " + "; ".join(notes),
+                "; ".join([how, *notes]),
+                secret_part=secret,
             )
         ledger = spent
         for event, note in zip(self.events, notes, strict=True):
@@ -194,22 +207,32 @@ def plan_searches(
 ) -> Searches:
     """The searches of a rule with the noise that the budget leaves: levels share it, each group gets all of it.
 
-    Held-out records are not those of ``spent``, and each part may spend the whole budget.
+    Held-out records are not those of ``spent``: each part may spend the whole budget, and more where nobody learns which
+    part a record fell in.
     """
     accountant = release_accountant(accountant)
     asked = tuple(i for i, possible in enumerate(rule.possible) if possible)
     if not asked:
-        budget.require(spent, accountant)
-        return Searches(rule, (), 0, (), None)
+        searches = Searches(rule, (), 0, (), None)
+        budget.require(searches.ledger(spent), accountant)
+        return searches
     sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in asked]
-    before = None if rule.guarantee.held_out else spent
-    if steps is None:
-        units, _ = sized_lattice_noise(budget.epsilon, budget.delta, 1, sensitivities, before, accountant)
-        steps = rule.steps(units[0].count_noise)
+    secret = rule.secret_part
+    before = None if rule.guarantee.held_out and secret is None else spent
+
+    def noise(counts: int | tuple[int, ...], size_share: float) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
+        return sized_lattice_noise(
+            budget.epsilon, budget.delta, counts, sensitivities, before, accountant, size_share, secret
+        )
+
+    if steps is None and secret is not None and accountant.keeps_secrets:
+        # only the number of halvings follows from it: no need to solve for what is spent in full
+        mu = spare_mu(budget.epsilon, budget.delta, secret, spent.epsilon(budget.delta, accountant))
+        steps = rule.steps(float(sensitivities[0]) * math.sqrt(len(asked)) / mu)
+    elif steps is None:
+        steps = rule.steps(noise(1, 0.0)[0][0].count_noise)
     counts = _new_counts(rule, len(asked), steps)
-    noises, size_noise = sized_lattice_noise(
-        budget.epsilon, budget.delta, counts, sensitivities, before, accountant, rule.size_share
-    )
+    noises, size_noise = noise(counts, rule.size_share)
     searches = Searches(rule, asked, steps, noises, size_noise)
     budget.require(searches.ledger(spent), accountant)
     return searches

@@ -18,8 +18,20 @@ from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.persons import RECORDS, Unit, require_person_ledger
-from dpscp.privacy import Accountant, Budget, Ledger, gdp_epsilon, gdp_mu, release_accountant
+from dpscp.privacy import (
+    Accountant,
+    Budget,
+    Ledger,
+    compose,
+    epsilon_of,
+    gaussian_event,
+    gdp_epsilon,
+    gdp_mu,
+    release_accountant,
+    secret_split,
+)
 from dpscp.privacy.events import require_event
+from dpscp.privacy.split_budget import SplitBudget, split_budget
 from dpscp.records import untold_overflow
 from dpscp.sources import DistributedSource, RecordSource
 from dpscp.tasks import Task
@@ -42,6 +54,8 @@ from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pay
 from dpscp.training.scaling import ScaledTarget
 from dpscp.training.torch_modules import comes_from_torch
 
+# Of the mu that a plan gives the search of a held-out part, what training must have left.
+_LEAST_ROOM = 0.8
 _PRIVATE_NAMES = {True: "feature_bounds", False: "y_bounds"}
 
 
@@ -289,11 +303,36 @@ def _mechanism(
         require_persons(mechanism)
     _rehearse(request, mechanism)
     if mechanism.event is None:
-        epsilon = request.budget.epsilon * (1.0 if share is None else share)
-        mechanism = mechanism.calibrated(epsilon, request.budget.delta, accountant=request.accountant)
+        mechanism = _with_noise(request, mechanism, share, fraction)
     # a mechanism that came with its noise may be over the budget: better known before it has seen a record
-    request.budget.require(Ledger().add("training", paid_event(mechanism)), request.accountant)
+    training = paid_event(mechanism)
+    if fraction is not None:
+        training = secret_split(training, compose(), fraction)
+    request.budget.require(Ledger().add("training", training), request.accountant)
     return mechanism, facts
+
+
+def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fraction: float | None) -> Mechanism:
+    """The mechanism with the noise of its share of the budget, or of its part of a secret split."""
+    (epsilon, delta), accountant = (request.budget.epsilon, request.budget.delta), request.accountant
+    if fraction is None:
+        assert share is not None
+        return mechanism.calibrated(share * epsilon, delta, accountant=accountant)
+    planned = _split_budget(request, fraction)
+    solved = mechanism.calibrated(planned.train_epsilon, delta, accountant=accountant)
+    # training that is far from Gaussian may leave less room than planned: then each part has the whole budget
+    search = gaussian_event(1 / (_LEAST_ROOM * planned.held_out_mu))
+    if epsilon_of(secret_split(paid_event(solved), search, fraction), delta, accountant) <= epsilon:
+        return solved
+    return mechanism.calibrated(epsilon, delta, accountant=accountant)
+
+
+def _split_budget(request: Request, fraction: float) -> SplitBudget:
+    """What training and search may spend on random parts, the second of this share."""
+    budget = request.budget
+    if release_accountant(request.accountant).keeps_secrets:
+        return split_budget(budget.epsilon, budget.delta, fraction, request.n_records)
+    return SplitBudget(budget.epsilon, gdp_mu(budget.epsilon, budget.delta))
 
 
 def _rehearse(request: Request, mechanism: Mechanism) -> None:
@@ -370,6 +409,9 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         features = "clipped"
     signal = request.n_records * gdp_mu(request.budget.epsilon, request.budget.delta)
     quantiles = pair_levels(request.alphas[0], signal) if request.task.quantile_pair else None
+    train_epsilon = None if share is None else share * request.budget.epsilon
+    if fraction is not None:
+        train_epsilon = _split_budget(request, fraction).train_epsilon
     return recipe(
         request.task.name,
         n_records=request.n_records,
@@ -384,7 +426,7 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         feature_bounds=(-1.0, 1.0) if request.private_features else request.feature_bounds,
         y_bounds=request.task.y_bounds,
         quantiles=quantiles,
-        train_epsilon=None if share is None else share * request.budget.epsilon,
+        train_epsilon=train_epsilon,
         held_out_fraction=fraction,
         device=request.device,
     )

@@ -22,6 +22,7 @@ from dpscp.privacy.events import (
     DiscreteGaussianDpEvent,
     EventKind,
     ParallelDpEvent,
+    SecretSplitDpEvent,
     approximate_dp_event,
     bounded_range_event,
     compose,
@@ -31,6 +32,7 @@ from dpscp.privacy.events import (
     non_private_event,
     parallel,
     register_event,
+    secret_split,
 )
 from dpscp.privacy.ledger import Budget, Entry, Ledger
 from dpscp.privacy.noise import IntegerSource, LatticeNoise, lattice_noise, sample_discrete_gaussian
@@ -73,6 +75,7 @@ __all__ = [
     "LatticeNoise",
     "Ledger",
     "ParallelDpEvent",
+    "SecretSplitDpEvent",
     "Tradeoff",
     "UnsupportedEventError",
     "approximate_dp_event",

@@ -21,7 +21,7 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from dpscp._checks import check_count, check_fraction, check_nonnegative, check_positive
+from dpscp._checks import check_count, check_fraction, check_nonnegative, check_positive, check_probability
 from dpscp.exceptions import UnsupportedEventError
 
 __all__ = [
@@ -31,12 +31,14 @@ __all__ = [
     "DpEvent",
     "EventKind",
     "ParallelDpEvent",
+    "SecretSplitDpEvent",
     "TooManyHistoriesError",
     "approximate_dp_event",
     "basic_events",
     "bounded_range_event",
     "compose",
     "composed_parts",
+    "disclosed",
     "discrete_gaussian_event",
     "dpsgd_event",
     "event_from_dict",
@@ -47,6 +49,7 @@ __all__ = [
     "parallel_parts",
     "possible_histories",
     "register_event",
+    "secret_split",
 ]
 
 # A ledger with several parallel stages has one history for each combination of parts; real ones have a handful.
@@ -100,6 +103,21 @@ class ParallelDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no ty
     """
 
     events: tuple[DpEvent, ...] = attr.field(converter=tuple)
+
+
+@attr.frozen
+class SecretSplitDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
+    """Two mechanisms, of which one record meets one, and nobody learns which.
+
+    A secret coin of the record's own decides: ``held_out`` with probability ``fraction``, otherwise ``training``.
+    ``held_out`` may use what ``training`` released. The cost is that of the mixture, below the worse of the two.
+
+    Theory: docs/guarantees.md, the secret split
+    """
+
+    training: DpEvent
+    held_out: DpEvent
+    fraction: float
 
 
 def _count(name: str, value: object) -> int:
@@ -175,6 +193,14 @@ def parallel(*events: DpEvent) -> DpEvent:
     return distinct[0] if len(distinct) == 1 else ParallelDpEvent(distinct)
 
 
+def secret_split(training: DpEvent, held_out: DpEvent, fraction: float) -> DpEvent:
+    """One event for two on random parts of the records (see ``SecretSplitDpEvent``)."""
+    check_probability("fraction", fraction)
+    return SecretSplitDpEvent(
+        frozen_event(require_event(training)), frozen_event(require_event(held_out)), float(fraction)
+    )
+
+
 def require_event(event: object) -> DpEvent:
     """Return ``event`` if it is one, or raise."""
     if not isinstance(event, DpEvent):
@@ -246,6 +272,13 @@ def frozen_event(event: DpEvent) -> DpEvent:
     return kind.rebuilt(event, tuple(map(frozen_event, kind.parts(event))))
 
 
+def disclosed(event: DpEvent) -> DpEvent:
+    """The event as if everybody knew which part a record fell in: an upper bound that needs no mixture."""
+    kind = _kind_of(event)
+    parts = tuple(map(disclosed, kind.parts(event)))
+    return ParallelDpEvent(parts) if isinstance(event, SecretSplitDpEvent) else kind.rebuilt(event, parts)
+
+
 def composed_parts(event: DpEvent) -> list[DpEvent]:
     """The events that ``event`` composes one after the other, itself if it is none of several."""
     if not isinstance(event, ComposedDpEvent):
@@ -259,7 +292,9 @@ def event_words(event: DpEvent) -> str:
 
 
 def parallel_parts(event: DpEvent) -> tuple[DpEvent, ...]:
-    """The events of which one record meets exactly one, itself if it is not parallel."""
+    """The events of which one record meets exactly one, itself if it meets all."""
+    if isinstance(event, SecretSplitDpEvent):
+        return event.training, event.held_out
     return tuple(event.events) if isinstance(event, ParallelDpEvent) else (event,)
 
 
@@ -303,6 +338,20 @@ def _sampled_histories(event: PoissonSampledDpEvent) -> list[Counter[DpEvent]]:
     # releases on one sample are one release with less noise
     gaussian = basic if count == 1 else GaussianDpEvent(basic.noise_multiplier / count**0.5)
     return [Counter({PoissonSampledDpEvent(event.sampling_probability, gaussian): 1})]
+
+
+def _secret_histories(event: SecretSplitDpEvent) -> list[Counter[DpEvent]]:
+    """The mixture for each choice inside the two parts, which the record itself decides."""
+    choices = [_histories(part) for part in (event.training, event.held_out)]
+    if any(NonPrivateDpEvent() in history for histories in choices for history in histories):
+        return [Counter({NonPrivateDpEvent(): 1})]
+    first, second = ([_met(history) for history in histories] for histories in choices)
+    return [Counter({SecretSplitDpEvent(a, b, event.fraction): 1}) for a in first for b in second]
+
+
+def _met(history: Counter[DpEvent]) -> DpEvent:
+    """A history as one event."""
+    return compose(*(event if count == 1 else SelfComposedDpEvent(event, count) for event, count in history.items()))
 
 
 def _repeated_histories(event: SelfComposedDpEvent) -> list[Counter[DpEvent]]:
@@ -405,6 +454,22 @@ for _kind in (
         "parallel",
         ParallelDpEvent,
         lambda event: [h for part in event.events for h in _histories(part)] or [Counter()],
+    ),
+    EventKind(
+        "secret_split",
+        SecretSplitDpEvent,
+        lambda training, held_out, fraction: secret_split(
+            event_from_dict(training), event_from_dict(held_out), fraction
+        ),
+        lambda event: {
+            "training": event_to_dict(event.training),
+            "held_out": event_to_dict(event.held_out),
+            "fraction": event.fraction,
+        },
+        lambda event: (event.training, event.held_out),
+        lambda event, parts: SecretSplitDpEvent(*parts, event.fraction),
+        _secret_histories,
+        lambda event: f"{event_words(event.training)} | {event_words(event.held_out)}, nobody learns which",
     ),
 ):
     register_event(_kind)

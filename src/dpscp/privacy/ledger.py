@@ -25,6 +25,7 @@ from dpscp.privacy.events import (
     parallel,
     parallel_parts,
     require_event,
+    secret_split,
 )
 from dpscp.privacy.tradeoff import Tradeoff
 
@@ -135,12 +136,18 @@ class Ledger:
         """A new ledger with one more entry."""
         return self._with(Entry(str(stage), frozen_event(require_event(event)), str(note)))
 
-    def add_disjoint(self, stages: Mapping[str, DpEvent], note: str = "") -> "Ledger":
+    def add_disjoint(
+        self, stages: Mapping[str, DpEvent], note: str = "", *, secret_part: float | None = None
+    ) -> "Ledger":
         """A new ledger with one entry for stages on disjoint parts of the records: the worst of them counts.
 
-        The condition on the parts is that of ``ParallelDpEvent``.
+        The condition on the parts is that of ``ParallelDpEvent``. With ``secret_part`` there are two, a record meets
+        the second with that probability, by a coin that nobody sees, and the mixture counts (``SecretSplitDpEvent``).
         """
-        event = frozen_event(parallel(*stages.values()))
+        if secret_part is None:
+            event = frozen_event(parallel(*stages.values()))
+        else:
+            event = secret_split(*stages.values(), fraction=secret_part)
         # stages that cost the same are one event, and no part has a name of its own
         parts = tuple(stages) if len(parallel_parts(event)) == len(stages) else ()
         return self._with(Entry(" | ".join(stages), event, str(note), parts))

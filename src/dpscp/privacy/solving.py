@@ -12,9 +12,17 @@ from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from dpscp._checks import check_count, check_fraction, check_positive, check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, as_accountant, epsilon_of, is_private
-from dpscp.privacy.events import DiscreteGaussianDpEvent, compose, dpsgd_event, gaussian_event, require_event
+from dpscp.privacy.events import (
+    DiscreteGaussianDpEvent,
+    compose,
+    dpsgd_event,
+    gaussian_event,
+    require_event,
+    secret_split,
+)
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
+from dpscp.privacy.split_budget import spare_mu
 from dpscp.privacy.tradeoff import gdp_mu
 
 __all__ = [
@@ -182,11 +190,13 @@ def sized_lattice_noise(
     training: DpEvent | Ledger | None = None,
     accountant: str | Accountant = "pld",
     size_share: float = 0.0,
+    secret_part: float | None = None,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
     """``shared_lattice_noise``, and the noise of one release of the number of scores (None without ``size_share``).
 
     ``steps`` may be a number for each sensitivity. ``size_share`` is the part of the squared Gaussian-DP level of all
-    these releases that the size gets.
+    these releases that the size gets. ``secret_part``: the searches are on records that ``training`` did not see, this
+    share of all, drawn by secret coins (``SecretSplitDpEvent``).
 
     Theory: Result G
     """
@@ -211,7 +221,7 @@ def sized_lattice_noise(
         return compose(*([] if own is None else [own.event(1)]), *searches)
 
     weight = releases / (1 - size_share)
-    ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant)
+    ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part)
     return lattices(ratio), size(ratio)
 
 
@@ -222,6 +232,7 @@ def _smallest_ratio(
     releases: float,
     training: DpEvent | Ledger | None,
     accountant: str | Accountant,
+    secret_part: float | None = None,
 ) -> float:
     """The smallest noise in units of the sensitivity at which training and ``searches`` fit the budget."""
     check_positive("epsilon", epsilon)
@@ -229,13 +240,19 @@ def _smallest_ratio(
     spent = as_event(training)
     if not is_private(spent):
         raise BudgetError("training is not private: no calibration noise can repair that")
-    already = epsilon_of(spent, delta, accountant)
+
+    def together(calibration: DpEvent) -> DpEvent:
+        return compose(spent, calibration) if secret_part is None else secret_split(spent, calibration, secret_part)
+
+    already = epsilon_of(together(NoOpDpEvent()), delta, accountant)
     if already >= epsilon:
         raise BudgetError(
             f"training alone spends epsilon = {already:.4g} at delta = {delta:g}, of a budget of "
             f"epsilon = {epsilon:g}: nothing is left for calibration; raise epsilon or train with more noise"
         )
-    guess = math.sqrt(releases) / gdp_mu(epsilon, delta)
+    mu = gdp_mu(epsilon, delta)
+    if secret_part is not None and as_accountant(accountant).keeps_secrets:
+        mu = spare_mu(epsilon, delta, secret_part, epsilon_of(spent, delta, accountant))
     return smallest_noise(
-        lambda ratio: compose(spent, searches(ratio)), epsilon, delta, accountant=accountant, guess=guess
+        lambda ratio: together(searches(ratio)), epsilon, delta, accountant=accountant, guess=math.sqrt(releases) / mu
     )

@@ -26,6 +26,8 @@ from dpscp.privacy.accounting.base import (
 from dpscp.privacy.accounting.gdp import GDP
 from dpscp.privacy.accounting.pld import PLD, discrete_gaussian_cdf, register_loss
 from dpscp.privacy.accounting.rdp import OPACUS_ORDERS, RDP
+from dpscp.privacy.accounting.secret_split import secret_split_loss
+from dpscp.privacy.events import SecretSplitDpEvent
 
 __all__ = [
     "GDP",
@@ -49,3 +51,4 @@ __all__ = [
 
 for _accountant in (PLD, RDP, GDP):
     register_accountant(_accountant)
+register_loss(SecretSplitDpEvent, secret_split_loss)

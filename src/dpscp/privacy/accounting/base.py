@@ -23,6 +23,7 @@ from dpscp.privacy.events import (
     TooManyHistoriesError,
     basic_events,
     composed_parts,
+    disclosed,
     frozen_event,
     possible_histories,
     require_event,
@@ -88,6 +89,7 @@ class Accountant:
     ``bound`` is asked instead of ``profile`` where parallel parts have too many combinations: it gets the composed
     events and returns one profile above every combination's. ``rounding`` is what a delta of ``profile`` may be short
     of; it is added where deltas are chained for groups, and ``tail`` is an accountant without it for the smallest ones.
+    ``keeps_secrets``: ``profile`` knows ``SecretSplitDpEvent``; otherwise the worse of the two parts is counted.
     """
 
     name: str
@@ -96,12 +98,13 @@ class Accountant:
     bound: Callable[[Sequence[DpEvent]], Profile] | None = None
     rounding: float = 0.0
     tail: "Accountant | None" = None
+    keeps_secrets: bool = False
 
     def supports(self, event: DpEvent) -> bool:
         """Whether every part of the event can be accounted for; steps without privacy are: they cost everything."""
         try:
             if self.bound is None:
-                possible_histories(event)
+                possible_histories(event if self.keeps_secrets else disclosed(event))
             return not self._unknown(event)
         except UnsupportedEventError:
             return False
@@ -142,6 +145,7 @@ class Accountant:
                 f"accountant={self.name!r} cannot account for {', '.join(unknown)}; "
                 + (f"accountant={' or '.join(able)} can" if able else "no accountant can")
             )
+        event = event if self.keeps_secrets else disclosed(event)
         try:
             return [self.profile(history) for history in possible_histories(event)]
         except TooManyHistoriesError:

@@ -51,15 +51,17 @@ class _LossProfile:
     mu: None = None
 
     def epsilon(self, delta: float) -> float:
-        return float(self.loss.get_epsilon_for_delta(delta))
+        return max(_epsilon_of_pmf(side, delta) for side in self._sides("both"))
 
     def delta(self, epsilons: Array, direction: Direction) -> Array:
-        loss = self.loss
+        return np.asarray(np.max([_deltas_of_pmf(side, epsilons) for side in self._sides(direction)], axis=0))
+
+    def _sides(self, direction: Direction) -> list[pld_pmf.PLDPmf]:
         # dp-accounting keeps the two directions apart but has no public way to ask for one of them
-        sides = {"add": [loss._pmf_add], "remove": [loss._pmf_remove]}.get(direction)
-        if sides is None:
-            sides = [loss._pmf_remove] if loss._symmetric else [loss._pmf_remove, loss._pmf_add]
-        return np.asarray(np.max([_deltas_of_pmf(side, epsilons) for side in sides], axis=0))
+        loss = self.loss
+        if direction == "both":
+            return [loss._pmf_remove] if loss._symmetric else [loss._pmf_remove, loss._pmf_add]
+        return [loss._pmf_add if direction == "add" else loss._pmf_remove]
 
 
 def _profile(history: History) -> Profile:
@@ -75,12 +77,32 @@ def _deltas_of_pmf(pmf: pld_pmf.PLDPmf, epsilons: NDArray[np.float64]) -> NDArra
     """
     if not isinstance(pmf, pld_pmf.DensePLDPmf) or epsilons[-1] > _LARGEST_LOSS:
         return np.array([float(pmf.get_delta_for_epsilon(float(e))) for e in epsilons])
-    first = max(0, -pmf._lower_loss)  # epsilons are at least 0, and so are the losses that count
-    losses = (np.arange(first, pmf.size) + pmf._lower_loss) * pmf._discretization
+    losses, mass, discounted = _sums_from_the_top(pmf)
     above = np.searchsorted(losses, epsilons, side="right")
-    mass = np.append(np.cumsum(pmf._probs[first:][::-1])[::-1], 0.0)[above]
-    discounted = np.append(np.cumsum((pmf._probs[first:] * np.exp(-losses))[::-1])[::-1], 0.0)[above]
-    return np.asarray(pmf._infinity_mass + mass - np.exp(epsilons) * discounted)
+    return np.asarray(mass[above] - np.exp(epsilons) * discounted[above])
+
+
+def _epsilon_of_pmf(pmf: pld_pmf.PLDPmf, delta: float) -> float:
+    """The smallest epsilon >= 0 with at most this delta, infinite if there is none; by the same sums."""
+    dense = isinstance(pmf, pld_pmf.DensePLDPmf) and (pmf._lower_loss + pmf.size) * pmf._discretization < _LARGEST_LOSS
+    if not dense or pmf._infinity_mass > delta:
+        return float(pmf.get_epsilon_for_delta(delta))
+    losses, mass, discounted = _sums_from_the_top(pmf)
+    # epsilon lies at or below the first loss where delta is small enough, and above the loss before it
+    first = int(np.argmax(np.append(mass[1:] - np.exp(losses) * discounted[1:] <= delta, True)))
+    if mass[first] <= discounted[first] + delta:
+        return 0.0
+    return float(np.log((mass[first] - delta) / discounted[first]))
+
+
+def _sums_from_the_top(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, Array]:
+    """The losses of at least 0, and for each and for none the masses P and e^-loss P from it on."""
+    first = max(0, -pmf._lower_loss)
+    losses = (np.arange(first, pmf.size) + pmf._lower_loss) * pmf._discretization
+    masses = pmf._probs[first:]
+    sums = (np.append(np.cumsum(m[::-1])[::-1], 0.0) for m in (masses, masses * np.exp(-losses)))
+    mass, discounted = sums
+    return losses, mass + pmf._infinity_mass, discounted
 
 
 @lru_cache(maxsize=64)
@@ -263,4 +285,4 @@ def _has_loss(event: DpEvent) -> bool:
     return type(event) in _LOSSES
 
 
-PLD = Accountant("pld", _has_loss, _profile, _bound, _FOURIER_NOISE, RDP)
+PLD = Accountant("pld", _has_loss, _profile, _bound, _FOURIER_NOISE, RDP, keeps_secrets=True)

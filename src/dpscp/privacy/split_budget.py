@@ -1,0 +1,98 @@
+"""How a budget is shared by the two parts of a secret split, as if both were Gaussian.
+
+These numbers plan: they set what training may spend and where the search for the noise of the held-out part starts.
+What is spent is proven by the accountant, on the events themselves.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dpscp.privacy.tradeoff import gdp_epsilon, gdp_mu, last_where
+
+__all__ = ["SplitBudget", "spare_mu", "split_budget"]
+
+# What an e-fold of training's mu takes off the size of the sets (4 to 15 % for each doubling on real tables), and what
+# an overshoot in coverage adds to it; the search overshoots by about 1.5 / (held-out records * mu): docs/recipe.md.
+_TRAINING_GAIN = 0.1
+_SIZE_OF_OVERSHOOT, _OVERSHOOT = 3.0, 1.5
+# Shares of its largest mu that training may give up for the search.
+_GIVEN_UP = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
+
+
+@dataclass(frozen=True)
+class SplitBudget:
+    """What the parts of a secret split may spend: epsilon of training, and the Gaussian-DP level of the search."""
+
+    train_epsilon: float
+    held_out_mu: float
+
+
+@lru_cache(maxsize=256)
+def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) -> SplitBudget:
+    """How training and a search on a secret part share a budget, by the smallest expected sets.
+
+    Alone, training would be a release on a Poisson sample of rate 1 - ``fraction``, and the more it gives up of what
+    that allows, the more the search gets.
+
+    >>> found = split_budget(1.0, 1e-5, 0.125, 15_000)
+    >>> round(found.train_epsilon, 3), round(found.held_out_mu / gdp_mu(1.0, 1e-5), 2)
+    (1.071, 2.24)
+
+    Theory: docs/guarantees.md, the secret split
+    """
+    largest = _sampled_mu(epsilon, delta, 1 - fraction)
+
+    def size(mu_training: float, mu: float) -> float:
+        overshoot = _OVERSHOOT / (fraction * n_records * mu) if mu > 0 else math.inf
+        return _SIZE_OF_OVERSHOOT * overshoot - _TRAINING_GAIN * math.log(mu_training)
+
+    shares = [(m := (1 - given_up) * largest, _held_out_mu(epsilon, delta, fraction, m)) for given_up in _GIVEN_UP]
+    mu_training, mu = min(shares, key=lambda share: size(*share))
+    return SplitBudget(gdp_epsilon(delta, mu_training), mu)
+
+
+def _sampled_mu(epsilon: float, delta: float, rate: float) -> float:
+    """The Gaussian-DP level on a Poisson sample of that rate that is (epsilon, delta)-DP when records are removed."""
+    # log(1 + (e^epsilon - 1) / rate), where e^epsilon may be too large for a float
+    return gdp_mu(epsilon + math.log1p((rate - 1) * math.exp(-epsilon)) - math.log(rate), min(delta / rate, 0.5))
+
+
+def spare_mu(epsilon: float, delta: float, fraction: float, train_epsilon: float) -> float:
+    """About the Gaussian-DP level that a secret part of this share may have beside training of ``train_epsilon``."""
+    found = _held_out_mu(epsilon, delta, fraction, gdp_mu(train_epsilon, delta))
+    return found or gdp_mu(epsilon, delta)
+
+
+def _held_out_mu(epsilon: float, delta: float, fraction: float, mu_training: float) -> float:
+    """The largest Gaussian-DP level of the held-out part beside training of level ``mu_training``; 0 if there is none.
+
+    By the integral of the mixture over the training's normal variable; the other integral is a formula.
+    """
+    z = np.linspace(-9.0, 9.0, 361)
+    weights = np.exp(-(z**2) / 2)
+    weights /= weights.sum()
+    trained = (1 - fraction) * np.exp(mu_training * z - mu_training**2 / 2)
+
+    def delta_at(mu: float) -> float:
+        removed = _call((math.exp(epsilon) - trained) / fraction, mu)
+        strike = (math.exp(-epsilon) - trained) / fraction
+        added = math.exp(epsilon) * np.where(strike > 0, _call(strike, mu) - 1 + strike, 0.0)
+        return float(fraction * max(weights @ removed, weights @ added))
+
+    smallest = 1e-3 * mu_training
+    if delta_at(smallest) > delta:
+        return 0.0
+    largest = _sampled_mu(epsilon, delta, fraction)
+    return last_where(lambda mu: delta_at(mu) <= delta, smallest, largest, within=1e-3 * largest)
+
+
+def _call(strike: NDArray[np.float64], mu: float) -> NDArray[np.float64]:
+    """E max(0, L - strike) of the density ratio L = exp(mu Z - mu^2 / 2) of two normal laws."""
+    positive = np.maximum(strike, 1e-300)
+    reach = mu / 2 - np.log(positive) / mu
+    return np.asarray(np.where(strike > 0, special.ndtr(reach) - positive * special.ndtr(reach - mu), 1 - strike))
