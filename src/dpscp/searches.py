@@ -207,8 +207,8 @@ def plan_searches(
 ) -> Searches:
     """The searches of a rule with the noise that the budget leaves: levels share it, each group gets all of it.
 
-    Held-out records are not those of ``spent``: each part may spend the whole budget, and more where nobody learns which
-    part a record fell in.
+    Held-out records are not those of ``spent``: each part may spend the whole budget, and more where nobody learns
+    which part a record fell in.
     """
     accountant = release_accountant(accountant)
     asked = tuple(i for i, possible in enumerate(rule.possible) if possible)

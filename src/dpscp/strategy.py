@@ -28,10 +28,11 @@ from dpscp.privacy import (
     gdp_epsilon,
     gdp_mu,
     release_accountant,
+    secret_shares,
     secret_split,
 )
 from dpscp.privacy.events import require_event
-from dpscp.privacy.split_budget import SplitBudget, split_budget
+from dpscp.privacy.split_budget import SplitBudget
 from dpscp.records import untold_overflow
 from dpscp.sources import DistributedSource, RecordSource
 from dpscp.tasks import Task
@@ -330,9 +331,7 @@ def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fra
 def _split_budget(request: Request, fraction: float) -> SplitBudget:
     """What training and search may spend on random parts, the second of this share."""
     budget = request.budget
-    if release_accountant(request.accountant).keeps_secrets:
-        return split_budget(budget.epsilon, budget.delta, fraction, request.n_records)
-    return SplitBudget(budget.epsilon, gdp_mu(budget.epsilon, budget.delta))
+    return secret_shares(budget.epsilon, budget.delta, fraction, request.n_records, request.accountant)
 
 
 def _rehearse(request: Request, mechanism: Mechanism) -> None:

@@ -124,8 +124,8 @@ mutant(
 )
 mutant(
     "privacy/accounting/pld.py",
-    '{"add": [loss._pmf_add], "remove": [loss._pmf_remove]}',
-    '{"add": [loss._pmf_remove], "remove": [loss._pmf_add]}',
+    'loss._pmf_add if direction == "add" else loss._pmf_remove',
+    'loss._pmf_remove if direction == "add" else loss._pmf_add',
     "adding and removing a record exchanged",
     f"{ACCOUNTING}::test_add_direction_of_one_sampled_step_is_the_neyman_pearson_curve",
 )
@@ -223,8 +223,8 @@ mutant(
 )
 mutant(
     "privacy/solving.py",
-    "compose(spent, searches(",
-    "compose(searches(",
+    "return compose(spent, calibration) if",
+    "return calibration if",
     "calibration noise forgets what training spent",
     f"{SPIES}::test_records_used_twice_count_twice",
 )
@@ -1068,7 +1068,7 @@ mutant(
 )
 mutant(
     "searches.py",
-    "before = None if rule.guarantee.held_out else spent",
+    "before = None if rule.guarantee.held_out and secret is None else spent",
     "before = None",
     "calibration forgets what training spent",
     f"{CALIBRATION}::TestBudget::test_parts_do_not_add_up_when_held_out",
@@ -1163,7 +1163,7 @@ mutant(
 )
 mutant(
     "searches.py",
-    "if rule.guarantee.held_out and spent.entries and notes:",
+    "if rule.guarantee.held_out and spent.entries and (notes or secret is not None):",
     "if spent.entries and notes:",
     "records used twice count once",
     f"{SPIES}::test_records_used_twice_count_twice",
@@ -1318,8 +1318,8 @@ mutant(
 )
 mutant(
     "strategy.py",
-    "epsilon = request.budget.epsilon * (1.0 if share is None else share)",
-    "epsilon = request.budget.epsilon",
+    "mechanism.calibrated(share * epsilon, delta",
+    "mechanism.calibrated(epsilon, delta",
     "training gets the whole budget",
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
 )
@@ -1374,8 +1374,8 @@ mutant(
 BASELINES = "tests/test_baselines.py"
 mutant(
     "baselines/threshold.py",
-    "[1.0] * levels, accountant",
-    "[1.0], accountant",
+    "[1.0] * levels,",
+    "[1.0],",
     "several levels of DP-Split, noise for one",
     f"{BASELINES}::test_dp_split_spends_the_budget_once_for_each_half",
     f"{BASELINES}::test_dp_split_noise_is_the_papers",
@@ -2677,4 +2677,58 @@ mutant(
     "return replace(self, private_range=False)",
     "scores are searched in the unit range instead of the one that was found",
     f"{BOUNDS}::test_bounds_are_an_entry_of_the_ledger_and_count_as_training",
+)
+
+
+# ---- the secret split
+SECRET = "tests/privacy/test_secret_split.py"
+SUMMED = f"{SECRET}::test_the_cost_is_that_of_all_outcomes_summed"
+mutant(
+    "privacy/accounting/secret_split.py",
+    "ratios = ((1 - f) * training.ratios[:, None] + f * held_out.ratios).ravel()",
+    "ratios = (f * training.ratios[:, None] + (1 - f) * held_out.ratios).ravel()",
+    "the chances of the two parts exchanged",
+    SUMMED,
+)
+mutant(
+    "privacy/accounting/secret_split.py",
+    "losses, upper, lower = -losses, without, with_record",
+    "losses, upper, lower = losses, with_record, without",
+    "both directions are that of removing a record",
+    SUMMED,
+)
+mutant(
+    "privacy/accounting/secret_split.py",
+    'opposite: Direction = "add" if direction == "remove" else "remove"',
+    "opposite: Direction = direction",
+    "negative losses of a sampled training from the wrong direction",
+    f"{SECRET}::test_sampled_training_costs_what_its_outcomes_sum_to",
+)
+mutant(
+    "privacy/accounting/secret_split.py",
+    "beyond = (1 - f) * training.beyond + f * held_out.beyond",
+    "beyond = 0.0",
+    "outcomes that only the record makes possible are free",
+    f"{SECRET}::test_what_only_the_record_makes_possible_counts",
+)
+mutant(
+    "privacy/accounting/base.py",
+    "event = event if self.keeps_secrets else disclosed(event)",
+    "event = event",
+    "an accountant that cannot mix is asked to",
+    f"{SECRET}::test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_that",
+)
+mutant(
+    "privacy/events.py",
+    "return ParallelDpEvent(parts) if isinstance(event, SecretSplitDpEvent)",
+    "return parts[0] if isinstance(event, SecretSplitDpEvent)",
+    "of a disclosed split only training counts",
+    f"{SECRET}::test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_that",
+)
+mutant(
+    "searches.py",
+    "if rule.guarantee.held_out and spent.entries and (notes or secret is not None):",
+    "if rule.guarantee.held_out and spent.entries and notes:",
+    "training of a secret part counts as if all records had met it where nothing is searched",
+    f"{SPIES}::test_a_split_that_never_searches_spends_within_the_budget",
 )

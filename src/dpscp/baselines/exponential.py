@@ -10,7 +10,17 @@ import numpy as np
 
 from dpscp._checks import check_choice, check_probability
 from dpscp.baselines.threshold import Found, PrivateSplit, PrivateThreshold
-from dpscp.privacy import Accountant, Budget, Ledger, as_event, bounded_range_event, compose, smallest_noise
+from dpscp.privacy import (
+    Accountant,
+    Budget,
+    Ledger,
+    as_accountant,
+    as_event,
+    bounded_range_event,
+    compose,
+    secret_split,
+    smallest_noise,
+)
 from dpscp.privacy.events import DpEvent
 from dpscp.quantile.exponential import LEVELS, exponential_quantile
 from dpscp.training import Mechanism, Trained
@@ -21,16 +31,26 @@ _TAIL_SHARE = 1e-3
 
 
 def exponential_rate(
-    budget: Budget, spent: DpEvent | Ledger | None, levels: int, accountant: str | Accountant = "pld"
+    budget: Budget,
+    spent: DpEvent | Ledger | None,
+    levels: int,
+    accountant: str | Accountant = "pld",
+    secret_part: float | None = None,
 ) -> float:
-    """The largest rate with which ``levels`` draws of the exponential mechanism fit what the budget leaves."""
+    """The largest rate with which ``levels`` draws of the exponential mechanism fit what the budget leaves.
+
+    ``secret_part``: they are on records that ``spent`` did not see, see ``sized_lattice_noise``.
+    """
     before = as_event(spent)
+    if not as_accountant(accountant).keeps_secrets and secret_part is not None:
+        before, secret_part = as_event(None), None
 
     def event_at(noise: float) -> DpEvent:
-        return compose(before, bounded_range_event(1 / noise, levels))
+        draws = bounded_range_event(1 / noise, levels)
+        return compose(before, draws) if secret_part is None else secret_split(before, draws, secret_part)
 
-    guess = levels / budget.epsilon
-    return 1 / smallest_noise(event_at, budget.epsilon, budget.delta, accountant=accountant, guess=guess)
+    guess, flat = levels / budget.epsilon, secret_part is not None
+    return 1 / smallest_noise(event_at, budget.epsilon, budget.delta, accountant=accountant, guess=guess, flat=flat)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -39,9 +59,9 @@ class PrivatePredictionSets(PrivateSplit):
 
     Half the records train, the other half calibrates by the exponential mechanism on a grid, at a level raised so that
     coverage is at least 1 - alpha for exchangeable records, ties included. Privacy: (epsilon, delta) for the whole
-    release, each half spending all of it. The accounting is tighter than the published one: an added record can only
-    raise the mechanism's cost of an end of the grid, so its loss range is half of what is charged there
-    (``dpscp.quantile.exponential``), and the level is raised by half as much.
+    release. The accounting is tighter than the published one: the halves are a secret split (see ``DPSplit``), and an
+    added record can only raise the mechanism's cost of an end of the grid, so its loss range is half of what is charged
+    there (``dpscp.quantile.exponential``), and the level is raised by half as much.
 
     Parameters are those of ``DPSplit``, with ``bins``, the cells of the grid, instead of ``steps``; None takes their
     number from public numbers. Under ``split="independent"`` the size of the calibration half is random: the level is
@@ -59,9 +79,10 @@ class PrivatePredictionSets(PrivateSplit):
 
     bins: int | None = None
 
-    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:  # noqa: ARG002
-        half = nominal - nominal // 2
-        rate = exponential_rate(budget, None, len(self._alphas), self.accountant)
+    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:
+        half, secret = nominal - nominal // 2, self._secret_part
+        spent = None if secret is None else paid_event(mechanism)
+        rate = exponential_rate(budget, spent, len(self._alphas), self.accountant, secret)
         draw = partial(exponential_quantile, rate=rate, bins=self.bins, n_records=half)
 
         def search(scores: Any, *, alpha: float, **options: Any) -> Found:

@@ -20,8 +20,9 @@ from dpscp.privacy import (
     Ledger,
     compose,
     release_accountant,
+    secret_shares,
     secure_generator,
-    shared_lattice_noise,
+    sized_lattice_noise,
 )
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, noisy_midpoint_quantile
@@ -30,6 +31,7 @@ from dpscp.records import untold_overflow
 from dpscp.scores import lac_of_labels
 from dpscp.sets import label_set, residual_interval
 from dpscp.training import Mechanism, Trained
+from dpscp.training.mechanism import paid_event
 
 SPLITS = ("independent", "exact")
 Found = PrivateQuantile | ExponentialQuantile
@@ -206,9 +208,17 @@ class PrivateThreshold(_Threshold):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateSplit(PrivateThreshold):
-    """Half the records train, the other half calibrates, and each half spends the whole budget."""
+    """Half the records train, the other half calibrates, and each half spends the whole budget or more.
+
+    Coins that nobody sees (``split="independent"``) are a secret split: the mixture of the two halves counts.
+    """
 
     split: str = "independent"
+
+    @property
+    def _secret_part(self) -> float | None:
+        """The share of the records that calibrates, where secret coins draw it."""
+        return 0.5 if self.split == "independent" else None
 
     def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
         trains = self._training_half(n, rng)
@@ -216,7 +226,11 @@ class PrivateSplit(PrivateThreshold):
 
     def _training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
         check_choice("split", self.split, SPLITS)
-        mechanism = self.estimator.calibrated(budget.epsilon, budget.delta, accountant=self.accountant)
+        epsilon = budget.epsilon
+        if self._secret_part is not None:
+            shared = secret_shares(epsilon, budget.delta, self._secret_part, nominal, self.accountant)
+            epsilon = shared.train_epsilon
+        mechanism = self.estimator.calibrated(epsilon, budget.delta, accountant=self.accountant)
         return mechanism, max(nominal // 2, 1)
 
     def _training_half(self, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -228,22 +242,24 @@ class PrivateSplit(PrivateThreshold):
 
     def _disjoint(self, trained: Trained, quantiles: Sequence[Found], how: str) -> Ledger:
         """The ledger of two halves, of which one record meets one; ``how`` tells of the quantiles."""
-        neighbours = {
-            "independent": "each record's half is its own fair coin",
-            "exact": "halves of fixed size, so neighbours differ in one record being present or blank",
+        halves = {
+            "independent": "each record's half is its own fair coin, which nobody sees; the mixture counts",
+            "exact": "disjoint halves, the worse of the two counts; halves of fixed size, so neighbours differ in one "
+            "record being present or blank",
         }[self.split]
         stages = {"training": trained.event, "calibration": compose(*(q.event for q in quantiles))}
-        note = f"disjoint halves, the worse of the two counts; {neighbours}; {len(quantiles)} x {how}"
-        return Ledger().add_disjoint(stages, note).declare(split=self.split)
+        note = f"{halves}; {len(quantiles)} x {how}"
+        return Ledger().add_disjoint(stages, note, secret_part=self._secret_part).declare(split=self.split)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DPSplit(PrivateSplit):
     """The private split of earlier work: half the records train, the other half calibrates by the noisy-midpoint rule.
 
-    Privacy: (epsilon, delta) for the whole release. One record lies in one half only, so each half spends the whole
-    budget and the ledger takes the worse of the two. Coverage is near 1 - alpha but not promised: the midpoint rule can
-    end below the wanted order statistic. The fitted object holds the model, the thresholds and public facts only.
+    Privacy: (epsilon, delta) for the whole release. One record lies in one half only, so each half spends at least the
+    whole budget: the ledger counts the mixture of the two, or the worse of them for halves of fixed size. Coverage is
+    near 1 - alpha but not promised: the midpoint rule can end below the wanted order statistic. The fitted object holds
+    the model, the thresholds and public facts only.
 
     Parameters
     ----------
@@ -253,10 +269,10 @@ class DPSplit(PrivateSplit):
         residuals are clipped to it; a threshold at its end becomes infinite.
     steps : halvings of the range; several confidence levels share the calibration budget.
     split : ``"independent"`` sends each record to a half by its own fair coin: adding a record moves no other, which is
-        what parallel composition under add/remove-one-record neighbours needs, and the sizes of the halves stay
-        secret. ``"exact"`` is the paper's: halves of fixed size, drawn without looking at the records. There an added
-        record would move another one, so the epsilon holds for neighbours that differ in one record being present or
-        blank, with the number of records fixed and public; the ledger says so.
+        what add/remove-one-record neighbours need, and the halves and their sizes stay secret. ``"exact"`` is the
+        paper's: halves of fixed size, drawn without looking at the records. There an added record would move another
+        one, so the epsilon holds for neighbours that differ in one record being present or blank, with the number of
+        records fixed and public; the ledger says so.
     n_records : the public nominal number of records in both halves; None declares len(X) public.
     random_state : None takes the operating system's entropy; an int is repeatable and therefore not private.
 
@@ -272,9 +288,17 @@ class DPSplit(PrivateSplit):
 
     steps: int = 20
 
-    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:  # noqa: ARG002
-        steps, levels = check_count("steps", self.steps), len(self._alphas)
-        noise = shared_lattice_noise(budget.epsilon, budget.delta, steps, [1.0] * levels, accountant=self.accountant)[0]
+    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:
+        steps, levels, secret = check_count("steps", self.steps), len(self._alphas), self._secret_part
+        (noise, *_), _ = sized_lattice_noise(
+            budget.epsilon,
+            budget.delta,
+            steps,
+            [1.0] * levels,
+            None if secret is None else paid_event(mechanism),
+            self.accountant,
+            secret_part=secret,
+        )
 
         def search(scores: Array, **options: Any) -> PrivateQuantile:
             half = nominal - nominal // 2

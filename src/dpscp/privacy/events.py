@@ -467,7 +467,7 @@ for _kind in (
             "fraction": event.fraction,
         },
         lambda event: (event.training, event.held_out),
-        lambda event, parts: SecretSplitDpEvent(*parts, event.fraction),
+        lambda event, parts: SecretSplitDpEvent(parts[0], parts[1], event.fraction),
         _secret_histories,
         lambda event: f"{event_words(event.training)} | {event_words(event.held_out)}, nobody learns which",
     ),

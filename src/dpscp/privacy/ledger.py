@@ -147,7 +147,8 @@ class Ledger:
         if secret_part is None:
             event = frozen_event(parallel(*stages.values()))
         else:
-            event = secret_split(*stages.values(), fraction=secret_part)
+            training, held_out = stages.values()
+            event = secret_split(training, held_out, secret_part)
         # stages that cost the same are one event, and no part has a name of its own
         parts = tuple(stages) if len(parallel_parts(event)) == len(stages) else ()
         return self._with(Entry(" | ".join(stages), event, str(note), parts))

@@ -22,13 +22,14 @@ from dpscp.privacy.events import (
 )
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
-from dpscp.privacy.split_budget import spare_mu
+from dpscp.privacy.split_budget import SplitBudget, spare_mu, split_budget
 from dpscp.privacy.tradeoff import gdp_mu
 
 __all__ = [
     "as_event",
     "count_noise",
     "noise_multiplier",
+    "secret_shares",
     "shared_count_noise",
     "shared_lattice_noise",
     "sized_lattice_noise",
@@ -39,6 +40,8 @@ _PRECISION = 2e-4
 _LARGEST_NOISE, _SMALLEST_NOISE = 1e9, 1e-3
 # Brackets are walked in short strides: far below the answer a privacy loss distribution is wide and slow.
 _STRIDE = 1.2
+# Where noise hardly changes the cost: how closely it is found, and the first stride from a close guess.
+_FLAT_PRECISION, _SHORT_STRIDE = 2e-3, 1.02
 
 
 def as_event(training: DpEvent | Ledger | None) -> DpEvent:
@@ -55,10 +58,12 @@ def smallest_noise(
     *,
     accountant: str | Accountant = "pld",
     guess: float = 1.0,
+    flat: bool = False,
 ) -> float:
     """The smallest noise at which ``event_at(noise)`` is (epsilon, delta)-DP, to 0.02 % and never below it.
 
-    ``event_at`` must lose privacy as the noise falls. ``BudgetError`` if no noise is enough.
+    ``event_at`` must lose privacy as the noise falls. ``BudgetError`` if no noise is enough. ``flat``: the noise
+    changes epsilon little, so that it is found to 0.2 % itself, from a guess that is expected to be close.
     """
 
     epsilon, delta = check_positive("epsilon", epsilon), check_probability("delta", delta)
@@ -66,27 +71,30 @@ def smallest_noise(
     def cost(noise: float) -> float:
         return epsilon_of(event_at(noise), delta, accountant)
 
-    good = check_positive("guess", guess)
+    good, stride = check_positive("guess", guess), _SHORT_STRIDE if flat else _STRIDE
     good_cost = cost(good)
     bad, bad_cost = math.nan, math.nan
     while not good_cost <= epsilon or good > _LARGEST_NOISE:  # a cost that is not a number fits no budget
         if good > _LARGEST_NOISE:
             raise BudgetError(f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}")
         bad, bad_cost = good, good_cost
-        good *= _STRIDE
+        good *= stride
         good_cost = cost(good)
+        stride = stride**2 if flat else stride
     while math.isnan(bad):
         if good < _SMALLEST_NOISE:
             return good
-        trial_cost = cost(trial := good / _STRIDE)
+        trial_cost = cost(trial := good / stride)
+        stride = stride**2 if flat else stride
         if trial_cost <= epsilon:
             good, good_cost = trial, trial_cost
         else:
             bad, bad_cost = trial, trial_cost
     aim = epsilon * (1 - _PRECISION / 2)
-    while good_cost < epsilon * (1 - _PRECISION) and good / bad > 1 + _PRECISION:
+    near = _FLAT_PRECISION if flat else _PRECISION
+    while (flat or good_cost < epsilon * (1 - _PRECISION)) and good / bad > 1 + near:
         # log cost is nearly linear in log noise; the clip keeps the bracket shrinking where it is not
-        smooth = good_cost > 0 and math.isfinite(bad_cost)
+        smooth = good_cost > 0 and math.isfinite(bad_cost) and not flat
         share = math.log(bad_cost / aim) / math.log(bad_cost / good_cost) if smooth else 0.5
         middle = bad * (good / bad) ** min(max(share, 0.05), 0.95)
         middle_cost = cost(middle)
@@ -225,6 +233,15 @@ def sized_lattice_noise(
     return lattices(ratio), size(ratio)
 
 
+def secret_shares(
+    epsilon: float, delta: float, fraction: float, n_records: int, accountant: str | Accountant = "pld"
+) -> SplitBudget:
+    """What training and a search on a secret part may spend; each the whole budget if ``accountant`` cannot mix."""
+    if as_accountant(accountant).keeps_secrets:
+        return split_budget(epsilon, delta, fraction, n_records)
+    return SplitBudget(epsilon, gdp_mu(epsilon, delta))
+
+
 def _smallest_ratio(
     searches: Callable[[float], DpEvent],
     epsilon: float,
@@ -240,6 +257,9 @@ def _smallest_ratio(
     spent = as_event(training)
     if not is_private(spent):
         raise BudgetError("training is not private: no calibration noise can repair that")
+    if secret_part is not None and not as_accountant(accountant).keeps_secrets:
+        # each part has the whole budget: what training spent does not matter here
+        spent, secret_part = NoOpDpEvent(), None
 
     def together(calibration: DpEvent) -> DpEvent:
         return compose(spent, calibration) if secret_part is None else secret_split(spent, calibration, secret_part)
@@ -251,8 +271,13 @@ def _smallest_ratio(
             f"epsilon = {epsilon:g}: nothing is left for calibration; raise epsilon or train with more noise"
         )
     mu = gdp_mu(epsilon, delta)
-    if secret_part is not None and as_accountant(accountant).keeps_secrets:
+    if secret_part is not None:
         mu = spare_mu(epsilon, delta, secret_part, epsilon_of(spent, delta, accountant))
     return smallest_noise(
-        lambda ratio: together(searches(ratio)), epsilon, delta, accountant=accountant, guess=math.sqrt(releases) / mu
+        lambda ratio: together(searches(ratio)),
+        epsilon,
+        delta,
+        accountant=accountant,
+        guess=math.sqrt(releases) / mu,
+        flat=secret_part is not None,
     )

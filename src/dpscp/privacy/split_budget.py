@@ -88,7 +88,7 @@ def _held_out_mu(epsilon: float, delta: float, fraction: float, mu_training: flo
     if delta_at(smallest) > delta:
         return 0.0
     largest = _sampled_mu(epsilon, delta, fraction)
-    return last_where(lambda mu: delta_at(mu) <= delta, smallest, largest, within=1e-3 * largest)
+    return last_where(lambda mu: delta_at(mu) <= delta, smallest, largest, within=1e-4 * largest)
 
 
 def _call(strike: NDArray[np.float64], mu: float) -> NDArray[np.float64]:

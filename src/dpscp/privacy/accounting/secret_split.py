@@ -19,12 +19,14 @@ from dpscp.privacy.accounting.base import Array, Direction
 from dpscp.privacy.accounting.pld import PLD
 from dpscp.privacy.events import SecretSplitDpEvent
 
-# Dots of a part's profile on each side of 0, and of the mixture's: at a thirtieth of a standard deviation of the loss
-# epsilon is too large by 1e-4 to 5e-4 of itself, and never too small.
+# Dots of a part's profile on each side of 0, denser around it: epsilon is too large by about 1e-4 of itself, and never
+# too small.
 _DOTS = 256
+_MOST_DOTS_OF_MIXTURE = 8192
 # What lies beyond the last dot counts in full as delta. The smallest at which the part has an epsilon is taken.
 _TAILS = (1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
-_LARGEST_LOSS = 200.0
+# exp of a larger loss overflows
+_LARGEST_LOSS = 300.0
 
 
 def secret_split_loss(event: SecretSplitDpEvent, bucket: float) -> Loss:
@@ -50,16 +52,16 @@ def _mixed(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> pl
     else:
         upper, lower = with_record, without
     finite = losses[np.isfinite(losses)]
-    width = bucket * max(1, math.ceil((finite.max() - finite.min()) / (2 * _DOTS * bucket)))
+    step = math.ceil((finite.max() - finite.min()) / (_MOST_DOTS_OF_MIXTURE * bucket))
+    width = bucket * step
     low, high = math.floor(finite.min() / width), math.ceil(finite.max() / width) + 1
     # delta at each dot: what the losses above it bring, summed from the top
     place = np.clip(np.floor(losses / width) - low, -1, high - low).astype(np.intp) + 1
     above = [np.cumsum(np.bincount(place, weights, high - low + 2)[:0:-1])[::-1] for weights in (upper, lower)]
-    deltas = beyond + above[0] - np.exp(np.arange(low, high + 1) * width) * above[1]
-    masses, infinite = _connected(deltas, width)
-    step = round(width / bucket)
+    dots = np.exp(np.arange(low, high + 1) * width)
+    masses, infinite = _connected(beyond + above[0] - dots * above[1], dots)
     spread = np.zeros((high - low) * step + 1)
-    spread[::step] = masses
+    spread[::step] = dots * masses[1:]
     return pld_pmf.DensePLDPmf(bucket, low * step, spread, infinite, True)
 
 
@@ -79,30 +81,26 @@ class _Ratios:
 def _ratios(event: DpEvent, direction: Direction) -> _Ratios:
     """The pair that dominates the event in one direction, by connecting the dots of its profile."""
     epsilons = (PLD.epsilon(event, tail) for tail in _TAILS)
-    top = max(1e-3, next((e for e in epsilons if math.isfinite(e)), _LARGEST_LOSS))
-    width = top / _DOTS
-    dots = np.arange(_DOTS + 1) * width
+    top = min(max(1e-3, next((e for e in epsilons if math.isfinite(e)), math.inf)), _LARGEST_LOSS)
+    dots = top * np.sinh(3 * np.linspace(0, 1, _DOTS + 1)) / math.sinh(3)
     opposite: Direction = "add" if direction == "remove" else "remove"
     # the profile at negative epsilon follows from swapping the two laws
     negative = 1 - np.exp(-dots[1:]) * (1 - PLD.delta(event, dots[1:], opposite))
-    masses, infinite = _connected(np.concatenate([negative[::-1], PLD.delta(event, dots, direction)]), width)
-    losses = np.arange(-_DOTS, _DOTS + 1) * width
-    if direction == "add":
-        # the upper law is the one without the record; where its loss is infinite the record's law has nothing
-        return _Ratios(np.append(np.exp(-losses), 0.0), np.append(masses, infinite), 0.0)
-    without = masses * np.exp(-losses)
-    return _Ratios(np.append(np.exp(losses), 0.0), np.append(without, max(0.0, 1 - without.sum())), infinite)
+    deltas = np.concatenate([negative[::-1], PLD.delta(event, dots, direction)])
+    ratios = np.exp(np.concatenate([-dots[:0:-1], dots]))
+    masses, infinite = _connected(deltas, ratios)
+    if direction == "remove":
+        return _Ratios(np.append(0.0, ratios), masses, infinite)
+    # the upper law is the one without the record; where its loss is infinite the record's law has nothing
+    return _Ratios(np.append(0.0, 1 / ratios), np.append(infinite, ratios * masses[1:]), 0.0)
 
 
-def _connected(deltas: Array, width: float) -> tuple[Array, float]:
-    """The masses of losses at dots ``width`` apart, and of an infinite loss, whose profile connects these deltas.
+def _connected(deltas: Array, ratios: Array) -> tuple[Array, float]:
+    """The law below in a discrete pair whose profile connects the deltas at these density ratios.
 
-    The connect-the-dots rule (Doroshenko et al. 2022): a profile is convex in e^epsilon, so the result dominates.
+    Its masses at ratio 0 and at each of ``ratios``, and what the law above has where this one has nothing. A profile is
+    convex in the ratio e^epsilon, so the pair dominates (connect-the-dots, Doroshenko et al. 2022).
     """
-    deltas = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
-    falls = np.diff(deltas)
-    masses = np.empty_like(deltas)
-    masses[0] = 1 - deltas[0] + falls[0] / math.expm1(width)
-    masses[1:-1] = (falls[1:] - falls[:-1] * math.exp(width)) / math.expm1(width)
-    masses[-1] = falls[-1] / math.expm1(-width)
-    return np.maximum(masses, 0.0), float(deltas[-1])
+    deltas = np.append(1.0, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0)))
+    slopes = np.diff(deltas) / np.diff(ratios, prepend=0.0)
+    return np.maximum(np.diff(slopes, prepend=-1.0, append=0.0), 0.0), float(deltas[-1])
