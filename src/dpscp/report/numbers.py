@@ -11,7 +11,7 @@ from scipy import stats
 from dpscp import metrics
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger, epsilon_of, gdp_mu
-from dpscp.privacy.events import DpEvent, composed_parts, event_words
+from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, event_words
 from dpscp.records import label_index
 
 # False-alarm rates at which the attacker's best detection is printed.
@@ -95,11 +95,18 @@ class Spending:
 def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[Spending, ...], ...]:
     """What a record meets, stage by stage: one track, or one for each of the disjoint parts it can lie in.
 
+    Of a secret split epsilon is what a part would cost a record known to lie in it, and shares are of that.
+
     Paper: Theorem 1 [thm:overall_privacy]
     """
     tracks: list[tuple[Spending, ...]] = [()]
     for entry in ledger.entries:
-        spent = [_spending(name, part, epsilon, delta) for name, part in entry.stages]
+        # a part that nobody knows a record to be in may spend more than the budget alone: shares are of its own
+        secret = isinstance(entry.event, SecretSplitDpEvent)
+        spent = [
+            _spending(name, part, max(epsilon, epsilon_of(part, delta)) if secret else epsilon, delta)
+            for name, part in entry.stages
+        ]
         tracks = [(*track, item) for item in spent for track in tracks]
     return tuple(tracks)
 

@@ -18,6 +18,7 @@ from dpscp.guarantees.certificate import term_text
 from dpscp.persistence import written_whole
 from dpscp.persons import Unit
 from dpscp.planning import plan
+from dpscp.privacy import SecretSplitDpEvent
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 from dpscp.report.numbers import ATTACKS, GROUP_SIZES, TERMS, WHY_BELOW, About, Evaluation, budget_tracks, verdict
 
@@ -142,6 +143,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "budget_epsilon": epsilon,
         "delta": delta,
         "tracks": tracks,
+        "secret_parts": any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries),
         "budget_picture": inline_svg(budget_figure(ledger, epsilon, delta), "budget", "How the budget was used"),
         "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off curve of the whole release"),
         "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
