@@ -83,7 +83,8 @@ def planned(n, epsilon, guarantee, fraction, share):
     """The row of the plan, and the training budget."""
     budget = None if share is None else gdp_epsilon(DELTA, math.sqrt(share) * gdp_mu(epsilon, DELTA))
     chosen = {"calibration_fraction": fraction} if share is None else {"train_share": budget / epsilon}
-    return dp.plan(n=n, epsilon=epsilon, **chosen).row(guarantee), budget
+    row = dp.plan(n=n, epsilon=epsilon, **chosen).row(guarantee)
+    return row, row.train_epsilon
 
 
 def size(X, y, options, n, epsilon, guarantee, seed, *, fraction=None, share=None):
