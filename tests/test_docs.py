@@ -1,7 +1,8 @@
 """The documents say what the code does: every code block runs, every entry of the paper map exists."""
 
 import ast
-import importlib
+import importlib.util
+import json
 import re
 import tomllib
 import warnings
@@ -107,3 +108,16 @@ def test_links_point_to_files(path):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
         if "://" not in target:
             assert (path.parent / target).exists(), target
+
+
+def test_the_cost_model_of_large_data_is_what_its_command_writes():
+    spec = importlib.util.spec_from_file_location("scale", ROOT / "benchmarks" / "scale.py")
+    scale = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scale)
+    told = json.loads(scale.FOUND.read_text())
+    assert scale.FROM + scale.tables(told) + scale.TO in scale.PAGE.read_text()
+    # n * reading / workers, and one round of the driver for each step
+    told |= {"block_ms": 1, "round_ms": 2, "driver_ms": 3}
+    told["parquet"] |= {"checks": 1, "moments": 1, "preparing": 1, "scoring": 1}
+    told["memory"]["gradient"] = 2
+    assert scale.predicted(10**8, 10, told)[2:7] == ["10", "40 s", "16 s", "48 s", "104 s"]
