@@ -26,7 +26,6 @@ from dpscp.guarantees.formulas import universal_floor
 from dpscp.privacy import Budget, dpsgd_event, noise_multiplier, shared_lattice_noise, tradeoff_of
 from dpscp.privacy.events import DpEvent
 from dpscp.quantile import ExponentialQuantile, exponential_quantile, noisy_midpoint_quantile
-from dpscp.quantile.exponential import exponential_miss_bound
 from dpscp.training.mechanism import Model
 from dpscp.training.recipe import recipe
 from experiments import adult, bank, bloodmnist, housing, synthetic_scaling, tables, tabular, validity_map
@@ -144,9 +143,14 @@ def _floor(epsilon: float, spent: DpEvent, n: int, level: str) -> float:
     """What Result B proves for in-sample calibration by the exponential mechanism."""
     rate = _rate(epsilon, spent)
     probe = _exponential(np.zeros(n), (0.0, 1.0), rate, level, seed=0)
-    return universal_floor(
-        exponential_miss_bound(probe.level, n, probe.bins, probe.rate), tradeoff_of(spent, "pld", "add")
-    )
+    return universal_floor(_miss_bound(probe.level, n, probe.bins, probe.rate), tradeoff_of(spent, "pld", "add"))
+
+
+def _miss_bound(level: float, n: int, bins: int, rate: float) -> float:
+    """The largest probability that one more exchangeable score lies above a threshold drawn for ``level`` >= 1/2."""
+    failures = np.geomspace(1e-12, 0.5, 800)
+    kept = np.maximum(level * n - np.log(bins / failures) / rate, 0.0) / (n + 1)
+    return float(np.min(1 - (1 - failures) * np.minimum(kept, 1.0)))
 
 
 # ---- the thresholds

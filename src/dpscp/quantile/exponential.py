@@ -81,8 +81,8 @@ def exponential_quantile(
 
     Promise (``level="corrected"``): if the scores and one more are exchangeable and there are at least ``n_min`` of
     them (None: ``n_records``), the one more is at most ``threshold`` (or the threshold is the end of the range, which
-    means "no finite threshold") with probability at least 1 - alpha. ``"plain"`` aims at (1 - alpha)(n + 1) / n itself;
-    see ``exponential_miss_bound`` for what that proves. Privacy: ``event``, a loss range of ``rate`` (rounded down).
+    means "no finite threshold") with probability at least 1 - alpha. ``"plain"`` aims at (1 - alpha)(n + 1) / n itself,
+    which proves less. Privacy: ``event``, a loss range of ``rate`` (rounded down).
 
     Values outside ``score_range`` are clipped without a word, and NaN counts as its end. ``n_records`` None declares
     the number found as public.
@@ -124,13 +124,6 @@ def exponential_quantile(
         n_records=nominal,
         seeded=random_state is not None,
     )
-
-
-def exponential_miss_bound(level: float, n: int, bins: int, rate: float) -> float:
-    """The largest probability that one more exchangeable score lies above a threshold drawn for ``level`` >= 1/2."""
-    failures = np.geomspace(1e-12, 0.5, 800)
-    kept = np.maximum(level * n - np.log(bins / failures) / rate, 0.0) / (n + 1)
-    return float(np.min(1 - (1 - failures) * np.minimum(kept, 1.0)))
 
 
 def _level_needed(alpha: float, n: int, bins: int, rate: float) -> float:
