@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from dpscp._checks import check_choice
-from dpscp.training.blocks import AlikeBlocks, aligned_empty, blas_threads
+from dpscp.training.blocks import AlikeBlocks, aligned_empty, blas_threads, is_aligned
 from dpscp.training.mechanism import saved_as
 
 Array = NDArray[Any]
@@ -23,6 +23,8 @@ _END = {"float32": 2.0**100, "float64": 2.0**900}
 # Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
 MOST_ROWS = 8192
+# Along rows of fewer numbers a maximum is mostly calls.
+_SHORT_ROW = 64
 
 
 def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
@@ -81,19 +83,30 @@ def inner_products(rows: Array, others: Array) -> Array:
     """The inner product of every row with the row beside it, in float64, the same bits wherever the two stand."""
     n, d = rows.shape
     out, step = np.empty(n), max(1, CHUNK_NUMBERS // d)
-    # rows of whole cache lines: each is summed in the same way
-    left = aligned_empty((min(step, n), 8 * math.ceil(d / 8)), "float64")
-    right = left if others is rows else aligned_empty(left.shape, "float64")
-    left.fill(0)
-    right.fill(0)
     for start in range(0, n, step):
-        m = min(step, n - start)
-        left[:m, :d] = rows[start : start + m]
-        if right is not left:
-            right[:m, :d] = others[start : start + m]
+        part = slice(start, start + step)
+        left = _whole_lines(rows[part])
+        right = left if others is rows else _whole_lines(others[part])
         with np.errstate(over="ignore"):
-            np.einsum("ij,ij->i", left[:m], right[:m], out=out[start : start + m])
+            np.einsum("ij,ij->i", left, right, out=out[part])
     return out
+
+
+def _whole_lines(rows: Array) -> Array:
+    """The rows in float64, each of whole cache lines: each is summed in the same way."""
+    n, d = rows.shape
+    if d % 8 == 0 and rows.dtype == np.float64 and rows.flags.c_contiguous and is_aligned(rows, 1):
+        return rows
+    lines = aligned_empty((n, 8 * math.ceil(d / 8)), "float64")
+    lines[:, :d], lines[:, d:] = rows, 0
+    return lines
+
+
+def largest_entries(rows: Array) -> Array:
+    """The largest absolute value of each row; short rows are put across first, which runs along many at once."""
+    if rows.shape[1] < _SHORT_ROW:
+        return np.asarray(np.maximum.reduce(np.abs(rows.T, order="C"), axis=0))
+    return np.asarray(np.maximum.reduce(np.abs(rows), axis=1))
 
 
 def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, dtype: str) -> Array:
@@ -122,11 +135,11 @@ def fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
     step = max(1, CHUNK_NUMBERS // d)
     for start in range(0, n, step):
         part = rows[start : start + step]
-        features = np.empty(part.shape)
+        features, scaled = np.empty(part.shape), aligned_empty(part.shape, "float64")
         _cast(part, features)
         # Divided by the largest entry first, so that squaring neither overflows nor underflows.
-        largest = np.maximum(np.abs(features).max(axis=1), tiny)
-        norms = np.sqrt(squared_norms(features / largest[:, None]))
+        largest = np.maximum(largest_entries(features), tiny)
+        norms = np.sqrt(squared_norms(np.divide(features, largest[:, None], out=scaled)))
         features *= np.minimum(1.0, limit / largest / np.maximum(norms, tiny))[:, None]
         _cast(features, out[start : start + step])
 
@@ -273,6 +286,9 @@ def softmax(z: Array) -> Array:
     return columns.T
 
 
+_TWO_CLASSES = np.array([[0], [1]])
+
+
 @dataclass(frozen=True)
 class Loss:
     """A record's loss as a function of the outputs: the name, and the constants it needs.
@@ -289,12 +305,16 @@ class Loss:
     def error(self, z: Array, target: Array, columns: Array) -> None:
         """Overwrite the outputs z (units, records; contiguous) with the derivative of each record's loss."""
         if self.name == "cross_entropy":
-            z -= np.maximum.reduce(z, axis=0)
+            two = len(z) == 2  # put together at once: half the time
+            z -= np.maximum(*z) if two else np.maximum.reduce(z, axis=0)
             np.exp(z, out=z)
-            z /= np.add.reduce(z, axis=0)
-            flat, position = z.reshape(-1), target * len(columns)
-            position += columns
-            flat[position] -= 1
+            z /= np.add(*z) if two else np.add.reduce(z, axis=0)
+            if two:
+                np.subtract(z, np.equal(_TWO_CLASSES, target), out=z)
+            else:
+                flat, position = z.reshape(-1), target * len(columns)
+                position += columns
+                flat[position] -= 1
         elif self.name == "logistic":
             # tanh form of the sigmoid: it cannot overflow
             z *= 0.5

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_positive
-from dpscp.training.networks import check_rows, squared_norms
+from dpscp.training.blocks import aligned_empty
+from dpscp.training.networks import check_rows, largest_entries, squared_norms
 
 Array = NDArray[np.float64]
 
@@ -112,11 +113,12 @@ def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> Array:
     Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
     result has the same bits wherever the row stands.
     """
-    out = np.array(rows, dtype=np.float64, order="C")
+    out = aligned_empty(rows.shape, "float64")
+    out[...] = rows
     step = max(1, _NUMBERS_AT_ONCE // rows.shape[1])
     for start in range(0, len(out), step):
         part = out[start : start + step]
-        largest = np.abs(part).max(axis=1, keepdims=True, initial=0.0)
+        largest = largest_entries(part)[:, None]
         part /= np.where(largest > 0, largest, 1.0)
         lengths = np.sqrt(squared_norms(part))[:, None]
         target = np.full_like(lengths, bound)
