@@ -463,8 +463,8 @@ mutant(
 )
 mutant(
     "training/dpsgd.py",
-    '"noise_multiplier": self.noise,',
-    '"noise_multiplier": 0.98 * self.noise,',
+    "noise_multiplier=self.noise,",
+    "noise_multiplier=0.98 * self.noise,",
     "the engine is handed less noise than the event says",
     f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
 )

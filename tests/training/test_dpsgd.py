@@ -12,7 +12,7 @@ from scipy import stats
 from dpscp import BudgetError, GuaranteeWarning, SeededWarning
 from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
-from dpscp.training.descent import Descent, GridNoise, Records, everyone, poisson_batches
+from dpscp.training.descent import Descent, GridNoise, Records, RunConstants, everyone, poisson_batches
 from dpscp.training.gradients import ClippedGradient
 from dpscp.training.networks import Loss, Network
 
@@ -385,12 +385,8 @@ def reference_updates(mechanism, gradients, curvature=0.0):
 def test_update_rules(settings):
     mechanism = DPSGD(loss="squared", steps=17, learning_rate=0.2, noise_multiplier=0.0, dtype="float64", **settings)
     gradients = np.random.default_rng(0).normal(size=(17, 4))
-    network = Network((3, 1))
-    empty = Records.build(np.empty((0, 4)), np.empty(0))
-    descent = Descent(
-        network, Loss("squared"), empty, np.zeros(4), mechanism.rule,
-        clip_norm=1.0, noise_multiplier=0.0, normaliser=1.0, dtype="float64",
-    )  # fmt: skip
+    public = RunConstants(Network((3, 1)), Loss("squared"), np.zeros(4), mechanism.rule, 1.0, 0.0, 1.0, "float64")
+    descent = Descent(public, Records.build(np.empty((0, 4)), np.empty(0)))
     for g in gradients:
         descent._update(g * descent.normaliser, None)
     np.testing.assert_allclose(descent.released(), reference_updates(mechanism, gradients), rtol=1e-10)

@@ -142,6 +142,25 @@ class UpdateRule:
 
 
 @dataclass(frozen=True)
+class RunConstants:
+    """The public constants of a run, wherever its records are."""
+
+    network: Network
+    loss: Loss
+    initial: Array
+    rule: UpdateRule
+    clip_norm: float
+    noise_multiplier: float
+    normaliser: float
+    dtype: str
+
+    @property
+    def grid(self) -> float:
+        """What a noisy sum is rounded to: `GRID` of the noise, which pays for the rounding of the sum too."""
+        return GRID * self.noise_multiplier * self.clip_norm * (1 + CLIP_SLACK)
+
+
+@dataclass(frozen=True)
 class StepView:
     """One step as an observer hears it: the parameters before it, the noisy clipped sum, its public constants."""
 
@@ -221,31 +240,18 @@ class Descent:
     `observer`, for tests and audits, is called with each step; what it hears is not private.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        loss: Loss,
-        records: Records,
-        initial: Array,
-        rule: UpdateRule,
-        *,
-        clip_norm: float,
-        noise_multiplier: float,
-        normaliser: float,
-        dtype: str,
-        observer: StepObserver | None = None,
-    ) -> None:
+    def __init__(self, public: RunConstants, records: Records, observer: StepObserver | None = None) -> None:
+        network, rule, normaliser, dtype = public.network, public.rule, public.normaliser, public.dtype
         self.network, self.records, self.rule = network, records, rule
         self._observer = observer
-        self.sums = BatchSums(network, loss, clip_norm, dtype, normaliser)
+        self.sums = BatchSums(network, public.loss, public.clip_norm, dtype, normaliser)
         self.gradient = self.sums.gradient
-        self.normaliser = normaliser
-        self.grid = GRID * noise_multiplier * clip_norm * (1 + CLIP_SLACK)
+        self.normaliser, self.grid = normaliser, public.grid
         # as arrays: what is turned into one at every step costs as much as a product
         self._per_grid = np.array(1 / self.grid if self.grid else 0.0)
         self._grid_over_normaliser = np.array(self.grid / normaliser)
         self._momentum = np.array(rule.momentum)
-        self.parameters = initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
+        self.parameters = public.initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
         self._fast = aligned_empty(self.parameters.shape, dtype)
         np.copyto(self._fast, self.parameters, casting="same_kind")
         self._layers = network.layers(self._fast)

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from dpscp.persons import Persons
 from dpscp.training.blocks import whole_lanes
-from dpscp.training.descent import GRID, Records, StepObserver, StepView, UpdateRule, check_batch
-from dpscp.training.gradients import CLIP_SLACK, LARGEST_SQUARES
+from dpscp.training.descent import Records, RunConstants, StepObserver, StepView, UpdateRule, check_batch
+from dpscp.training.gradients import LARGEST_SQUARES
 from dpscp.training.networks import Loss, Network
 from dpscp.training.torch_modules import load_torch
 
@@ -63,27 +63,13 @@ class DeviceDescent:
     Theory: section 1.6
     """
 
-    def __init__(
-        self,
-        network: Network,
-        loss: Loss,
-        records: "DeviceRecords",
-        initial: Array,
-        rule: UpdateRule,
-        *,
-        clip_norm: float,
-        noise_multiplier: float,
-        normaliser: float,
-        dtype: str,
-        observer: StepObserver | None = None,
-    ) -> None:
+    def __init__(self, public: RunConstants, records: "DeviceRecords", observer: StepObserver | None = None) -> None:
         torch = load_torch()
-        self.rule, self.normaliser, self.step_count = rule, normaliser, 0
-        self.grid = GRID * noise_multiplier * clip_norm * (1 + CLIP_SLACK)
+        self.rule, self.normaliser, self.grid, self.step_count = public.rule, public.normaliser, public.grid, 0
         self._observer, self._owners = observer, records.owners
-        self.sums = _DeviceSums(network, loss, records, clip_norm, dtype, normaliser)
+        self.sums = _DeviceSums(public.network, public.loss, records, public.clip_norm, public.dtype, public.normaliser)
         device = self.sums.total.device
-        self._constants = torch.from_numpy(_step_constants(rule)).to(device)
+        self._constants = torch.from_numpy(_step_constants(public.rule)).to(device)
         self._now = torch.zeros_like(self._constants[0])
         self.parameters, self._noise, self._gradient, self._velocity, self._squares, self._sum = (
             torch.zeros_like(self.sums.total) for _ in range(6)
@@ -92,7 +78,7 @@ class DeviceDescent:
         # recording has run the steps' work on made-up numbers
         for state in (self._velocity, self._squares, self._sum):
             state.zero_()
-        self.parameters.copy_(torch.from_numpy(np.asarray(initial, dtype=np.float64)))
+        self.parameters.copy_(torch.from_numpy(np.asarray(public.initial, dtype=np.float64)))
         self.sums.parameters.copy_(self.parameters)
 
     def step(self, batch: NDArray[np.int64] | None, noise: Any) -> None:

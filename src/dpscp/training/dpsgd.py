@@ -41,6 +41,7 @@ from dpscp.training.descent import (
     Descent,
     GridNoise,
     Records,
+    RunConstants,
     StepObserver,
     UpdateRule,
     Vectors,
@@ -426,13 +427,13 @@ class Setup:
 
     def descent(self, records: Records, observer: StepObserver | None = None) -> Descent:
         """A run at its public starting point."""
-        return Descent(self.network, self.loss, records, **self._constants, observer=observer)
+        return Descent(self._constants, records, observer)
 
     def device_descent(self, observer: StepObserver | None = None) -> DeviceDescent:
         """A run at its public starting point on the mechanism's device."""
         assert self.mechanism.device is not None
         there = DeviceRecords.of(self.records, self.network, check_device(self.mechanism.device))
-        return DeviceDescent(self.network, self.loss, there, **self._constants, observer=observer)
+        return DeviceDescent(self._constants, there, observer)
 
     def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> Vectors | None:
         """The noise of a run in units of the grid, drawn where the steps are taken; None for a run without."""
@@ -448,20 +449,21 @@ class Setup:
         assert self.spread is not None
         rate = self.mechanism.sampling_rate
         streams = None if rate == 1 else BlockStreams.of(random_state, BATCHES)
-        device = self.mechanism.device
-        return SpreadDescent(self.spread, rate, streams, device, self.network, self.loss, **self._constants)
+        return SpreadDescent(self._constants, self.spread, rate, streams, self.mechanism.device)
 
     @property
-    def _constants(self) -> dict[str, Any]:
+    def _constants(self) -> RunConstants:
         mechanism = self.mechanism
-        return {
-            "initial": self.network.initial(mechanism.init_seed, mechanism.init_scale),
-            "rule": mechanism.rule,
-            "clip_norm": mechanism.clip_norm,
-            "noise_multiplier": self.noise,
-            "normaliser": self.normaliser,
-            "dtype": mechanism.dtype,
-        }
+        return RunConstants(
+            network=self.network,
+            loss=self.loss,
+            initial=self.network.initial(mechanism.init_seed, mechanism.init_scale),
+            rule=mechanism.rule,
+            clip_norm=mechanism.clip_norm,
+            noise_multiplier=self.noise,
+            normaliser=self.normaliser,
+            dtype=mechanism.dtype,
+        )
 
     def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
         """Poisson batches over the persons, or full ones."""

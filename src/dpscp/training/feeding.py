@@ -22,7 +22,7 @@ from dpscp.privacy.seeds import BlockStreams
 from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.sources.persons import unit_of_blocks
 from dpscp.training.blocks import aligned_empty, one_blas_thread
-from dpscp.training.descent import BatchSums, Descent, Records, UpdateRule, check_batch, poisson_batches
+from dpscp.training.descent import BatchSums, Descent, Records, RunConstants, check_batch, poisson_batches
 from dpscp.training.device import VisitingSums
 from dpscp.training.labels import encode_targets
 from dpscp.training.mechanism import (
@@ -181,24 +181,16 @@ class SpreadDescent(Descent):
 
     def __init__(
         self,
+        public: RunConstants,
         source: RecordSource,
         sampling_rate: float,
         streams: BlockStreams | None,
         device: str | None,
-        network: Network,
-        loss: Loss,
-        initial: Array,
-        rule: UpdateRule,
-        *,
-        clip_norm: float,
-        normaliser: float,
-        **constants: Any,
     ) -> None:
-        nobody = Records.build(np.empty((0, network.shapes[0][1])), np.empty(0))
-        super().__init__(network, loss, nobody, initial, rule, clip_norm=clip_norm, normaliser=normaliser, **constants)
+        super().__init__(public, Records.build(np.empty((0, public.network.shapes[0][1])), np.empty(0)))
         self._source = source
-        public = network, loss, clip_norm, normaliser, sampling_rate
-        self._gradient = BatchGradient(*public, streams, self.current(), 0, device)
+        constants = public.network, public.loss, public.clip_norm, public.normaliser, sampling_rate
+        self._gradient = BatchGradient(*constants, streams, self.current(), 0, device)
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:  # noqa: ARG002 (blocks draw their own)
         """The sum over the batches of all blocks at the current parameters."""
