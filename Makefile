@@ -7,12 +7,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-all fuzz mutants lint format bench reproduce docs clean
+.PHONY: help demo test test-all test-spark fuzz mutants lint format bench reproduce docs clean
 
 help:
 	@echo "make demo        set up, fit on real records, write a report you can open"
 	@echo "make test        set up, run the tests (minutes)"
 	@echo "make test-all    the slow statistical checks as well (under an hour)"
+	@echo "make test-spark  fits on Spark frames, in an environment of its own (needs Java 17 or newer; minutes)"
 	@echo "make fuzz        every reader of foreign files, RUNS=1000000 executions each"
 	@echo "make mutants     plant mistakes one at a time, see that the tests notice (minutes); ARGS='ledger --show'"
 	@echo "make lint        ruff, mypy on the package, and loosely on the tests"
@@ -46,6 +47,18 @@ test: $(VENV)/dev.stamp
 test-all: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(BOTH_CORES) $(TRACED)
 
+# half a gigabyte that nothing else needs, and Java, which pip does not bring
+SPARK := .venv-spark
+$(SPARK)/spark.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SPARK)
+	$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark]' pytest
+	@touch $@
+
+test-spark:
+	@java -version >/dev/null 2>&1 || { echo "Spark needs Java 17 or newer, from the system's packages: apt-get install openjdk-17-jre-headless"; exit 1; }
+	@$(MAKE) --no-print-directory $(SPARK)/spark.stamp
+	$(SPARK)/bin/python -m pytest tests/sources/test_spark.py --durations=3
+
 RUNS ?= 1000000
 fuzz: $(VENV)/dev.stamp
 	$(BIN)/python tests/fuzz/run.py all --runs $(RUNS)
@@ -75,4 +88,4 @@ docs: $(VENV)/dev.stamp
 	@echo "open site/index.html"
 
 clean:
-	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(SPARK) site build .pytest_cache .mypy_cache .ruff_cache .coverage

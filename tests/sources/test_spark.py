@@ -1,6 +1,6 @@
 """Fits on a Spark frame: the bits of the same blocks in memory, also when an executor dies and partitions come again.
 
-Needs pyspark and Java, which are not among the libraries of the tests: ``pip install 'dpscp[spark]'``.
+Needs pyspark and Java, which are not among the libraries of the tests: ``make test-spark``.
 """
 
 import os
