@@ -292,6 +292,17 @@ def test_beside_nccl_messages_go_through_gloo(group_of_one, monkeypatch):
         used.clear()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="nccl needs a GPU")
+def test_a_group_of_nccl_sums_what_lies_with_the_processor(tmp_path):
+    group = torch.distributed
+    group.init_process_group("nccl", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        records = DistributedSource(*made(), persons=np.arange(N), n_blocks=3)
+        assert records.lead(lambda: records.sum(len)) == N
+    finally:
+        group.destroy_process_group()
+
+
 GONE = "another process of the group has ended or does not answer"
 
 

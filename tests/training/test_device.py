@@ -138,14 +138,14 @@ def test_a_device_that_rounds_by_place_is_refused(monkeypatch):
         return errors, inputs, counted
 
     monkeypatch.setattr(engine._DeviceSums, "_errors", by_place)
-    with pytest.raises(RuntimeError, match="another place of a batch"):
+    with pytest.raises(ValueError, match="another place of a batch"):
         DPSGD(classes=(0, 1), steps=1, noise_multiplier=1.0, device="cpu").train(X, y)
 
 
 def test_a_device_without_float64_products_is_refused(monkeypatch):
     exact = torch.Tensor.__matmul__
     monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: exact(a.float(), b.float()).double())
-    with pytest.raises(RuntimeError, match="does not multiply in float64"):
+    with pytest.raises(ValueError, match="does not multiply in float64"):
         engine._require_float64(torch.device("cpu"))
 
 

@@ -177,8 +177,8 @@ class DeviceRecords:
             return cls(rows, norms, targets, weights, records.owners)
         except torch.OutOfMemoryError:
             raise MemoryError(
-                "the records do not fit into the memory of the device; train on the processor (device=None), or on "
-                "fewer features"
+                "the records do not fit into the memory of the device; let them visit it in blocks, "
+                "dpscp.sources.ArraySource(X, y, n_blocks=...), or train on the processor (device=None)"
             ) from None
 
     def __len__(self) -> int:
@@ -220,7 +220,7 @@ class _DeviceSums:
         self.size = _whole_products(max(_FEWEST_ROWS, min(most, batch + 3 * math.sqrt(batch) + 1)))
         while not self._rounds_alike():
             if self.size <= max(_FEWEST_ROWS, 4 * batch / _MOST_BLOCKS):
-                raise RuntimeError(
+                raise ValueError(
                     f"{device} computes a record otherwise in another place of a batch, so that the effect of one "
                     "record is not bounded; train on the processor (device=None)"
                 )
@@ -427,7 +427,7 @@ def _require_float64(device: Any) -> None:
         j = 7 * i % count
         exact = sum(Fraction(a) * Fraction(b) for a, b in zip(left[i].tolist(), right[:, j].tolist(), strict=True))
         if abs(Fraction(computed[i, j].item()) - exact) > Fraction(allowed[i, j].item()):
-            raise RuntimeError(
+            raise ValueError(
                 f"{device} does not multiply in float64, which the bound on the effect of one record needs; switch its "
                 "emulation off, or train on the processor (device=None)"
             )
