@@ -335,7 +335,7 @@ class VisitingSums:
         rows = None if persons is None else owners.rows_of(persons)
         count = len(records) if rows is None else len(rows)
         check_batch(count, most=sums.size * _MOST_BLOCKS)
-        sums.parameters.copy_(load_torch().from_numpy(parameters))
+        sums.parameters.copy_(load_torch().from_numpy(np.array(parameters)))  # what travelled may be read-only
         sums.total.zero_()
         held = records.rows[:, : self._block.rows.shape[1]], records.squared_norms, records.targets, owners.weights
         for start in range(0, count, sums.size):
