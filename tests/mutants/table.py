@@ -1960,18 +1960,27 @@ mutant(
     f"{TORCH}::test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_step",
 )
 mutant(
-    "training/opacus.py",
-    "        kept = not last\n",
-    "        kept = True\n",
-    "a thread keeps the engine of a run that is over",
+    "training/feeding.py",
+    "            kept = not last\n",
+    "            kept = True\n",
+    "a thread keeps the memory of a run that is over",
     f"{TORCH}::test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_step",
+    "tests/training/test_device.py::test_the_memory_of_sums_over_blocks_goes_with_the_last_step",
 )
 mutant(
-    "training/opacus.py",
-    "            if not out_of_memory(error):\n                raise\n",
-    "            raise\n",
+    "training/feeding.py",
+    "step=self.step_count, last=last)",
+    "step=self.step_count)",
+    "workers keep rows of the last batch",
+    "tests/training/test_device.py::test_the_memory_of_sums_over_blocks_goes_with_the_last_step",
+)
+mutant(
+    "training/torch_modules.py",
+    "        if not out_of_memory(error):\n            raise\n",
+    "        raise\n",
     "where there is no room torch tells the size of a batch",
     f"{TORCH}::test_where_there_is_no_room_nothing_of_a_batch_is_told_or_kept",
+    "tests/training/test_device.py::test_where_the_device_has_no_room_nothing_is_counted",
 )
 mutant(
     "training/opacus.py",
@@ -2637,8 +2646,8 @@ mutant(
 )
 mutant(
     "training/feeding.py",
-    "parameters=self.current(), step=self.step_count)",
-    "parameters=self.current())",
+    "parameters=self.current(), step=self.step_count, last",
+    "parameters=self.current(), last",
     "a block draws the same batch at every step",
     "tests/sources/test_source_fits.py::test_every_step_of_a_fit_draws_its_own_batch_of_every_block",
 )

@@ -16,7 +16,7 @@ from dpscp.persons import Persons
 from dpscp.sources import ArraySource, Block
 from dpscp.sources.persons import PersonSource
 from dpscp.training import device as engine
-from dpscp.training import device_noise
+from dpscp.training import device_noise, feeding
 from dpscp.training.device import DeviceRecords, VisitingSums
 from dpscp.training.device_noise import DeviceNoise, chacha20_words
 from dpscp.training.dpsgd import DPSGD
@@ -222,6 +222,35 @@ def test_extreme_words_give_finite_noise():
     normals = device_noise._normals(words)
     assert torch.isfinite(normals).all()
     assert 9 < float(normals.abs().max()) < float(Fraction(95, 10))
+
+
+def test_where_the_device_has_no_room_nothing_is_counted(monkeypatch):
+    X, y, _ = problem(50)
+
+    def no_room(*_):
+        raise torch.cuda.OutOfMemoryError("of 7919 bytes 50 records are in use")
+
+    for place in ("rows_of", "of"):  # while the records are copied, and later
+        with monkeypatch.context() as patch:
+            patch.setattr(*((Persons, "rows_of") if place == "rows_of" else (DeviceRecords, "of")), no_room)
+            with pytest.raises(MemoryError, match=r"device='cpu' has no room .*\(device=None\)$") as told:
+                DPSGD(classes=(0, 1), steps=1, sampling_rate=0.5, noise_multiplier=1.0, device="cpu").train(X, y)
+        assert told.value.__context__ is None
+
+
+def test_the_memory_of_sums_over_blocks_goes_with_the_last_step(monkeypatch):
+    X, y, _ = problem(60)
+    source = ArraySource.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
+    constants = {"classes": (0, 1), "steps": 3, "sampling_rate": 0.5, "noise_multiplier": 1.0}
+    kept = vars(feeding._SUMS._here)
+    seen, honest = [], feeding.BatchGradient.__call__
+    monkeypatch.setattr(feeding.BatchGradient, "__call__", lambda *given: (honest(*given), seen.append(len(kept)))[0])
+    DPSGD(**constants).train_source(source, n_records=60)
+    assert seen == [2, 2, 2, 2, 0, 0]  # what it is for and what it is, in all steps but the last
+    monkeypatch.setattr(feeding.BatchSums, "clipped", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        DPSGD(**constants).train_source(source, n_records=60)
+    assert not kept
 
 
 # ---- through the estimators

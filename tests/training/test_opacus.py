@@ -216,12 +216,17 @@ def test_the_callers_module_is_never_changed_and_keeps_no_gradients():
     assert trained.public_facts["normaliser"] == pytest.approx(0.2 * 80)
 
 
+def at_work():
+    """What this thread holds of a run."""
+    return vars(opacus_module._ENGINES._here)
+
+
 def on_records(then):
     """A loss that does something of its own where an engine is at work: on records, not in the rehearsal."""
 
     def loss(outputs, target):
-        if vars(opacus_module._THREAD):
-            then(opacus_module._THREAD.engine)
+        if at_work():
+            then(at_work()["made"])
         return torch.nn.functional.cross_entropy(outputs, target, reduction="none")
 
     return loss
@@ -235,7 +240,7 @@ def test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_s
     loss = on_records(lambda engine: seen.extend((p.grad, p.grad_sample) for p in engine.trained))
     OpacusTraining(zero_head(), loss, steps=3, physical_batch=40, **FULL).train(*problem(), random_state=0)
     assert seen == [(None, None)] * (3 * 2 * 2)  # steps, parts of a batch, parameters
-    assert not vars(opacus_module._THREAD)
+    assert not at_work()
 
 
 def no_room(_):
@@ -251,7 +256,7 @@ def test_where_there_is_no_room_nothing_of_a_batch_is_told_or_kept(monkeypatch, 
         OpacusTraining(zero_head(), on_records(then), steps=2, physical_batch=9, **FULL).train(*problem())
     assert "7919" not in str(told.value)
     assert told.value.__context__ is None
-    assert not vars(opacus_module._THREAD)
+    assert not at_work()
 
 
 def test_seeded_runs_repeat_and_fresh_ones_do_not():

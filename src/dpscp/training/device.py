@@ -161,25 +161,18 @@ class DeviceRecords:
 
     @classmethod
     def of(cls, records: Records, network: Network, device: Any) -> "DeviceRecords":
-        """A copy of the records; MemoryError if the device has no room for them."""
+        """A copy of the records."""
         torch = load_torch()
         features = records.rows[:, : network.widths[0]]
 
         def moved(values: Array) -> Any:
             return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
 
-        try:
-            rows = torch.empty(features.shape, dtype=torch.from_numpy(features[:0]).dtype, device=device)
-            for start in range(0, len(features), _MOST_ROWS):
-                rows[start : start + _MOST_ROWS] = moved(features[start : start + _MOST_ROWS])
-            others = map(moved, (records.squared_norms, records.targets, records.owners.weights))
-            norms, targets, weights = others
-            return cls(rows, norms, targets, weights, records.owners)
-        except torch.OutOfMemoryError:
-            raise MemoryError(
-                "the records do not fit into the memory of the device; let them visit it in blocks, "
-                "dpscp.sources.ArraySource(X, y, n_blocks=...), or train on the processor (device=None)"
-            ) from None
+        rows = torch.empty(features.shape, dtype=torch.from_numpy(features[:0]).dtype, device=device)
+        for start in range(0, len(features), _MOST_ROWS):
+            rows[start : start + _MOST_ROWS] = moved(features[start : start + _MOST_ROWS])
+        norms, targets, weights = map(moved, (records.squared_norms, records.targets, records.owners.weights))
+        return cls(rows, norms, targets, weights, records.owners)
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -440,13 +433,13 @@ def recorded(work: Callable[[], object], device: Any) -> Callable[[], object]:
     if device.type != "cuda":
         return work
     cuda = load_torch().cuda
-    aside = cuda.Stream()
-    aside.wait_stream(cuda.current_stream())
+    aside = cuda.Stream(device)  # of this device, also where another is the current one: else nothing is recorded
+    aside.wait_stream(cuda.current_stream(device))
     with cuda.stream(aside):
         work()  # libraries make their workspaces now, which a recording must not
-    cuda.current_stream().wait_stream(aside)
+    cuda.current_stream(device).wait_stream(aside)
     graph = cuda.CUDAGraph()
-    with cuda.graph(graph):
+    with cuda.graph(graph, stream=aside):
         work()
     replay: Callable[[], object] = graph.replay
     return replay

@@ -57,6 +57,7 @@ from dpscp.training.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NOR
 from dpscp.training.labels import check_classes, encode_labels, found_labels
 from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, set_noise
 from dpscp.training.networks import DenseModel, Loss, Network
+from dpscp.training.torch_modules import with_room
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 
@@ -255,6 +256,15 @@ class DPSGD(GaussianSums):
         return self._run(self.prepare_source(source, n_records=n_records), random_state)
 
     def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
+        if self.device is None:
+            return self._trained(setup, random_state, observer)
+        return with_room(
+            lambda: self._trained(setup, random_state, observer),
+            f"device={self.device!r} has no room for the records or for the work on them; let them visit it in blocks, "
+            "dpscp.sources.ArraySource(X, y, n_blocks=...), or train on the processor (device=None)",
+        )
+
+    def _trained(self, setup: "Setup", random_state: int | None, observer: StepObserver | None) -> Trained:
         rng = secure_generator(random_state)
         noise = setup.grid_noise(rng, random_state)
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None

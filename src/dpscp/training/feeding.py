@@ -10,8 +10,11 @@ includes the machine: workers run the same libraries on the same kind of process
 
 import threading
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from functools import partial
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,6 +41,7 @@ from dpscp.training.mechanism import (
 from dpscp.training.networks import Loss, Network, check_rows, fill_features
 
 Array = NDArray[Any]
+Made = TypeVar("Made")
 
 
 def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> ArraySource:
@@ -144,6 +148,7 @@ class BatchGradient:
     parameters: Array
     step: int
     device: str | None = None
+    last: bool = False
 
     def __call__(self, block: Block) -> tuple[Array, int]:
         """The sum over the block's batch, and the number of its records."""
@@ -152,28 +157,43 @@ class BatchGradient:
         if self.streams is not None:
             generator = self.streams.generator(block.id, self.step)
             drawn = next(poisson_batches(generator, block.owners.count, self.sampling_rate))
-        dtype = str(self.parameters.dtype)
-        sums = _sums(self.network, self.loss, self.clip_norm, dtype, self.batch, self.device)
-        if isinstance(sums, VisitingSums):
-            total = sums.clipped(self.parameters, block, drawn)
-        else:
-            flat = aligned_empty(self.parameters.shape, dtype)
-            flat[:] = self.parameters
-            with one_blas_thread(), np.errstate(all="ignore"):
-                total = sums.clipped(self.network.layers(flat), block, drawn).copy()
+        constants = self.network, self.loss, self.clip_norm, str(self.parameters.dtype), self.batch
+        make = partial(BatchSums, *constants) if self.device is None else partial(VisitingSums, *constants, self.device)
+        with _SUMS.of((*constants, self.device), make, last=self.last) as sums:
+            if isinstance(sums, VisitingSums):
+                total = sums.clipped(self.parameters, block, drawn)
+            else:
+                flat = aligned_empty(self.parameters.shape, str(self.parameters.dtype))
+                flat[:] = self.parameters
+                with one_blas_thread(), np.errstate(all="ignore"):
+                    total = sums.clipped(self.network.layers(flat), block, drawn).copy()
         return total, len(block) if drawn is None else len(block.owners.rows_of(drawn))
 
 
-_THREAD = threading.local()
+class PerThread(Generic[Made]):
+    """What a thread makes once to work on the blocks of a run; its memory holds records of the block before.
+
+    So it goes with the run's last step, and with an error.
+    """
+
+    def __init__(self) -> None:
+        self._here = threading.local()
+
+    @contextmanager
+    def of(self, key: Any, make: Callable[[], Made], *, last: bool) -> Iterator[Made]:
+        """This thread's own for the key."""
+        if getattr(self._here, "key", None) != key:
+            self._here.key, self._here.made = key, make()
+        kept = False
+        try:
+            yield self._here.made
+            kept = not last
+        finally:
+            if not kept:
+                vars(self._here).clear()
 
 
-def _sums(*constants: Any) -> BatchSums | VisitingSums:
-    """The memory of a sum, made once for each thread that computes some."""
-    if getattr(_THREAD, "constants", None) != constants:
-        *here, device = constants
-        _THREAD.constants, _THREAD.sums = constants, BatchSums(*here) if device is None else VisitingSums(*constants)
-    sums: BatchSums | VisitingSums = _THREAD.sums
-    return sums
+_SUMS: PerThread[BatchSums | VisitingSums] = PerThread()
 
 
 class SpreadDescent(Descent):
@@ -194,7 +214,8 @@ class SpreadDescent(Descent):
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:  # noqa: ARG002 (blocks draw their own)
         """The sum over the batches of all blocks at the current parameters."""
-        here = replace(self._gradient, parameters=self.current(), step=self.step_count)
+        last = self.step_count == len(self.rule.learning_rates) - 1
+        here = replace(self._gradient, parameters=self.current(), step=self.step_count, last=last)
         total, size = self._source.sum(here)
         check_batch(size)
         return total

@@ -17,10 +17,10 @@ torch and Opacus are imported when a mechanism is made, not when this module is:
 """
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -34,7 +34,7 @@ from dpscp.privacy.seeds import BATCHES, BlockStreams, secure_bytes
 from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.training.descent import GRID, poisson_batches
 from dpscp.training.device_noise import DeviceNoise
-from dpscp.training.feeding import nominal_count
+from dpscp.training.feeding import PerThread, nominal_count
 from dpscp.training.gradients import CLIP_SLACK
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import GaussianSums, Needs, Rehearsal, Trained, paid_event, set_noise
@@ -46,11 +46,11 @@ from dpscp.training.torch_modules import (
     gradient_rows,
     load_opacus,
     load_torch,
-    out_of_memory,
     private_copy,
     rehearse,
     released_copy,
     state_of,
+    with_room,
 )
 
 if TYPE_CHECKING:
@@ -364,21 +364,15 @@ class _BatchSum:
     def on_device(self, block: Block) -> tuple[list[Any], int]:
         """The sums where they were computed, and the number of records."""
         mechanism = self.mechanism
-        try:
-            with _engine(mechanism, self.run, last=self.step == mechanism.steps - 1) as engine:
-                return self._summed(engine, block)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-        # outside the handler, so that nothing leads to the words that count the records of a batch
-        raise MemoryError(
+        return with_room(
+            lambda: self._summed(block),
             f"device={mechanism.device!r} has no room for gradients of physical_batch={mechanism.physical_batch} "
-            "records at once; give a smaller physical_batch, which changes nothing else"
+            "records at once; give a smaller physical_batch, which changes nothing else",
         )
 
-    def _summed(self, engine: "_Engine", block: Block) -> tuple[list[Any], int]:
+    def _summed(self, block: Block) -> tuple[list[Any], int]:
         torch, mechanism, drawn = load_torch(), self.mechanism, self.drawn
-        device = torch.device(mechanism.device)
+        device, last = torch.device(mechanism.device), self.step == mechanism.steps - 1
         draws: AbstractContextManager[Any] = nullcontext()
         if self.streams is not None:
             generator = self.streams.generator(block.id, self.step)
@@ -388,8 +382,9 @@ class _BatchSum:
         batch = block.owners.rows_of(drawn)
         rows, target = torch.from_numpy(block.rows), torch.from_numpy(block.targets)
         weights = None if block.weights is None else torch.tensor(block.weights, device=device)
-        sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in engine.trained]
-        with draws:
+        with _ENGINES.of(self.run, partial(_Engine, mechanism), last=last) as engine, draws:
+            engine.start_from(mechanism.module)
+            sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in engine.trained]
             if self.streams is not None:  # a module that draws for itself draws the same when a block is read again
                 torch.manual_seed(int(generator.integers(2**63)))
             for begin in range(0, len(batch), mechanism.physical_batch):
@@ -398,7 +393,7 @@ class _BatchSum:
                     engine.module, mechanism._losses, rows[part].to(device), target[part].to(device)
                 )
                 add_clipped(samples, mechanism.clip_norm, sums, None if weights is None else weights[part])
-        engine.check(last=self.step == mechanism.steps - 1)
+            engine.check(last=last)
         return sums, len(batch)
 
 
@@ -414,6 +409,11 @@ class _Engine:
         self.trained = [p for p in self.module.parameters() if p.requires_grad]
         self._versions = self._found_versions()
 
+    def start_from(self, module: "torch.nn.Module") -> None:
+        """Take the parameters of this module, and train."""
+        released_copy(self.inner, module)
+        self.inner.train()
+
     def check(self, *, last: bool) -> None:
         """Refuse a module that changed its own state; bit for bit after the last step and where torch saw a change.
 
@@ -427,27 +427,7 @@ class _Engine:
         return [(id(value), value._version) for value in kept]
 
 
-_THREAD = threading.local()
-
-
-@contextmanager
-def _engine(mechanism: OpacusTraining, run: bytes, *, last: bool) -> Iterator[_Engine]:
-    """The engine of a run at the mechanism's parameters, made once for each thread that computes gradients.
-
-    It goes with the last step, and with an error, after which Opacus' hooks may still hold a batch.
-    """
-    if getattr(_THREAD, "run", None) != run:
-        _THREAD.run, _THREAD.engine = run, _Engine(mechanism)
-    engine: _Engine = _THREAD.engine
-    released_copy(engine.inner, mechanism.module)
-    engine.inner.train()
-    kept = False
-    try:
-        yield engine
-        kept = not last
-    finally:
-        if not kept:
-            vars(_THREAD).clear()
+_ENGINES: PerThread[_Engine] = PerThread()
 
 
 def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any], weights: Any = None) -> None:

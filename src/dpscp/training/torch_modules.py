@@ -14,10 +14,11 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+Result = TypeVar("Result")
 _EXTRA = "training a torch module needs torch and Opacus, which are an optional extra: pip install 'dpscp[torch]'"
 _MADE_UP_ROWS = 4
 # A rehearsal moves every trained parameter off its start: a gradient that is zero there hides what it is made of.
@@ -241,8 +242,8 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
     """One (records, *shape) gradient for every trained parameter of a GradSampleModule; None for an unused one.
 
     ValueError unless each has exactly one row a record: clipping rows that are not records bounds nothing. An error
-    inside the module is told without its message, which may carry counts and values; where there is no room (see
-    `out_of_memory`) that of torch is the caller's to tell. No gradient stays behind in the module.
+    inside the module is told without its message, which may carry counts and values; where there is no room, torch's
+    goes to `with_room`. No gradient stays behind in the module.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
     failure = ""
@@ -279,9 +280,22 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether there was no room; the words of torch and NumPy then count bytes, and so the records of a batch."""
+    """Whether there was no room."""
     short = isinstance(error, MemoryError | load_torch().cuda.OutOfMemoryError)
     return short or "can't allocate memory" in str(error)  # a plain RuntimeError, on the processor
+
+
+def with_room(work: Callable[[], Result], remedy: str) -> Result:
+    """What the work gives; where there is no room for it, MemoryError with our words.
+
+    Those of torch and NumPy count bytes, and so the records of a batch, or all of them.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+    raise MemoryError(remedy)  # outside the handler: nothing leads from here to the other words
 
 
 # ---- the rehearsal
