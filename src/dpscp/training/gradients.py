@@ -341,8 +341,7 @@ class _Buffers:
         }
         if dtype == "float64":
             del heights["wide"]
-        if squares == "float64":
-            del heights["sums"]
+        del heights["sums" if squares == "float64" else "squares"]
         self._memory = {name: (height, aligned_empty((height * chunk,), of)) for name, (height, of) in heights.items()}
         self._columns = np.arange(chunk)
         self._views: dict[int, _Views] = {}
@@ -353,6 +352,9 @@ class _Buffers:
             arrays = {name: memory[: height * m].reshape(height, m) for name, (height, memory) in self._memory.items()}
             arrays.setdefault("wide", arrays["every"])
             arrays.setdefault("sums", arrays["both_norms"])
+            if "squares" not in arrays:  # they are used up before the later layers become wide: fewer numbers in cache
+                wide = arrays["wide"]
+                arrays["squares"] = wide.reshape(-1).view("float32")[wide.size :].reshape(wide.shape)
             self._views[m] = _Views.cut(self.network, arrays, self._columns[:m])
         return self._views[m]
 
