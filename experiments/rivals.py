@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ def _midpoint_noise(epsilon: float, spent: DpEvent | None = None, secret_part: f
 def _our_searches(epsilon: float, spent: DpEvent, n: int, fraction: float) -> tuple[Searches, Ledger]:
     """What the library asks of the scores of a secret part."""
     training = Ledger().add("training", spent)
-    rule = calibration_rule("split", (ALPHA,), training, n, part=fraction)
+    rule = replace(calibration_rule("split", (ALPHA,), training, n, part=fraction), secret_part=fraction)
     return plan_searches(rule, spent=training, budget=Budget(epsilon, DELTA)), training
 
 

@@ -15,8 +15,7 @@ from dpscp._printed import asked, at_least, html_paragraph, html_table, observed
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
-from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu
-from dpscp.privacy.split_budget import split_budget
+from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu, secret_shares
 from dpscp.quantile import (
     NoisySize,
     graded_offset,
@@ -358,7 +357,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
     if chosen.held_out:
         given = public.calibration_fraction
         fraction = recipe_fraction(n, epsilon, delta) if given == "auto" else check_probability("fraction", given)
-        shared, spent = split_budget(epsilon, delta, fraction, n), Ledger()
+        shared, spent = secret_shares(epsilon, delta, fraction, n), Ledger()
         train_epsilon, mu_left = shared.train_epsilon, shared.held_out_mu
     else:
         best = gdp_epsilon(delta, math.sqrt(recipe_share(guarantee, epsilon, delta, n)) * mu) / epsilon

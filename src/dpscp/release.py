@@ -155,7 +155,7 @@ def _rule(
         counted=request.n_found,
         release_confidence=request.release_confidence,
     )
-    return replace(rule, unit=request.unit)
+    return replace(rule, unit=request.unit, secret_part=strategy.secret_part)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ class Rule:
 
     ``n_records`` counts the whole table, ``n_nominal`` is the planned number of scores of one search: of the ``part``
     that is searched, or of a group's share of it. ``sized``: their true number is private, and a noisy one is released
-    (Result G); otherwise it is ``n_nominal``. ``unit``: what is counted, records or persons.
+    (Result G); otherwise it is ``n_nominal``. ``secret_part``: the part, where secret coins drew it, training saw the
+    rest and the mixture of the two is what counts. ``unit``: what is counted, records or persons.
     """
 
     guarantee: Guarantee
@@ -40,6 +41,7 @@ class Rule:
     n_nominal: int
     sized: bool = False
     part: float = 1.0
+    secret_part: float | None = None
     shift: float = 0.0
     rank_buffer: float = 0.0
     failure_probability: float | None = None
@@ -51,11 +53,6 @@ class Rule:
     def grouped(self) -> bool:
         """Whether there is a threshold for each of several groups."""
         return self.n_groups is not None
-
-    @property
-    def secret_part(self) -> float | None:
-        """The share of the records that is searched, where secret coins drew it and training saw the rest."""
-        return self.part if self.guarantee.held_out and self.part < 1 else None
 
     @property
     def possible(self) -> tuple[bool, ...]:
@@ -225,7 +222,7 @@ def plan_searches(
             budget.epsilon, budget.delta, counts, sensitivities, before, accountant, size_share, secret
         )
 
-    if steps is None and secret is not None and accountant.keeps_secrets:
+    if steps is None and secret is not None:
         # only the number of halvings follows from it: no need to solve for what is spent in full
         mu = spare_mu(budget.epsilon, budget.delta, secret, spent.epsilon(budget.delta, accountant))
         steps = rule.steps(float(sensitivities[0]) * math.sqrt(len(asked)) / mu)

@@ -23,6 +23,7 @@ from dpscp.privacy import (
     Budget,
     Ledger,
     compose,
+    counts_secrecy,
     epsilon_of,
     gaussian_event,
     gdp_epsilon,
@@ -146,6 +147,7 @@ class Strategy:
     mechanism: Mechanism | None = None
     model: PrivateModel | None = None
     calibration_fraction: float | None = None
+    secret_part: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -216,7 +218,8 @@ def choose_strategy(request: Request) -> Strategy:
         fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
         mechanism, facts = _mechanism(request, guarantee, None, fraction)
         facts = {"guarantee": guarantee.name, "calibration_fraction": fraction, **facts}
-        return Strategy(guarantee, max(1, round((1 - fraction) * n)), mechanism, None, fraction, facts)
+        secret = fraction if counts_secrecy(epsilon, request.accountant) else None
+        return Strategy(guarantee, max(1, round((1 - fraction) * n)), mechanism, None, fraction, secret, facts)
     share = _best_train_share(request, guarantee) if request.train_share == "auto" else float(request.train_share)
     mechanism, facts = _mechanism(request, guarantee, share, None)
     return Strategy(guarantee, n, mechanism, facts={"guarantee": guarantee.name, **facts, "train_share": share})
@@ -307,7 +310,7 @@ def _mechanism(
         mechanism = _with_noise(request, mechanism, share, fraction)
     # a mechanism that came with its noise may be over the budget: better known before it has seen a record
     training = paid_event(mechanism)
-    if fraction is not None:
+    if fraction is not None and counts_secrecy(request.budget.epsilon, request.accountant):
         training = secret_split(training, compose(), fraction)
     request.budget.require(Ledger().add("training", training), request.accountant)
     return mechanism, facts
@@ -321,6 +324,8 @@ def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fra
         return mechanism.calibrated(share * epsilon, delta, accountant=accountant)
     planned = _split_budget(request, fraction)
     solved = mechanism.calibrated(planned.train_epsilon, delta, accountant=accountant)
+    if not planned.mixed:
+        return solved
     # training that is far from Gaussian may leave less room than planned: then each part has the whole budget
     search = gaussian_event(1 / (_LEAST_ROOM * planned.held_out_mu))
     if epsilon_of(secret_split(paid_event(solved), search, fraction), delta, accountant) <= epsilon:

@@ -14,7 +14,6 @@ from dpscp.privacy import (
     Accountant,
     Budget,
     Ledger,
-    as_accountant,
     as_event,
     bounded_range_event,
     compose,
@@ -42,8 +41,6 @@ def exponential_rate(
     ``secret_part``: they are on records that ``spent`` did not see, see ``sized_lattice_noise``.
     """
     before = as_event(spent)
-    if not as_accountant(accountant).keeps_secrets and secret_part is not None:
-        before, secret_part = as_event(None), None
 
     def event_at(noise: float) -> DpEvent:
         draws = bounded_range_event(1 / noise, levels)

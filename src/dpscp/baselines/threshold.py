@@ -19,6 +19,7 @@ from dpscp.privacy import (
     Budget,
     Ledger,
     compose,
+    counts_secrecy,
     release_accountant,
     secret_shares,
     secure_generator,
@@ -217,8 +218,8 @@ class PrivateSplit(PrivateThreshold):
 
     @property
     def _secret_part(self) -> float | None:
-        """The share of the records that calibrates, where secret coins draw it."""
-        return 0.5 if self.split == "independent" else None
+        """The share of the records that calibrates, where secret coins draw it and that counts."""
+        return 0.5 if self.split == "independent" and counts_secrecy(self.epsilon, self.accountant) else None
 
     def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
         trains = self._training_half(n, rng)
@@ -243,12 +244,12 @@ class PrivateSplit(PrivateThreshold):
     def _disjoint(self, trained: Trained, quantiles: Sequence[Found], how: str) -> Ledger:
         """The ledger of two halves, of which one record meets one; ``how`` tells of the quantiles."""
         halves = {
-            "independent": "each record's half is its own fair coin, which nobody sees; the mixture counts",
-            "exact": "disjoint halves, the worse of the two counts; halves of fixed size, so neighbours differ in one "
-            "record being present or blank",
+            "independent": "each record's half is its own fair coin",
+            "exact": "halves of fixed size, so neighbours differ in one record being present or blank",
         }[self.split]
+        counted = "disjoint halves, the worse of the two counts" if self._secret_part is None else "the mixture counts"
         stages = {"training": trained.event, "calibration": compose(*(q.event for q in quantiles))}
-        note = f"{halves}; {len(quantiles)} x {how}"
+        note = f"{counted}; {halves}; {len(quantiles)} x {how}"
         return Ledger().add_disjoint(stages, note, secret_part=self._secret_part).declare(split=self.split)
 
 

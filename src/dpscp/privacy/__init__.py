@@ -40,6 +40,7 @@ from dpscp.privacy.seeds import secure_generator
 from dpscp.privacy.solving import (
     as_event,
     count_noise,
+    counts_secrecy,
     noise_multiplier,
     secret_shares,
     shared_count_noise,
@@ -86,6 +87,7 @@ __all__ = [
     "canonical_noise",
     "compose",
     "count_noise",
+    "counts_secrecy",
     "delta_of",
     "discrete_gaussian_event",
     "dpsgd_event",

@@ -28,6 +28,7 @@ from dpscp.privacy.tradeoff import gdp_mu
 __all__ = [
     "as_event",
     "count_noise",
+    "counts_secrecy",
     "noise_multiplier",
     "secret_shares",
     "shared_count_noise",
@@ -42,6 +43,8 @@ _LARGEST_NOISE, _SMALLEST_NOISE = 1e9, 1e-3
 _STRIDE = 1.2
 # Where noise hardly changes the cost: how closely it is found, and the first stride from a close guess.
 _FLAT_PRECISION, _SHORT_STRIDE = 2e-3, 1.02
+# Beyond this epsilon the mixture of a secret split costs within 1 % of its worse part.
+_LARGEST_MIXED = 8.0
 
 
 def as_event(training: DpEvent | Ledger | None) -> DpEvent:
@@ -233,13 +236,18 @@ def sized_lattice_noise(
     return lattices(ratio), size(ratio)
 
 
+def counts_secrecy(epsilon: float, accountant: str | Accountant = "pld") -> bool:
+    """Whether a split is accounted for as a secret one: the accountant can mix, and there is something to gain."""
+    return as_accountant(accountant).keeps_secrets and epsilon <= _LARGEST_MIXED
+
+
 def secret_shares(
     epsilon: float, delta: float, fraction: float, n_records: int, accountant: str | Accountant = "pld"
 ) -> SplitBudget:
-    """What training and a search on a secret part may spend; each the whole budget if ``accountant`` cannot mix."""
-    if as_accountant(accountant).keeps_secrets:
+    """What training and a search on a part of this share, drawn by secret coins, may spend."""
+    if counts_secrecy(epsilon, accountant):
         return split_budget(epsilon, delta, fraction, n_records)
-    return SplitBudget(epsilon, gdp_mu(epsilon, delta))
+    return SplitBudget(epsilon, gdp_mu(epsilon, delta), mixed=False)
 
 
 def _smallest_ratio(
@@ -257,9 +265,6 @@ def _smallest_ratio(
     spent = as_event(training)
     if not is_private(spent):
         raise BudgetError("training is not private: no calibration noise can repair that")
-    if secret_part is not None and not as_accountant(accountant).keeps_secrets:
-        # each part has the whole budget: what training spent does not matter here
-        spent, secret_part = NoOpDpEvent(), None
 
     def together(calibration: DpEvent) -> DpEvent:
         return compose(spent, calibration) if secret_part is None else secret_split(spent, calibration, secret_part)

@@ -26,10 +26,14 @@ _GIVEN_UP = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 
 
 @dataclass(frozen=True)
 class SplitBudget:
-    """What the parts of a secret split may spend: epsilon of training, and the Gaussian-DP level of the search."""
+    """What two parts may spend: epsilon of training, and the Gaussian-DP level of the search.
+
+    ``mixed``: as a secret split; otherwise each has the whole budget, and the worse of the two counts.
+    """
 
     train_epsilon: float
     held_out_mu: float
+    mixed: bool = True
 
 
 @lru_cache(maxsize=256)
