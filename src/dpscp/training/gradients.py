@@ -84,7 +84,7 @@ class ClippedGradient:
         self._lowered = self.limit / (1 + (widest + 4) * 2.0**-24) if self._short else self.limit
         most = max(_FEWEST_ROWS, min(MOST_ROWS, CHUNK_NUMBERS // (inputs + 4 * units)))
         if self._short:  # fewer numbers a record are float64
-            most = max(most, _FEWEST_SHORT_ROWS, min(_MOST_SHORT_ROWS, CHUNK_NUMBERS // (inputs + units)))
+            most = max(most, _FEWEST_SHORT_ROWS, min(_MOST_SHORT_ROWS, CHUNK_NUMBERS // (inputs + 2 * units)))
         self.chunk = whole_lanes(min(most, batch + 3 * math.sqrt(batch) + 1))
         # Indicator rows: one product sums the squares of every layer at once.
         squares = "float32" if self._short else "float64"
