@@ -197,8 +197,8 @@ def _changes(results: Path) -> str:
         )
     return (
         "## What changed since version 0.1\n\nThe minimax offset with steps that aim higher the earlier they come, a "
-        "grid that follows the score, a released size and a smaller held-out part (Results F and G), and `corrected` "
-        "with the response of the other records. On Housing, BloodMNIST, Adult and "
+        "grid that follows the score, a released size and a smaller held-out part (Results F and G), whose secrecy the "
+        "ledger counts, and `corrected` with the response of the other records. On Housing, BloodMNIST, Adult and "
         f"Bank Marketing, {rows[0]['trials']} trials on the splits of the pages: {'; '.join(told)}. "
         "[Row by row](defaults.md). Not run again: the other pages, which name their commit; the numbers before are "
         "means of all 30 trials."
