@@ -344,6 +344,7 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
 def _quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dp.GuaranteeWarning)
+        warnings.simplefilter("ignore", dp.SeededWarning)
         yield
 
 
