@@ -31,6 +31,8 @@ from typing import Any
 
 import numpy as np
 
+from dpscp.training.recipe import LARGEST_BATCH
+
 HERE = Path(__file__).resolve().parent
 FOUND, PAGE = HERE / "scale.json", HERE.parent / "docs" / "large_data.md"
 N_FEATURES, BLOCK, ROWS_OF_A_PERSON = 20, 1 << 17, 4
@@ -166,7 +168,7 @@ def print_log(log: dict[str, list[float]], n: int, blocks: int) -> None:
 
 # what each kind of work is called in the docs, and in the log of a fit
 WORK = {"checks": "FirstLook", "moments": "Counted", "preparing": "keep EngineBlock", "scoring": "keep Scoring"}
-STEPS, BATCH, LARGEST_BLOCK, KEPT_BYTES = 1500, 50_000, 3 * 10**7, 84
+STEPS, BATCH, LARGEST_BLOCK, KEPT_BYTES = 1500, LARGEST_BATCH, 3 * 10**7, 84
 
 
 def one_fit(source: Any, classes: list[Any], n: int) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 Everything here is a function of public numbers. Both stages are planned as Gaussian releases that spend their whole
 share, so that a plan needs no accountant: the noise of a fit differs from its plan by less than 0.1 %, and by a little
-more where training is sampled (more than 50,000 records).
+more where training is sampled (more than 20,000 records).
 """
 
 import math

@@ -35,8 +35,9 @@ FEATURES = ("unit", "clipped", "bounded", "standardized")
 WIDEST_TABLE = {"classification": 32, "regression": 256}
 # A d x d second moment and its eigenvectors are affordable up to here.
 WIDEST_WHITENING = 2048
-# Full batches up to this many records; one step of a small net on them takes about ten milliseconds.
-LARGEST_BATCH = 50_000
+# Full batches up to this many records, Poisson batches of so many beyond: sampling costs no privacy worth naming while
+# the noise multiplier is far above 1, and batches far longer than the noise is wide tell no more (docs/recipe.md).
+LARGEST_BATCH = 20_000
 # Below it hidden layers do not pay for a classifier, and centring and whitening do better than private
 # feature scales.
 WEAK_SIGNAL = 300
@@ -316,6 +317,10 @@ class _Problem:
     def signal(self) -> float:
         return self.n * self.mu
 
+    @property
+    def sampling_rate(self) -> float:
+        return min(1.0, LARGEST_BATCH / self.n)
+
     def engine(self, **constants: Any) -> DPSGD:
         """DP-SGD with the loss of the task."""
         constants["device"] = self.device
@@ -340,7 +345,7 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
     momentum, largest = 0.9, 8.0
     steps = max(500, min(1500, math.ceil(total / largest)))
     rate = min(total / steps, largest) * (1 - momentum)
-    sampling = min(1.0, LARGEST_BATCH / problem.n)
+    sampling = problem.sampling_rate
     why |= {
         "hidden": (hidden, "widths grow with the signal; none where noise would drown a hidden layer"),
         "clip_norm": (1.0, "for targets and features of spread 1; .5 to 2 measured alike"),
@@ -385,6 +390,7 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[s
     momentum, largest = 0.9, 40.0 if problem.task == "classification" else 20.0
     steps = min(400, max(75, math.ceil(total / largest)))
     rate = min(total / steps, largest) * (1 - momentum)
+    sampling = 1.0 if guarantee.needs_trajectory else problem.sampling_rate
     why |= {
         "hidden": ((), "wide rows: a linear head, whose noise does not grow with the width"),
         "clip_norm": (clip, "a quarter of the largest gradient norm: lets confident errors pull no harder than others"),
@@ -393,13 +399,14 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[s
             f"{noise:.2g} * signal / clip_norm / steps, times 1 - momentum: that much noise in an output",
         ),
         "steps": (steps, "as few as the largest stable learning rate allows; at the same sum more change little"),
-        "sampling_rate": (1.0, "full batches: the least noise for a budget, and a short run"),
+        "sampling_rate": (sampling, "full batches while they are cheap; the influence of a record is known for these only"),
         "momentum": (momentum, "the same sum in few steps: without it a learning rate this large is unstable"),
         "whitening": (whiten, "evens out directions; rows wider than 2048 go without"),
     }
     engine = problem.engine(
         steps=steps,
         learning_rate=rate,
+        sampling_rate=sampling,
         momentum=momentum,
         clip_norm=clip,
         feature_bound=1.0,
