@@ -120,4 +120,4 @@ def test_the_cost_model_of_large_data_is_what_its_command_writes():
     told |= {"block_ms": 1, "round_ms": 2, "driver_ms": 3}
     told["parquet"] |= {"checks": 1, "moments": 1, "preparing": 1, "scoring": 1}
     told["memory"]["gradient"] = 2
-    assert scale.predicted(10**8, 10, told)[2:7] == ["10", "40 s", "16 s", "48 s", "104 s"]
+    assert scale.predicted(10**8, 10, told)[2:7] == ["10", "40 s", "8 s", "48 s", "96 s"]
