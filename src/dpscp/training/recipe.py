@@ -399,7 +399,7 @@ def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[s
             f"{noise:.2g} * signal / clip_norm / steps, times 1 - momentum: that much noise in an output",
         ),
         "steps": (steps, "as few as the largest stable learning rate allows; at the same sum more change little"),
-        "sampling_rate": (sampling, "full batches while they are cheap; the influence of a record is known for these only"),
+        "sampling_rate": (sampling, "full batches while they are cheap, and where influence must be known"),
         "momentum": (momentum, "the same sum in few steps: without it a learning rate this large is unstable"),
         "whitening": (whiten, "evens out directions; rows wider than 2048 go without"),
     }
