@@ -285,8 +285,8 @@ def growth(peers: Peers, rounds: int) -> list[Table]:
     return [
         {
             "title": "Growth with the number of scores",
-            "note": "The private threshold of uniform float64 scores through every door, 20 counts, CPU nanoseconds a "
-            "score, and as multiples of np.partition on the same scores. Reading chunks is not counted: they lie in "
+            "note": "The private threshold of uniform float64 scores through every entry point, 20 counts, CPU "
+            "nanoseconds a score, and as multiples of np.partition on the same scores. Reading chunks is not counted: they lie in "
             "memory.",
             "columns": columns,
             "rows": rows,
@@ -376,7 +376,7 @@ def accounting(peers: Peers, rounds: int) -> list[Table]:
         ("dpscp, RDP", "noise_dpscp", {"accountant": "rdp"}, ()),
         ("Opacus, RDP", "noise_opacus", {"accountant": "rdp"}, ()),
     ]
-    setting = "5,000 steps at sampling rate 0.01, delta 1e-5; no answer is asked for twice"
+    setting = "5,000 steps at sampling rate 0.01, delta 1e-5; no answer is computed twice"
     epsilon = f"Noise multiplier 1.001, {setting}."
     noise = f"The smallest noise multiplier for epsilon 1.001, {setting}."
     fewer = max(1, rounds // 2)

@@ -81,8 +81,16 @@ def test_the_version_is_the_changelogs():
     released = re.findall(
         r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
     )
-    packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert dpscp.__version__ == packaged == released[0]
+    assert dpscp.__version__ == released[0]
+
+
+def test_the_version_is_written_once():
+    """Packaging reads ``__version__``; the citation file carries no version that could become outdated."""
+    packaging = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in packaging["project"]["dynamic"]
+    assert "version" not in packaging["project"]
+    assert packaging["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "dpscp.__version__"}
+    assert not re.search(r"^version:", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
 
 
 def _blocks(path: Path) -> list[str]:
