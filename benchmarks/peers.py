@@ -286,8 +286,8 @@ def growth(peers: Peers, rounds: int) -> list[Table]:
         {
             "title": "Growth with the number of scores",
             "note": "The private threshold of uniform float64 scores through every entry point, 20 counts, CPU "
-            "nanoseconds a score, and as multiples of np.partition on the same scores. Reading chunks is not counted: they lie in "
-            "memory.",
+            "nanoseconds a score, and as multiples of np.partition on the same scores. Reading chunks is "
+            "not counted: they lie in memory.",
             "columns": columns,
             "rows": rows,
         },
