@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import warnings
 from collections.abc import Callable
@@ -269,11 +270,12 @@ def tables(told: dict[str, Any]) -> str:
         return "\n".join([head, "|" + "---|" * len(lines[0]), *body])
 
     words = (
-        f"Measured {told['measured']}.\n\nSo a cluster pays with its driver: take blocks as large as the workers' "
-        f"memory allows (at most 2^25 records). Predictions for {STEPS:,} steps, Parquet, blocks of up to 3 * 10^7 "
-        f"records; workers keep {KEPT_BYTES} bytes a record (a single machine keeps them in its scratch file):"
+        f"Measured {told['measured']}.",
+        "The driver limits a cluster. So use blocks as large as the memory of the workers allows (at most 2^25 "
+        f"records). The table predicts the time of {STEPS:,} steps on Parquet, with blocks of up to 3 * 10^7 records. "
+        f"Workers keep {KEPT_BYTES} bytes a record (a single machine keeps them in its scratch file):",
     )
-    return f"{drawn(rows)}\n\n{words}\n\n{drawn(table)}"
+    return "\n\n".join([drawn(rows), *(textwrap.fill(paragraph, 118) for paragraph in words), drawn(table)])
 
 
 FROM, TO = "<!-- from scale.py page -->\n\n", "\n\n<!-- to here -->"
