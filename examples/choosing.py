@@ -1,7 +1,7 @@
-"""Which guarantee? All of them side by side at a small and at a moderate budget.
+"""Compare the guarantees at a small and at a moderate budget.
 
-Data: RAND Health Insurance Experiment, visit or no visit. The split is hard to beat at moderate budgets; reusing all records
-pays when the budget is small.
+Data: RAND Health Insurance Experiment, visit or no visit. The split is usually best at moderate budgets. Reusing all
+records pays when the budget is small.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Few records: 569 tumours are not many. Ask the planner first, then see what the promise looks like.
+"""Fit on few records: plan for 569 tumors first, then compare the plan with the result.
 
-Data: Wisconsin breast cancer, bundled with scikit-learn. Its features are positive and skewed; every row is scaled to norm
-one, so no bound has to be known.
+Data: Wisconsin breast cancer, bundled with scikit-learn. Its features are positive and skewed. Every row is scaled to
+norm one, so no bounds are needed.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main(quick: bool) -> None:
         )
         clf = dp.PrivateConformalClassifier(epsilon=epsilon, classes=[0, 1], n_records=n)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", dp.GuaranteeWarning)  # the plan has already said it
+            warnings.simplefilter("ignore", dp.GuaranteeWarning)  # the plan already reported full sets
             clf.fit(X[:n], y[:n])
         _, sets = clf.predict_set(X[n:])
         coverage, size = dp.metrics.coverage(y[n:], sets[:, :, 0]), dp.metrics.efficiency(sets[:, :, 0])

@@ -1,6 +1,6 @@
-"""A head on frozen features: the backbone comes from public images, only the last layer is trained on private ones.
+"""Train a private head on frozen features from public images.
 
-Data: scikit-learn's 1,797 digits of 8 x 8 pixels; 500 of them play the public images. Needs the extra ``dpscp[torch]``.
+Data: scikit-learn's 1,797 digits of 8 x 8 pixels; 500 of them serve as public images. Needs the extra ``dpscp[torch]``.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import dpscp as dp
 
 
 def backbone(images: torch.Tensor, labels: torch.Tensor, steps: int) -> torch.nn.Module:
-    """Train on public images as one likes (BatchNorm is fine here), throw the last layer away and freeze the rest."""
+    """Train on public images without privacy (BatchNorm is allowed here), drop the last layer and freeze the rest."""
     body = torch.nn.Sequential(
         torch.nn.Conv2d(1, 16, 3, padding=1),
         torch.nn.BatchNorm2d(16),
@@ -30,11 +30,11 @@ def backbone(images: torch.Tensor, labels: torch.Tensor, steps: int) -> torch.nn
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(whole(images), labels).backward()
         optimizer.step()
-    return body.requires_grad_(False)  # frozen, and held in evaluation mode from here on
+    return body.requires_grad_(False)  # frozen: the library keeps it in evaluation mode
 
 
 def main(quick: bool) -> None:
-    digits, labels = shuffle(*load_digits(return_X_y=True), random_state=0)  # they come ordered by writer
+    digits, labels = shuffle(*load_digits(return_X_y=True), random_state=0)  # the file is ordered by writer
     images = (digits.reshape(-1, 1, 8, 8) / 16).astype(np.float32)
     body = backbone(torch.from_numpy(images[:500]), torch.from_numpy(labels[:500]), steps=30 if quick else 100)
     X, y, new, truth = images[500:1400], labels[500:1400], images[1400:], labels[1400:]

@@ -1,7 +1,7 @@
-"""A promise for each group: coverage for people in good and in poor health, not only on average.
+"""Promise coverage for each group: people in good and in poor health, not only the average.
 
-Data: RAND Health Insurance Experiment. Groups are disjoint, so each gets the whole calibration budget; a group too small
-for its noise gets full sets, and the certificate says from which size on it does not.
+Data: RAND Health Insurance Experiment. Groups are disjoint, so each gets the whole calibration budget. A group that is
+too small for its noise gets full sets. The certificate states the smallest size with smaller sets.
 """
 
 import argparse
@@ -16,7 +16,7 @@ BOUNDS = np.array([(0, 4.7), (0, 7.2), (0, 8.5), (0, 60), (0, 1), (0, 1), (0, 1)
 
 
 def health(X: np.ndarray) -> np.ndarray:
-    """The group is a fixed function of the record, never of the model."""
+    """Return the group of each record: a fixed function of the record, never of the model."""
     return np.where(X[:, 5] + X[:, 6] > 0, "fair or poor", "good or better")
 
 

@@ -1,4 +1,4 @@
-"""Images: a small convolutional network trained privately, with prediction sets, saved and loaded.
+"""Train a small convolutional network on images privately, predict sets, save and load it.
 
 Data: scikit-learn's 1,797 digits of 8 x 8 pixels. Needs the extra ``dpscp[torch]``.
 """
@@ -16,7 +16,7 @@ import dpscp as dp
 
 
 def network() -> torch.nn.Module:
-    """GroupNorm in place of BatchNorm: a layer must not mix the records of a batch."""
+    """Return a network with GroupNorm in place of BatchNorm: a layer must not mix the records of a batch."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 16, 3, padding=1),
         torch.nn.GroupNorm(4, 16),
@@ -28,7 +28,7 @@ def network() -> torch.nn.Module:
 
 
 def main(quick: bool) -> None:
-    digits, labels = shuffle(*load_digits(return_X_y=True), random_state=0)  # they come ordered by writer
+    digits, labels = shuffle(*load_digits(return_X_y=True), random_state=0)  # the file is ordered by writer
     images = digits.reshape(-1, 1, 8, 8).astype(np.float32)
     n = 1400
     records = torch.utils.data.TensorDataset(torch.from_numpy(images[:n]), torch.from_numpy(labels[:n]))
@@ -41,7 +41,7 @@ def main(quick: bool) -> None:
         confidence_level=0.9,
         guarantee="split",
         classes=list(range(10)),
-        feature_bounds=(0, 16),  # of every pixel: public, and the same for all
+        feature_bounds=(0, 16),  # public, the same for every pixel
         n_records=n,
     )
     clf.fit(records)

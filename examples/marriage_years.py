@@ -1,4 +1,4 @@
-"""Regression: for how many years is a person married? Intervals with the same width, and intervals that adapt.
+"""Predict for how many years a person is married, with intervals of one width and adaptive ones.
 
 Data: Fair's survey of 6,366 people (Redbook, 1974), bundled with statsmodels. Bounds are those of the questionnaire.
 """
@@ -20,7 +20,7 @@ def main(quick: bool, figure: str | None) -> None:
     frame = sm.datasets.fair.load_pandas().data.sample(frac=1.0, random_state=0)[: 4000 if quick else None]
     X, y = frame[list(BOUNDS)].to_numpy(), frame["yrs_married"].to_numpy()
     n = int(0.75 * len(y))
-    with tempfile.TemporaryDirectory() as folder:  # two fits on the same records: one store adds up what they spend
+    with tempfile.TemporaryDirectory() as folder:  # one store adds up the cost of two fits
         study = dp.BudgetStore.create(os.path.join(folder, "study.budget"), epsilon=4.0, delta=1e-5, dataset="fair")
         for score in ("absolute", "cqr"):
             reg = dp.PrivateConformalRegressor(
@@ -34,7 +34,7 @@ def main(quick: bool, figure: str | None) -> None:
             _, intervals = reg.predict_interval(X[n:])
             coverage, width = dp.metrics.coverage(y[n:], intervals[:, :, 0]), dp.metrics.efficiency(intervals[:, :, 0])
             print(f"{score}: level 0.9: coverage {coverage:.4f} on {len(y) - n} held-out, {width:.1f} years wide")
-        if figure:  # the last ones, which adapt
+        if figure:  # the intervals of the last fit, which adapt
             plot_intervals(y[n:], intervals[:, :, 0], most=120).savefig(figure)
         print(f"epsilon of both fits together {study.ledger().epsilon(1e-5):.2f}")
 

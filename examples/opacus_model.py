@@ -1,6 +1,6 @@
-"""Your own torch module: Opacus trains it, one ledger pays for training and threshold, all records are used for both.
+"""Train your own torch module with Opacus; one ledger holds the cost of training and threshold.
 
-Data: RAND Health Insurance Experiment. Needs the extra ``dpscp[torch]``.
+All records are used for both. Data: RAND Health Insurance Experiment. Needs the extra ``dpscp[torch]``.
 """
 
 import argparse

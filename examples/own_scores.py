@@ -1,7 +1,7 @@
-"""Scores only: a gradient-boosting model from public data, calibrated on private records that it never saw.
+"""Calibrate a gradient-boosting model from public data on private records that it never saw.
 
-Data: Fair's survey. One half plays a public study that anybody may train on without privacy; the other half is private. The
-whole budget goes to one threshold, because the model has learned nothing from the private records.
+Data: Fair's survey. One half serves as a public study that anybody may train on without privacy. The other half is
+private. The whole budget goes to one threshold, because the model has learned nothing from the private records.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Classification: how many doctor visits will a person make in a year? Two levels from one budget.
+"""Predict how many doctor visits a person makes in a year, at two levels from one budget.
 
 Data: RAND Health Insurance Experiment, 20,190 person-years, bundled with statsmodels. Bounds come from its code book.
 """

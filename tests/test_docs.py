@@ -93,6 +93,26 @@ def test_the_version_is_written_once():
     assert not re.search(r"^version:", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
 
 
+def _load_script(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_check_of_the_prose_sees_long_lines_and_retired_words():
+    prose = _load_script(ROOT / "tests" / "check_prose.py")
+    retired = prose.read_retired_words((ROOT / "docs" / "notation.md").read_text())
+    assert retired["made-up"] == "synthetic"
+    long = "word " * 30
+    text = f"{long}\n| {long} |\n```\n{long} made-up\n```\n[link](https://{'a' * 120})\n`made-up` Normalised\nmade-up"
+    found = list(prose.find_problems(text, retired))
+    assert [number for number, _ in found] == [1, 7, 8]
+    assert "wrap" in found[0][1]
+    assert "'Normalised'" in found[1][1]
+    assert "synthetic" in found[2][1]
+
+
 def _blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
 
@@ -119,9 +139,7 @@ def test_links_point_to_files(path):
 
 
 def test_the_cost_model_of_large_data_is_what_its_command_writes():
-    spec = importlib.util.spec_from_file_location("scale", ROOT / "benchmarks" / "scale.py")
-    scale = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scale)
+    scale = _load_script(ROOT / "benchmarks" / "scale.py")
     told = json.loads(scale.FOUND.read_text())
     assert scale.FROM + scale.tables(told) + scale.TO in scale.PAGE.read_text()
     # n * reading / workers, and one round of the driver for each step
