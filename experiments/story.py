@@ -2,6 +2,7 @@
 
 import csv
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def write_story(results: Path) -> bool:
         "## BloodMNIST\n\n" + _main_table(tables["bloodmnist"], "bloodmnist"),
         _blood_match(tables),
         "![BloodMNIST](bloodmnist.png)",
-        "## Where full-data reuse wins, and where it does not\n\n" + _honest(tables),
+        "## Where full-data reuse gives smaller sets\n\n" + _honest(tables),
         _map(tables["validity_map"]),
         "![coverage against the training budget](validity_map.png)",
         _scaling(tables["synthetic_scaling"]),
@@ -55,8 +56,20 @@ def write_story(results: Path) -> bool:
         _changes(results),
         _missing(tables),
     ]
-    (results / "README.md").write_text("\n\n".join(block for block in blocks if block).rstrip() + "\n")
+    (results / "README.md").write_text("\n\n".join(_wrap(block) for block in blocks if block).rstrip() + "\n")
     return True
+
+
+def _wrap(block: str) -> str:
+    """Wrap the long lines of prose; tables and pictures stay as they are."""
+    return "\n".join(
+        textwrap.fill(
+            line, 118, subsequent_indent="  " * line.startswith("- "), break_on_hyphens=False, break_long_words=False
+        )
+        if len(line) > 120 and not line.startswith(("|", "!"))
+        else line
+        for line in block.split("\n")
+    )
 
 
 def _read(path: Path) -> list[Line]:
@@ -106,30 +119,30 @@ def _opening(results: Path, tables: dict[str, list[Line]]) -> str:
         last = (results / "opacus_time.md").read_text().strip().split("\n")[-1].split("|")
         opacus = (
             f" The private trainings of the paper's three tables alone take {float(last[6]):.1f} hours of one core "
-            f"here, and would take {float(last[5]):.0f} under Opacus ([measured step times](opacus_time.md))."
+            f"here. They would take {float(last[5]):.0f} under Opacus ([measured step times](opacus_time.md))."
         )
     return "\n".join(
         [
             "# Results",
             "",
-            "The paper's numerical section run again with the library's public names, beside what the library does "
-            "when asked for nothing but a budget. Certified means: proven in finite samples for exchangeable records, "
-            "whatever their law. "
-            "In all tables the target coverage is 0.90 and delta is 1e-5; cells are size (coverage).",
+            "This page repeats the numerical section of the paper with the public names of the library. It compares "
+            "the results with those of the library's defaults. Certified means: proven in finite samples for "
+            "exchangeable records with any distribution. In all tables the target coverage is 0.90 and delta is 1e-5. "
+            "A cell shows size (coverage).",
             "",
-            f"**In one line:** the certified default is {min(gains):.0f} to {max(gains):.0f} % smaller than the "
+            f"**Summary:** the certified default is {min(gains):.0f} to {max(gains):.0f} % smaller than the "
             "paper's DP-SCP-F on the same splits and features. Most of that comes from better private training and "
-            "a sharper noise correction; reusing all records for calibration is "
-            "worth a few percent more, at small budgets.",
+            "a sharper noise correction. Reusing all records for calibration gains a few percent more, at small "
+            "budgets.",
             "",
             *source,
             f"- all studies as shown here: {spent:.0f} minutes of one core{longer}{clock}.{opacus}",
             "- make the page again: `python -m experiments` (30 trials), `python -m experiments --quick` (3 trials)",
             "- one page for each study: "
             + ", ".join(f"[{name}]({name}.md)" for name in STUDIES + ((PERSONS,) if _has_persons(results) else ()))
-            + "; the same numbers as CSV beside them. And: [settings that the paper does not "
-            "print](unprinted_settings.md)"
-            + (", [published rivals](rivals.md)" if (results / "rivals.md").exists() else ""),
+            + "; the same numbers are in CSV files of the same name",
+            "- more pages: [settings that the paper does not print](unprinted_settings.md)"
+            + (", [competing methods](rivals.md)" if (results / "rivals.md").exists() else ""),
         ]
     )
 
@@ -170,11 +183,12 @@ def _persons(results: Path) -> str:
                 for unit in ("rows", "k = 3")
             )
             own, by_person = ([f"{float(r[c]):.3f}" for c in ("size", "coverage_persons")] for r in (plain, kept))
-            body.append([kind, f"{float(epsilon):g}", *own, f"{float(plain['epsilon_of_a_person']):.2f}", *by_person])
+            shown = {"made-up": "synthetic"}.get(kind, kind)
+            body.append([shown, f"{float(epsilon):g}", *own, f"{float(plain['epsilon_of_a_person']):.2f}", *by_person])
     return (
-        "## Persons\n\nWhere a person has several records, a fit on rows promises something about rows: the epsilon of "
-        "somebody with 5 of them is several times larger, and persons are covered more or less often than the target. "
-        "`fit(X, y, persons=ids)` makes both promises to persons (`rows_per_person=3` here).\n\n"
+        "## Persons\n\nWhere a person has several records, a fit on rows makes a promise about rows. The epsilon of "
+        "somebody with 5 rows is then several times larger. Persons are covered more or less often than the target. "
+        "`fit(X, y, persons=ids)` makes both promises for persons (`rows_per_person=3` here).\n\n"
         + "\n".join(grid(head, body))
         + f"\n\n{rows[0]['trials']} trials; [the page](persons.md)."
     )
@@ -196,12 +210,14 @@ def _changes(results: Path) -> str:
             f"{max(then):.3f} before and {min(now):.3f} to {max(now):.3f} now"
         )
     return (
-        "## What changed since version 0.1\n\nThe minimax offset with steps that aim higher the earlier they come, a "
-        "grid that follows the score, a released size and a smaller held-out part (Results F and G), whose secrecy the "
-        "ledger counts, and `corrected` with the response of the other records. On Housing, BloodMNIST, Adult and "
-        f"Bank Marketing, {rows[0]['trials']} trials on the splits of the pages: {'; '.join(told)}. "
-        "[Row by row](defaults.md). Not run again: the other pages, which name their commit; the numbers before are "
-        "means of all 30 trials."
+        "## What changed since version 0.1\n\n"
+        "- The minimax offset is larger at early steps, and the search grid follows the score.\n"
+        "- A noisy size is released, and the held-out part is smaller (Results F and G). The ledger accounts for the "
+        "secrecy of that part.\n"
+        "- `corrected` includes the response of the other records.\n\n"
+        "On Housing, BloodMNIST, Adult and Bank Marketing, "
+        f"{rows[0]['trials']} trials on the splits of the pages: {'; '.join(told)}. [Row by row](defaults.md). "
+        "The other pages were not run again; each names its commit. The numbers before are means of all 30 trials."
     )
 
 
@@ -247,7 +263,7 @@ def _housing_match(rows: list[Line]) -> str:
             outside.append(f"{label} ({gap:+.3f}, {100 * ratio:+.1f} %)")
     text = (
         f"Of the paper's {len(known)} printed rows, {near_coverage} coverages agree within 0.004 (and its rounding) "
-        f"and {near_size} widths within 3 % or 3 combined standard errors; the largest differences are "
+        f"and {near_size} widths within 3 % or 3 combined standard errors. The largest differences are "
         f"{worst_coverage:.4f} and {100 * worst_size:.1f} %."
     )
     return text + (f" Outside: {'; '.join(outside)}." if outside else "") + " [All rows](housing.md)."
@@ -272,8 +288,8 @@ def _blood_match(tables: dict[str, list[Line]]) -> str:
         }
         out.append(
             f"On the {SETS[name].split(', ')[1].replace(' (size)', '')} the paper's ordering A < F < DP-Split "
-            f"{'holds at every epsilon' if ordered else 'does not hold everywhere'}; sets smaller than "
-            f"paper-faithful DP-SCP-F on the same features by {gains['corrected']} % (`corrected`) and "
+            f"{'holds at every epsilon' if ordered else 'does not hold everywhere'}. Compared with DP-SCP-F in the "
+            f"paper's settings on the same features, sets are smaller by {gains['corrected']} % (`corrected`) and "
             f"{gains['default']} % (`default`) at epsilon .5 / 1 / 2"
         )
     digits = same = 0
@@ -286,9 +302,10 @@ def _blood_match(tables: dict[str, list[Line]]) -> str:
             same += f"{float(r['train_epsilon']):.3f}" == f"{paper.train_epsilon:.3f}"
             same += f"{float(r['count_noise']):.2f}" == f"{paper.count_noise:.2f}"
     return (
-        "**These are not the paper's features** (its ImageNet ResNet-18 weights were not at hand): the table uses "
-        "EfficientNet-Lite0 features of the 224-pixel images; [a second page](bloodmnist_vgg16.md) uses VGG-16 "
-        "features of the 28-pixel images. Sizes compare methods on the same features, not with the printed ones. "
+        "**These are not the paper's features.** Its ImageNet ResNet-18 weights were not available. The table uses "
+        "EfficientNet-Lite0 features of the 224-pixel images. [A second page](bloodmnist_vgg16.md) uses VGG-16 "
+        "features of the 28-pixel images. Compare sizes only between methods on the same features, not with the "
+        "printed ones. "
         + ". ".join(out)
         + f". Accounting: {same} of {digits} printed digits (train epsilon, count noise) are equal."
     )
@@ -313,13 +330,13 @@ def _honest(tables: dict[str, list[Line]]) -> str:
     total = len(body)
     return (
         "\n".join(grid(head, body))
-        + f"\n\nOn these {total} rows the certified full-data rule (Result B) beats the certified split "
-        f"{_times(certified['universal'])}: its price grows with the training budget. The unproven full-data rule "
-        f"(`corrected`) has the smallest sets {_times(wins['corrected'])} and the split {_times(wins['split'])}; its "
-        f"coverage on these rows runs from {min(reuse):.3f} to {max(reuse):.3f}. So an optimised private split, each "
-        "part with the whole budget, is the baseline to beat, far stronger than the paper's DP-Split. Full-data "
-        "reuse with a proof pays at strong privacy or with few records, where a held-out part is too small for its own "
-        "noise (next section)."
+        + f"\n\nOn these {total} rows the certified full-data rule (Result B) has smaller sets than the certified "
+        f"split {_times(certified['universal'])}. Its price grows with the training budget. The unproven full-data "
+        f"rule (`corrected`) has the smallest sets {_times(wins['corrected'])} and the split "
+        f"{_times(wins['split'])}. The coverage of `corrected` on these rows is {min(reuse):.3f} to {max(reuse):.3f}. "
+        "So the baseline is an optimized private split in which each part has the whole budget. It is far stronger "
+        "than the paper's DP-Split. Full-data reuse with a proof pays at strong privacy or with few records, where a "
+        "held-out part is too small for its own noise (next section)."
     )
 
 
@@ -333,15 +350,15 @@ def _map(rows: list[Line]) -> str:
     at = {m: _find(rows, m, LARGEST_MAPPED_BUDGET, n=made) for m in mapped}
     reuse = {n: _where_reuse_wins(rows, n) for n in (made, real)}
     return (
-        "## Where the uncorrected rules break\n\nOn a task made to overfit, a training budget of "
-        f"{LARGEST_MAPPED_BUDGET:g} lets DP-SCP-A cover {float(at['dp-scp-a']['coverage']):.3f} and DP-SCP-F "
-        f"{float(at['dp-scp-f']['coverage']):.3f} instead of 0.90, while the certified rules hold: universal "
+        "## Where the uncorrected rules fail\n\nOn a task made to overfit, with a training budget of "
+        f"{LARGEST_MAPPED_BUDGET:g}, DP-SCP-A covers {float(at['dp-scp-a']['coverage']):.3f} and DP-SCP-F "
+        f"{float(at['dp-scp-f']['coverage']):.3f} instead of 0.90. The certified rules keep the level: universal "
         f"{float(at['universal']['coverage']):.3f} (at size {float(at['universal']['size']):.2f} of 4), stability "
         f"{float(at['stability']['coverage']):.3f} ({float(at['stability']['size']):.2f}) and split "
         f"{float(at['split']['coverage']):.3f} ({float(at['split']['size']):.2f}). On BloodMNIST features a linear "
-        "head overfits little and A stays near its level. Training budgets at which the certified full-data rule "
-        "(universal) has smaller sets than the certified split, read between its points at the same whole budget: "
-        f"{reuse[real]} on BloodMNIST; {reuse[made]} on the task made to overfit, which has {made:,} records only."
+        "head overfits little and A stays near its level.\n\nThe certified full-data rule (universal) has smaller sets "
+        "than the certified split at these training budgets. The split is interpolated at the same whole budget.\n\n"
+        f"- BloodMNIST: {reuse[real]}\n- the task made to overfit, which has only {made:,} records: {reuse[made]}"
     )
 
 
@@ -376,14 +393,14 @@ def _scaling(rows: list[Line]) -> str:
     ]
     reuse = [float(r["coverage"]) for r in rows if r["method"] == "corrected"]
     return (
-        "## Scaling with the sample size\n\nThe paper's pool has an unknown seed, so the trials are spread over "
-        f"{POOLS} pools. Every mean size is within {100 * worst:.0f} % of the printed one, and the size at 30,000 over "
-        f"the size at 10,000 within {100 * max(ratios):.1f} %. [The page](synthetic_scaling.md) shows each printed "
-        "size beside the range of the pools, and why the printed coverages lie above ours in every cell (the luck of "
-        f"one fixed test part). The library's sets on the same data are {100 * min(gains):.0f} to "
-        f"{100 * max(gains):.0f} % smaller than DP-SCP-F's (`default`). `corrected` is not proven, and for a "
-        f"network it knows no self-influence form, so it is Result F alone: its coverage there is {min(reuse):.3f} "
-        f"to {max(reuse):.3f}."
+        "## Scaling with the sample size\n\nThe paper's pool has an unknown seed, so the trials use "
+        f"{POOLS} pools. Every mean size is within {100 * worst:.0f} % of the printed one. The ratio of the sizes at "
+        f"30,000 and 10,000 is within {100 * max(ratios):.1f} %. [The page](synthetic_scaling.md) shows each printed "
+        "size with the range of the pools. It explains why the printed coverages lie above ours in every cell: by "
+        "chance, with one fixed test part. On the same data the sets of `default` are "
+        f"{100 * min(gains):.0f} to {100 * max(gains):.0f} % smaller than those of DP-SCP-F. `corrected` is not "
+        "proven. For a network it has no self-influence form, so it is Result F alone. Its coverage there is "
+        f"{min(reuse):.3f} to {max(reuse):.3f}."
     )
 
 
@@ -396,10 +413,10 @@ def _small_studies(tables: dict[str, list[Line]]) -> str:
     inner = " / ".join(f"{float(_find(tables['sharpness'], 'universal', e)['coverage']):.3f}" for e in EPSILONS)
     return (
         "## Three small studies\n\n- [Stability](stability.md): two coupled trainings that differ by one record "
-        f"end at most {gap:.3f} apart on average, while the estimate is {error:.2f} or more from the truth.\n- "
+        f"end at most {gap:.3f} apart on average. The estimate is {error:.2f} or more from the truth.\n- "
         "[Midpoint rule](quantile_failures.md): in the paper's two examples (and one with more records) the noisy "
-        f"midpoint ends below the quantile with probability {min(midpoint):.2f} to {max(midpoint):.2f}; the "
-        f"right-endpoint rule with its buffer with at most {max(union):.3f} (promised: 0.05).\n- "
+        f"midpoint ends below the quantile with probability {min(midpoint):.2f} to {max(midpoint):.2f}. For the "
+        f"right-endpoint rule with its buffer it is at most {max(union):.3f} (promised: 0.05).\n- "
         f"[Sharpness](sharpness.md): on the hard instance of Theorem 2 coverage falls to {plain} at epsilon .5 / 1 "
         f"/ 2 without correction and is {inner} with Result B."
     )
@@ -415,10 +432,10 @@ def _missing(tables: dict[str, list[Line]]) -> str:
             )
     text = (
         "## What is missing\n\n- ResNet-18 features: `python -m experiments.features resnet18` extracts them where "
-        "torchvision's weights can be downloaded; then add the backbone to `experiments/bloodmnist.py`.\n- The "
-        "paper's standardisation with the pool's own statistics is not private. It is used where its rows are "
-        "reproduced and, for comparison, under the library's rows of Housing and Synthetic II: neither the privacy nor "
-        "the certificate of those rows covers that step. [housing.md](housing.md) has the default with public bounds "
-        "instead, where nothing is taken from the records outside the ledger."
+        "torchvision's weights can be downloaded. Then add the backbone to `experiments/bloodmnist.py`.\n- The "
+        "paper's standardization with the pool's own statistics is not private. It is used where its rows are "
+        "reproduced and, for comparison, for the library's rows of Housing and Synthetic II. Neither the privacy nor "
+        "the certificate of those rows covers that step. [housing.md](housing.md) also has the default with public "
+        "bounds, where nothing is taken from the records outside the ledger."
     )
     return text + ("\n- Fewer trials than the paper's 30: " + "; ".join(short) + "." if short else "")
