@@ -5,6 +5,7 @@ import math
 import pickle
 import re
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from dpscp.privacy import (
     secret_split,
 )
 from dpscp.training import DPSGD, OutputPerturbation
+from dpscp.training.opacus import ledger_of_engine
 
 DELTA, MU, K = 1e-5, 0.3, 5
 UNITS = {"record": RECORDS, "ids": PersonWithIds(K), "no ids": PersonWithoutIds(K)}
@@ -208,6 +210,14 @@ def test_a_model_trained_on_persons_is_not_calibrated_on_rows(name):
             fit.fit(X, y)
     rows = dp.PrivateModel.from_trained(MECHANISMS[name].train(X, y, random_state=0))
     assert rows.ledger.unit == RECORDS
+
+
+def test_what_opacus_trained_on_rows_is_not_calibrated_on_persons():
+    engine = SimpleNamespace(accountant=SimpleNamespace(history=[(9.0, 0.1, 5)]))
+    ledger, ids = ledger_of_engine(engine), np.repeat(np.arange(200), 2)
+    assert ledger.unit == RECORDS
+    with pytest.raises(ValueError, match="is about records, and persons asks"):
+        dp.calibrate(np.linspace(0, 1, 400), training=ledger, persons=ids, rows_per_person=2, **CALIBRATED)
 
 
 def test_a_ledger_about_several_rows_is_not_used_for_fewer():
