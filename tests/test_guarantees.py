@@ -1,15 +1,20 @@
 """Every statement as a number: the theory's own values, exact references, and the certificate's words."""
 
+import json
 import math
+import pickle
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
 from dpscp import guarantees as g
-from dpscp.guarantees import Certificate, Stability
+from dpscp.guarantees import Certificate, Stability, Terms
 from dpscp.privacy import (
+    RECORDS,
     Ledger,
+    PersonWithIds,
+    PersonWithoutIds,
     dpsgd_event,
     epsilon_delta_tradeoff,
     gaussian_tradeoff,
@@ -243,3 +248,42 @@ class TestCertificate:
     def test_unknown_guarantee(self):
         with pytest.raises(ValueError, match="guarantee must be one of"):
             self.make(guarantee="hope")
+
+    @pytest.mark.parametrize("name", ["finite_treshold_expected", "n_units", "unit", "release_lvl"])
+    def test_a_term_that_does_not_exist_is_refused(self, name):
+        with pytest.raises(TypeError, match=f"no term '{name}'"):
+            self.make(terms={name: False})
+        with pytest.raises(TypeError, match="no term"):
+            Certificate.from_dict(self.make().to_dict() | {"terms": {name: 1}})
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            Terms(finite_treshold_expected=False)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("finite_threshold_expected", "no"), ("classes_declared", 0), ("inner_level", "0.9"), ("release_level", True)],
+    )
+    def test_a_term_of_another_type_is_refused(self, name, value):
+        with pytest.raises(TypeError, match=f"{name} must be"):
+            self.make(terms={name: value})
+
+    @pytest.mark.parametrize("unit", [RECORDS, PersonWithIds(3), PersonWithoutIds(3)], ids=lambda unit: unit.kind)
+    def test_a_certificate_is_read_back_with_its_unit(self, unit):
+        terms = Terms(unit, n_units=500, calibration_units=100, inner_level=0.93, release_level=0.8, steps=9)
+        certificate = self.make(terms=terms)
+        again = Certificate.from_dict(json.loads(json.dumps(certificate.to_dict())))
+        assert again == certificate == pickle.loads(pickle.dumps(certificate))
+        assert again.unit == unit
+        noun = "person" if unit.by_person else "record"
+        cap = {} if unit is RECORDS else {"rows_per_person": 3}
+        rest = {"inner_level": 0.93, "steps": 9, "finite_threshold_expected": True, "release_level": 0.8}
+        assert again.terms == {f"n_{noun}s": 500, **cap, f"calibration_{noun}s": 100, **rest}
+        written = certificate.to_dict()
+        del written["unit"]  # as 0.3 wrote it
+        assert Certificate.from_dict(written) == certificate
+
+    def test_what_a_single_release_covers_is_said_with_its_confidence(self):
+        terms = Terms(n_units=500, release_level=0.8123, release_confidence=0.95)
+        assert self.make(terms=terms).one_release == "19 of 20 such releases cover at least 81.2%"
+        found = self.make(terms=terms).with_found_classes()
+        assert (found.terms.release_level, found.classes_declared, found.coverage) == (None, False, 0.0)
+        assert "single release may cover somewhat less" in found.one_release

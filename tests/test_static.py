@@ -56,6 +56,26 @@ def test_the_check_sees_records_in_messages():
     assert not list(formatted_records(ast.parse('raise ValueError(f"{rows.ndim} and {alpha}")')))
 
 
+def terms_by_name(tree):
+    """Every look at a certificate's terms by a string: the type checker does not see a misspelt one."""
+    for node in ast.walk(tree):
+        held = None
+        if isinstance(node, ast.Subscript):
+            held = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            held = node.func.value
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            held = node.comparators[0]
+        if held is not None and ast.unparse(held).endswith("terms"):
+            yield ast.unparse(node)
+
+
+def test_no_promise_looks_at_a_term_by_its_name():
+    for code in ('c.terms["a"]', 'c.terms.get("a", 1)', '"a" in c.terms', '"a" not in terms'):
+        assert list(terms_by_name(ast.parse(code)))
+    assert {str(file): found for file in FILES if (found := list(terms_by_name(ast.parse(file.read_text()))))} == {}
+
+
 def test_every_public_method_is_explained_where_it_is_or_by_what_it_implements():
     """Once: by its own words, or by a protocol's or base class' of the package. Functions and classes are ruff's."""
     classes = [c for file in FILES for c in ast.walk(ast.parse(file.read_text())) if isinstance(c, ast.ClassDef)]

@@ -6,7 +6,7 @@ people with their own scores. Both see scores, a ledger of what was spent before
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
 from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.terms import Terms
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.persons import Unit, kept_rows, require_person_ledger, unit_of
-from dpscp.privacy import Budget, Ledger, as_event
+from dpscp.persons import kept_rows, require_unit, unit_of
+from dpscp.privacy import Budget, Ledger, Unit, as_event
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.seeds import child_seeds, seed_of
 from dpscp.quantile import (
@@ -177,10 +178,13 @@ def _certificate(
     """The certificate of one level; ``searches`` has one search for each group, none for an impossible level."""
     alpha = rule.alphas[index]
     q = searches[0] if searches else None
-    terms: dict[str, Any] = rule.unit.facts(rule.n_records)
-    if rule.part < 1:
-        terms[f"calibration_{rule.unit.noun}s"] = rule.n_nominal
-    terms["inner_level"] = 1 - (q.alpha if q else 0.0)
+    terms = Terms(
+        unit=rule.unit,
+        n_units=rule.n_records,
+        calibration_units=rule.n_nominal if rule.part < 1 else None,
+        inner_level=1 - (q.alpha if q else 0.0),
+        finite_threshold_expected=False,
+    )
     assumptions = [*rule.unit.assumptions, rule.guarantee.assumption]
     if rule.grouped:
         assumptions.append(FIXED_GROUPS)
@@ -188,33 +192,40 @@ def _certificate(
         assumptions.insert(1, rule.unit.nominal_is_true)
     coverage, advice = 1 - alpha, rule.guarantee.no_level
     if q is not None:
-        sizes = _smallest_sizes(rule, index, q)
+        smallest, smallest_part = _smallest_sizes(rule, index, q)
         too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
         room = q.rank_target <= rule.n_nominal
         if q.released_size is not None:
             room = q.released_size.value >= _smallest_size(rule, index, q)
         expected = (rule.grouped or room) and not too_wide
-        terms |= {"count_noise": q.count_noise, "steps": q.steps}
-        # the groups have offsets and targets of their own
-        terms |= {} if rule.grouped else {"noise_offset": q.offset, "rank_target": q.rank_target}
-        if q.released_size is not None:
-            terms["size_noise"] = q.released_size.size_noise
-            # those of groups are among the ledger's public facts
-            terms |= {} if rule.grouped else {"released_size": _released(q)}
-        terms |= {**sizes, "finite_threshold_expected": expected}
-        if rule.shift:
-            terms["value_buffer"] = rule.shift
+        terms = replace(_searched_terms(terms, rule, q), finite_threshold_expected=expected)
+        if rule.grouped:
+            terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
+        else:
+            terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part)
         if not rule.guarantee.certified:
-            terms["ideal_miss_bound"] = miss = _ideal_miss_bound(rule, index, q)
+            miss = _ideal_miss_bound(rule, index, q)
+            terms = replace(terms, ideal_miss_bound=miss)
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
         if rule.guarantee.held_out:
-            terms |= _one_release(rule, index, searches)
+            confidence, level = _one_release(rule, index, searches)
+            terms = replace(terms, release_confidence=confidence, release_level=level)
             assumptions.append(INDEPENDENT.format(f"{rule.unit.noun}s"))
-        advice = _TOO_WIDE if too_wide else _advice(rule, sizes, expected)
-    else:
-        terms["finite_threshold_expected"] = False
+        advice = _TOO_WIDE if too_wide else _advice(rule, smallest, expected)
     found = Certificate(rule.guarantee.name, 1 - alpha, coverage, (*assumptions, *extra_assumptions), terms, advice)
     return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
+
+
+def _searched_terms(terms: Terms, rule: Rule, q: PrivateQuantile) -> Terms:
+    """The terms with what a search went by."""
+    terms = replace(terms, count_noise=q.count_noise, steps=q.steps, value_buffer=rule.shift or None)
+    size = q.released_size
+    if size is not None:
+        terms = replace(terms, size_noise=size.size_noise)
+    if rule.grouped:  # the groups have offsets, targets and sizes of their own; the ledger lists the sizes
+        return terms
+    released = None if size is None else _released(q)
+    return replace(terms, noise_offset=q.offset, rank_target=q.rank_target, released_size=released)
 
 
 def _ideal_miss_bound(rule: Rule, index: int, q: PrivateQuantile) -> float:
@@ -225,24 +236,24 @@ def _ideal_miss_bound(rule: Rule, index: int, q: PrivateQuantile) -> float:
     return 1.0 if rule.grouped else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
 
 
-def _advice(rule: Rule, sizes: Mapping[str, int], expected: bool) -> str:
+def _advice(rule: Rule, smallest: int, expected: bool) -> str:
     """What would help where full sets are to be expected."""
     if rule.grouped:
-        return f"A group of fewer than {sizes['smallest_group']} {rule.unit.noun}s is expected to get full sets."
+        return f"A group of fewer than {smallest} {rule.unit.noun}s is expected to get full sets."
     if expected:
         return ""
     # with more records the search may take more steps: the number is where smaller sets begin at the earliest
-    more = f"More {rule.unit.noun}s (at least {sizes['smallest_n']} at this noise)"
+    more = f"More {rule.unit.noun}s (at least {smallest} at this noise)"
     return f"{more}, {rule.guarantee.more_room} would give smaller sets."
 
 
-def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) -> dict[str, float]:
-    """What a single release covers (each group's, where there are groups), and with what confidence.
+def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, float]:
+    """A confidence, and what a single release covers with it (each group's, where there are groups).
 
     Theory: Result I
     """
     if rule.release_confidence is not None:  # the searches aimed at it
-        return {"release_confidence": rule.release_confidence, "release_level": 1 - rule.alphas[index]}
+        return rule.release_confidence, 1 - rule.alphas[index]
     covered = []
     for q in searches:
         search: dict[str, Any] = {"alpha": q.alpha, "count_noise": q.count_noise, "steps": q.steps}
@@ -258,19 +269,18 @@ def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) ->
             largest = noisy.released + 2 * noisy.reach(RELEASE_CONFIDENCE)
             offset = sized_offset(q.alpha, largest, noisy.size_noise, q.count_noise, q.steps, graded=True)
         covered.append(release_level(RELEASE_CONFIDENCE, size, offset=offset, **search))
-    return {"release_confidence": RELEASE_CONFIDENCE, "release_level": min(covered)}
+    return RELEASE_CONFIDENCE, min(covered)
 
 
-def _smallest_sizes(rule: Rule, index: int, q: PrivateQuantile) -> dict[str, int]:
+def _smallest_sizes(rule: Rule, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
     """The fewest records with a rank target among them, at this noise: of the table (or a group), and of the part."""
     smallest = _smallest_size(rule, index, q)
-    name = "smallest_group" if rule.grouped else "smallest_n"
     if rule.part == 1:
-        return {name: smallest}
+        return smallest, None
     whole = math.ceil((smallest - 0.5) / rule.part)
     while round(rule.part * whole) < smallest:
         whole += 1
-    return {name: whole, f"{name}_calibration": smallest}
+    return whole, smallest
 
 
 def _smallest_size(rule: Rule, index: int, q: PrivateQuantile) -> int:
@@ -336,8 +346,9 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
 
     ``persons`` holds one id for each score where a person has several: one random record of each person is counted.
     Everything is then about persons: ``training`` must be what training cost per person with at most
-    ``rows_per_person`` rows each (a ledger must say so in its facts), ``n_persons`` is the nominal number (None
-    declares the number found public), and the certificate is for a record chosen at random among those of a new person.
+    ``rows_per_person`` rows each (a ledger must say so by the unit of its entries), ``n_persons`` is the nominal number
+    (None declares the number found public), and the certificate is for a record chosen at random among those of a new
+    person.
     ``rows_per_person`` without ``persons``: a person has at most so many scores, nobody knows which; the budget is then
     met for all of them at once, and coverage is per record.
 
@@ -391,17 +402,15 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     threshold, certificate = float(found.values[0, 0]), found.certificates[0]
     if certificate.is_vacuous or math.isinf(threshold):
         warnings.warn(str(certificate), GuaranteeWarning, stacklevel=2)
-    ledger = found.ledger.declare(**unit.group_facts)
+    ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts)
     return Calibration(threshold, ledger, certificate, found.quantiles[0] if found.quantiles else None)
 
 
 def _spent_by(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
-    """What training cost; a ledger about records is refused where the promise is about persons."""
-    if training is None or not isinstance(training, Ledger):
-        return Ledger() if training is None else Ledger().add("training", as_event(training))
-    if unit.by_person:
-        require_person_ledger(training)
-    return training
+    """What training cost, in steps about what is counted; a ledger about others than the promise is refused."""
+    if isinstance(training, Ledger):
+        return require_unit(training, unit)
+    return Ledger() if training is None else Ledger().add("training", as_event(training), unit=unit.counted)
 
 
 def _searches_of_rows(

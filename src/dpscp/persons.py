@@ -9,7 +9,7 @@ Who has how many rows, and how many persons there are, is private: nothing here 
 Theory: Result H
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,108 +20,28 @@ from numpy.typing import NDArray
 from dpscp._checks import check_count
 from dpscp.privacy import Ledger, secure_generator
 from dpscp.privacy.seeds import KEPT_ROWS, SCORED_ROWS, stream_seed
+from dpscp.privacy.units import RECORDS, PersonWithIds, PersonWithoutIds, Unit
 
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Unit:
-    """Who is protected and who is covered, in public numbers and in words.
-
-    Without ``rows_per_person`` a record. With it and ids (``known``), a person with all their records, of which at most
-    so many are used. With it and without ids, a person is known to have at most so many rows and nobody knows which:
-    privacy is per person by group privacy, coverage per record.
+def require_unit(ledger: Ledger, unit: Unit) -> Ledger:
+    """What training spent, as steps about what ``unit`` counts; refused where the promise would be about less.
 
     Theory: Result H
     """
-
-    rows_per_person: int | None = None
-    known: bool = True
-
-    @property
-    def by_person(self) -> bool:
-        """Whether whose row is whose is known, so that persons are counted."""
-        return self.rows_per_person is not None and self.known
-
-    @property
-    def group(self) -> int:
-        """How many rows at once the privacy of a row must cover: the cap where nobody knows whose row is whose."""
-        return 1 if self.rows_per_person is None or self.known else self.rows_per_person
-
-    @property
-    def cap(self) -> int:
-        """The most rows that a person has."""
-        return self.rows_per_person or 1
-
-    @property
-    def protected(self) -> str:
-        """Who privacy is about."""
-        return "record" if self.rows_per_person is None else "person"
-
-    @property
-    def noun(self) -> str:
-        """What is counted."""
-        return "person" if self.by_person else "record"
-
-    @property
-    def count_name(self) -> str:
-        """What the nominal number of units is called."""
-        return f"n_{self.noun}s"
-
-    def facts(self, nominal: int) -> dict[str, Any]:
-        """The public facts: the nominal number of units, and the cap."""
-        cap = {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
-        return {self.count_name: nominal, **cap}
-
-    @property
-    def group_facts(self) -> dict[str, Any]:
-        """What turns a ledger about rows into one about persons without ids; empty for the other units."""
-        return {} if self.group == 1 else {"rows_per_person": self.group}
-
-    @classmethod
-    def of_facts(cls, facts: Mapping[str, Any]) -> "Unit":
-        """The unit that public facts, or the terms of a certificate, speak of."""
-        cap = facts.get("rows_per_person")
-        return cls(None if cap is None else int(cap), known="n_persons" in facts)
-
-    @property
-    def covered(self) -> str:
-        """What coverage is about, one of them."""
-        return "a record chosen at random among those of a new person" if self.by_person else "a new record"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What coverage needs of those who come and those who were there."""
-        if self.by_person:
-            return (
-                "new persons are exchangeable with the ones used (records of one person may depend on each other in "
-                "any way); the promise is for a record chosen at random among those of a new person",
-            )
-        exchangeable = "new records are exchangeable with the ones used"
-        if self.rows_per_person is None:
-            return (exchangeable,)
-        return (
-            exchangeable,
-            f"privacy is per person, who has at most {self.rows_per_person} records (without ids nobody checked); "
-            "coverage is per record, not per person",
-        )
-
-    @property
-    def nominal_is_true(self) -> str:
-        """The assumption where the number of units is not released."""
-        return f"{self.count_name} is the true number of {self.noun}s"
-
-
-RECORDS = Unit()
-
-
-def require_person_ledger(ledger: Ledger) -> None:
-    """Refuse, for a promise per person, a model whose training was private per record."""
-    if ledger.entries and "n_persons" not in ledger.public_facts:
+    about = ledger.unit
+    if ledger.entries and about.by_person != unit.by_person:
+        wanted = "persons asks for a promise per person" if unit.by_person else "rows are searched without ids"
         raise ValueError(
-            "the ledger of training is about records, and persons asks for a promise per person: train with persons, "
-            "or declare rows_per_person and n_persons in that ledger if the training was private per person"
+            f"the ledger of training is about {about.protected_words}, and {wanted}: give persons=ids to both or to "
+            "none. A ledger of your own says who it is about by Ledger.add(..., unit=PersonWithIds(rows_per_person))"
         )
+    if about.group > unit.group:
+        raise ValueError(
+            f"the ledger of training is about {about.protected_words}: give rows_per_person={about.cap}, or more"
+        )
+    return ledger.convert_unit(unit.counted)
 
 
 def unit_of(persons: Any, rows_per_person: int | None, *, n_records: int | None, n_persons: int | None) -> Unit:
@@ -131,7 +51,7 @@ def unit_of(persons: Any, rows_per_person: int | None, *, n_records: int | None,
     if persons is None:
         if n_persons is not None:
             raise ValueError(f"n_persons={n_persons!r} needs persons, one id for each row; without ids give n_records")
-        return Unit(None if rows_per_person == 1 else rows_per_person, known=False)
+        return RECORDS if rows_per_person in (None, 1) else PersonWithoutIds(rows_per_person)
     if rows_per_person is None:
         raise ValueError(
             "rows_per_person is needed with persons: the public cap k on the rows of one person that are used (3, say);"
@@ -141,7 +61,7 @@ def unit_of(persons: Any, rows_per_person: int | None, *, n_records: int | None,
         raise ValueError(
             f"n_records={n_records!r} counts rows, and with persons it is persons that count: give n_persons instead"
         )
-    return Unit(rows_per_person)
+    return PersonWithIds(rows_per_person)
 
 
 @dataclass(frozen=True)
@@ -184,7 +104,7 @@ class Persons:
     @property
     def unit(self) -> Unit:
         """The public side."""
-        return Unit(self.rows_per_person)
+        return RECORDS if self.rows_per_person is None else PersonWithIds(self.rows_per_person)
 
     @property
     def count_name(self) -> str:

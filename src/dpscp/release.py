@@ -103,10 +103,12 @@ def release(
             extra_assumptions=(*request.task.assumptions, *assumed, *told),
             observer=observer,
         )
-    ledger = found.ledger.declare(**request.unit.group_facts)
+    # what one row meets becomes the promise to a person without ids
+    ledger = found.ledger.convert_unit(request.unit).declare(**request.unit.limit_facts)
     if reservation is not None:
         reservation.commit(ledger)
-    certificates = tuple(replace(c, terms={**c.terms, **request.task.chosen}) for c in found.certificates)
+    score = request.task.chosen.get("conformity_score")
+    certificates = tuple(replace(c, terms=replace(c.terms, conformity_score=score)) for c in found.certificates)
     if request.task.classes_found:
         certificates = tuple(certificate.with_found_classes() for certificate in certificates)
     return Release(trained.model, found.values, ledger, certificates, request.task)

@@ -10,8 +10,17 @@ from dpscp._checks import check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees import Asked, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import check_release_confidence
-from dpscp.persons import RECORDS, Unit
-from dpscp.privacy import Budget, LatticeNoise, Ledger, compose, gdp_epsilon, gdp_mu, sized_lattice_noise
+from dpscp.privacy import (
+    RECORDS,
+    Budget,
+    LatticeNoise,
+    Ledger,
+    Unit,
+    compose,
+    gdp_epsilon,
+    gdp_mu,
+    sized_lattice_noise,
+)
 from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.privacy.split_budget import spare_mu
 from dpscp.quantile import default_steps, rank_sensitivity
@@ -170,7 +179,7 @@ class Searches:
 
     def ledger(self, spent: Ledger) -> Ledger:
         """``spent`` with these searches; groups are disjoint and cost the same, so one of them stands for all."""
-        rule, notes = self.rule, []
+        rule, unit, notes = self.rule, self.rule.unit.counted, []
         groups = f", {rule.n_groups} disjoint groups in parallel" if (rule.n_groups or 1) > 1 else ""
         for place, (i, noise, count) in enumerate(zip(self.asked, self.noises, self.counts, strict=True)):
             size = ""
@@ -192,10 +201,11 @@ class Searches:
                 {"training": spent.event, "calibration": compose(*self.events)},
                 "; ".join([how, *notes]),
                 secret_part=secret,
+                unit=spent.unit.join(unit),
             )
         ledger = spent
         for event, note in zip(self.events, notes, strict=True):
-            ledger = ledger.add("calibration", event, note)
+            ledger = ledger.add("calibration", event, note, unit=unit)
         return ledger
 
 

@@ -17,11 +17,13 @@ from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.persons import RECORDS, Unit, require_person_ledger
+from dpscp.persons import require_unit
 from dpscp.privacy import (
+    RECORDS,
     Accountant,
     Budget,
     Ledger,
+    Unit,
     compose,
     counts_secrecy,
     epsilon_of,
@@ -149,6 +151,8 @@ class Strategy:
     calibration_fraction: float | None = None
     secret_part: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    unit: Unit = RECORDS
+    """What training counts: records, or persons with ids."""
 
     @property
     def part(self) -> float:
@@ -159,12 +163,13 @@ class Strategy:
     def spent(self) -> Ledger:
         """What training costs, known before it runs."""
         if self.model is not None:
-            return Ledger().then(self.model.ledger)
+            return self.model.ledger
         assert self.mechanism is not None
         if isinstance(self.mechanism, PrivateBounds):
             own, inner = self.mechanism.bounds_event, self.mechanism.mechanism
-            return Ledger().add("bounds", require_event(own)).add("training", paid_event(inner))
-        return Ledger().add("training", paid_event(self.mechanism))
+            bounds = Ledger().add("bounds", require_event(own), unit=self.unit)
+            return bounds.add("training", paid_event(inner), unit=self.unit)
+        return Ledger().add("training", paid_event(self.mechanism), unit=self.unit)
 
     def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
         """Run the mechanism; a model that was trained elsewhere is taken as it is."""
@@ -199,7 +204,7 @@ class Strategy:
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
         for stage, event in trained.stages or (("training", trained.event),):
             note = trained.public_facts.get("mechanism", "") if stage == "training" else "noisy counts on a public grid"
-            ledger = ledger.add(stage, event, str(note))
+            ledger = ledger.add(stage, event, str(note), unit=self.unit)
         return ledger
 
 
@@ -219,10 +224,12 @@ def choose_strategy(request: Request) -> Strategy:
         mechanism, facts = _mechanism(request, guarantee, None, fraction)
         facts = {"guarantee": guarantee.name, "calibration_fraction": fraction, **facts}
         secret = fraction if counts_secrecy(epsilon, request.accountant) else None
-        return Strategy(guarantee, max(1, round((1 - fraction) * n)), mechanism, None, fraction, secret, facts)
+        n_training, unit = max(1, round((1 - fraction) * n)), request.unit.counted
+        return Strategy(guarantee, n_training, mechanism, None, fraction, secret, facts, unit)
     share = _best_train_share(request, guarantee) if request.train_share == "auto" else float(request.train_share)
     mechanism, facts = _mechanism(request, guarantee, share, None)
-    return Strategy(guarantee, n, mechanism, facts={"guarantee": guarantee.name, **facts, "train_share": share})
+    facts = {"guarantee": guarantee.name, **facts, "train_share": share}
+    return Strategy(guarantee, n, mechanism, facts=facts, unit=request.unit.counted)
 
 
 def chosen_guarantee(request: Request) -> Guarantee:
@@ -268,14 +275,14 @@ def _for_private_model(request: Request) -> Strategy:
             "trained elsewhere: give public bounds"
         )
     model = request.estimator
-    if request.unit.by_person:
-        require_person_ledger(model.ledger)
+    spent = require_unit(model.ledger, request.unit)
     _check_shape(request, model.model.input_shape if isinstance(model.model, Shaped) else None)
     if model.model.n_features != request.n_features:
         raise ValueError(f"X must have the model's {model.model.n_features} features, got {request.n_features}")
     request.task.check_model(model.model)
     _try_model(request, model.model)
-    return Strategy(guarantee, request.n_records, model=model, facts={"guarantee": guarantee.name})
+    facts, unit = {"guarantee": guarantee.name}, request.unit.counted
+    return Strategy(guarantee, request.n_records, model=PrivateModel(model.model, spent), facts=facts, unit=unit)
 
 
 def _mechanism(

@@ -1311,7 +1311,7 @@ mutant(
 )
 mutant(
     "strategy.py",
-    "ledger = ledger.add(stage, event, str(note))",
+    "ledger = ledger.add(stage, event, str(note), unit=self.unit)",
     "str(note)",
     "training is free",
     f"{SPIES}::test_records_used_twice_count_twice",
@@ -2089,8 +2089,8 @@ mutant(
 )
 mutant(
     "calibration.py",
-    'return {"release_confidence": RELEASE_CONFIDENCE, "release_level": min(covered)}',
-    'return {"release_confidence": RELEASE_CONFIDENCE, "release_level": 1 - rule.alphas[index]}',
+    "return RELEASE_CONFIDENCE, min(covered)",
+    "return RELEASE_CONFIDENCE, 1 - rule.alphas[index]",
     "a certificate says that a single release covers the level of the average",
     f"{PROMISE}::test_a_split_certificate_says_what_one_release_covers",
 )
@@ -2121,8 +2121,8 @@ mutant(
 )
 mutant(
     "calibration.py",
-    "rule.unit.facts(rule.n_records)",
-    "rule.unit.facts(rule.n_nominal)",
+    "n_units=rule.n_records,",
+    "n_units=rule.n_nominal,",
     "records of a split certificate are those of the part",
     f"{WORDS}::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
@@ -2398,14 +2398,14 @@ mutant(
 )
 mutant(
     "privacy/ledger.py",
-    'int(self.public_facts.get("rows_per_person", 1))',
-    "1",
+    "return self.unit.group",
+    "return 1",
     "a ledger without ids promises to a row what it says about a person",
     NO_IDS,
 )
 mutant(
     "release.py",
-    "found.ledger.declare(**request.unit.group_facts)",
+    "found.ledger.convert_unit(request.unit)",
     "found.ledger",
     "a release without ids does not say how many rows it protects",
     NO_IDS,
@@ -2427,8 +2427,8 @@ mutant(
 )
 mutant(
     "persons.py",
-    'if ledger.entries and "n_persons" not in ledger.public_facts:',
-    "if not ledger.entries:",
+    "if ledger.entries and about.by_person != unit.by_person:",
+    "if ledger.entries and about.by_person and not unit.by_person:",
     "a model trained per record gets a promise per person",
     f"{FITS}::test_what_cannot_train_on_persons_is_refused",
     f"{FITS}::test_calibrate_asks_for_training_per_person",
@@ -2674,8 +2674,8 @@ mutant(
 )
 mutant(
     "strategy.py",
-    'return Ledger().add("bounds", require_event(own)).add("training", paid_event(inner))',
-    'return Ledger().add("training", paid_event(inner))',
+    'bounds = Ledger().add("bounds", require_event(own), unit=self.unit)',
+    "bounds = Ledger()",
     "the bounds are not in the plan, so universal levels and reservations leave them out",
     f"{BOUNDS}::test_bounds_are_an_entry_of_the_ledger_and_count_as_training",
     f"{BOUNDS}::test_the_plan_holds_what_is_spent",
@@ -2740,4 +2740,83 @@ mutant(
     "if rule.guarantee.held_out and spent.entries and notes:",
     "training of a secret part counts as if all records had met it where nothing is searched",
     f"{SPIES}::test_a_split_that_never_searches_spends_within_the_budget",
+)
+
+UNIT_TESTS, CERTIFICATE = "tests/privacy/test_units.py", "tests/test_guarantees.py::TestCertificate"
+mutant(
+    "privacy/units.py",
+    "if self.by_person != other.by_person:",
+    "if False:",
+    "steps about rows and steps about persons add up",
+    f"{UNIT_TESTS}::test_rows_and_persons_with_ids_do_not_add_up",
+)
+mutant(
+    "privacy/units.py",
+    "key=lambda unit: (unit.cap, unit.limit is not None)",
+    "key=lambda unit: (-unit.cap, unit.limit is None)",
+    "a composition covers the smaller number of rows",
+    f"{UNIT_TESTS}::test_rows_add_up_to_the_largest_bound",
+)
+mutant(
+    "privacy/units.py",
+    'with_ids = "n_persons" in facts and "n_records" not in facts',
+    'with_ids = "n_persons" in facts',
+    "an old ledger about rows and persons gets the smaller epsilon",
+    f"{UNIT_TESTS}::test_a_ledger_of_version_1_gets_its_unit_when_it_is_read",
+)
+mutant(
+    "privacy/ledger.py",
+    "spent_epsilon(epsilon_of(entry.event, delta, rows=self.rows))",
+    "spent_epsilon(epsilon_of(entry.event, delta))",
+    "a stage is printed with the price of one row",
+    f"{UNIT_TESTS}::test_every_printed_promise_is_that_of_the_unit",
+)
+mutant(
+    "privacy/ledger.py",
+    "return chained_misses(self.tradeoff_function(), x, self.rows)",
+    "return chained_misses(self.tradeoff_function(), x, 1)",
+    "the trade-off curve is that of one row",
+    f"{UNIT_TESTS}::test_every_number_is_that_of_the_unit",
+)
+mutant(
+    "privacy/ledger.py",
+    "        if self.rows == 1:\n            return delta_of",
+    "        if True:\n            return delta_of",
+    "delta is that of one row",
+    f"{UNIT_TESTS}::test_every_number_is_that_of_the_unit",
+)
+mutant(
+    "privacy/solving.py",
+    "if training.rows > 1:",
+    "if training.rows > 10**9:",
+    "noise is solved for one row of several",
+    f"{UNIT_TESTS}::test_noise_is_not_solved_for_one_row_of_several",
+)
+mutant(
+    "persons.py",
+    "if about.group > unit.group:",
+    "if False:",
+    "a model that protects five rows is calibrated for one",
+    f"{UNIT_TESTS}::test_a_ledger_about_several_rows_is_not_used_for_fewer",
+)
+mutant(
+    "training/private_model.py",
+    'Ledger().add("train", trained.event, note, unit=trained.unit)',
+    'Ledger().add("train", trained.event, note)',
+    "a model trained on persons gets a ledger about records",
+    f"{UNIT_TESTS}::test_a_model_trained_on_persons_is_not_calibrated_on_rows",
+)
+mutant(
+    "guarantees/certificate.py",
+    "or not self.terms.finite_threshold_expected",
+    "",
+    "a promise that only full sets keep is no warning",
+    f"{CERTIFICATE}::test_vacuous_is_said_in_plain_words",
+)
+mutant(
+    "report/page.py",
+    "or unit.group > 1:",
+    "or unit.group > 10**9:",
+    "a page without ids plans as if persons had ids",
+    f"{UNIT_TESTS}::test_every_printed_promise_is_that_of_the_unit",
 )

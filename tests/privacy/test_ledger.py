@@ -20,9 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscp import Budget, BudgetError, Ledger
+from dpscp._printed import spent_epsilon
 from dpscp.privacy import (
+    RECORDS,
     Entry,
     ParallelDpEvent,
+    PersonWithoutIds,
     approximate_dp_event,
     bounded_range_event,
     compose,
@@ -68,9 +71,13 @@ facts = st.dictionaries(
     ),
     max_size=3,
 )
+row_units = st.builds(PersonWithoutIds, st.integers(1, 9))
 ledgers = st.builds(
     Ledger,
-    st.lists(st.builds(Entry, st.text(max_size=8), events, st.text(max_size=8)), max_size=3).map(tuple),
+    st.lists(
+        st.builds(Entry, st.text(max_size=8), events, st.text(max_size=8), unit=st.just(RECORDS) | row_units),
+        max_size=3,
+    ).map(tuple),
     facts,
     st.booleans(),
 )
@@ -233,8 +240,10 @@ def test_summary_is_for_a_person():
     ledger = example_ledger()
     text = ledger.summary(DELTA)
     alone = epsilon_of(ledger.entries[0].event, DELTA)
-    assert f"train: epsilon {alone:.4g} alone at delta 1e-05 (linear head)" in text
-    assert f"total: epsilon {ledger.epsilon(DELTA):.4g}" in text
+    assert f"train: epsilon {spent_epsilon(alone)} alone at delta 1e-05 (linear head)" in text
+    assert (
+        f"total: epsilon {spent_epsilon(ledger.epsilon(DELTA))} at delta 1e-05, for adding or removing one rec" in text
+    )
     assert "n_records = 1000" in text
     assert "NOT private" not in text
 
@@ -249,7 +258,7 @@ def test_budget():
     tight = Budget(spent * 0.99, DELTA)
     with pytest.raises(BudgetError) as caught:
         tight.require(ledger)
-    assert f"{spent:.4g}" in str(caught.value)
+    assert f"spends epsilon = {spent_epsilon(spent)} at delta" in str(caught.value)
     assert f"{tight.epsilon:g}" in str(caught.value)
     assert ledger.remaining(Budget(spent + 1, DELTA)) == pytest.approx(1)
     assert ledger.remaining(tight) < 0
@@ -406,7 +415,12 @@ def test_damage_anywhere_gives_a_value_error_or_an_honest_ledger(path):
         (("seeded",), None),
         (("seeded",), "false"),
         (("public_facts",), [["a", 1]]),
-        (("version",), 2),
+        (("version",), 1),
+        (("version",), 3),
+        (("entries", 0, "unit"), DROP),
+        (("entries", 0, "unit"), {"kind": "person"}),
+        (("entries", 0, "unit"), {"kind": "person with ids", "rows_per_person": 0}),
+        (("entries", 0, "unit"), {"kind": "record", "rows_per_person": 3}),
         (("version",), DROP),
         (("format",), "other"),
     ],

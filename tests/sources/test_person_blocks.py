@@ -12,7 +12,8 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp import release
-from dpscp.persons import Persons, Unit
+from dpscp.persons import Persons
+from dpscp.privacy import PersonWithIds
 from dpscp.privacy.noise import lattice_noise
 from dpscp.privacy.seeds import BlockStreams
 from dpscp.schema import parse_schema
@@ -181,7 +182,7 @@ def test_repeating_a_persons_only_row_changes_no_sum_and_no_batch(monkeypatch):
             Block(i, np.repeat(X[p], times, axis=0), np.repeat(y[p], times), Persons(np.arange(31) * times, CAP))
             for i, p in enumerate((slice(0, 30), slice(30, 60), slice(60, 90)))
         ]
-        return PersonSource(ArraySource.of_blocks(blocks), Unit(CAP))
+        return PersonSource(ArraySource.of_blocks(blocks), PersonWithIds(CAP))
 
     torch.manual_seed(0)
     sgd = DPSGD(loss="squared", sampling_rate=0.3, steps=5, learning_rate=0.1, noise_multiplier=1.0, dtype="float64")

@@ -80,7 +80,7 @@ class ModelGame:
         rows, targets = self._records
         last = self.n + 1 if with_record else self.n
         settings = {**self.model.get_params(deep=False), "random_state": None}
-        by_person, schema = "n_persons" in self.model.ledger_.public_facts, self.model.schema_
+        by_person, schema = self.model.ledger_.unit.by_person, self.model.schema_
         n_records, n_persons = (None, self.n) if by_person else (self.n, None)
         if schema is None:
             settings |= {"n_records": n_records, "n_persons": n_persons}

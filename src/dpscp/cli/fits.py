@@ -219,6 +219,7 @@ def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[
         "delta": delta,
         "budget_epsilon": float(estimator.epsilon),
         "neighbours": estimator.ledger_.neighbours,
+        "unit": estimator.ledger_.unit.to_dict(),
         "is_private": estimator.ledger_.is_private,
         "thresholds": [None if np.isinf(t) else float(t) for t in np.ravel(estimator.threshold_)],
         "certificates": [told_certificate(c) for c in estimator.certificates_],

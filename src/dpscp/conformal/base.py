@@ -20,9 +20,10 @@ from dpscp.conformal.refits import remember, tell_of_other_fits
 from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
-from dpscp.persons import Unit, unit_of
+from dpscp.persons import unit_of
 from dpscp.privacy import Budget
 from dpscp.privacy.seeds import seed_of
+from dpscp.privacy.units import Unit
 from dpscp.records import check_levels, checked_rows, column_bounds, group_index
 from dpscp.release import release
 from dpscp.schema import Frame, Schema

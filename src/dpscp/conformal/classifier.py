@@ -145,7 +145,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         """Whether the list is that of a model whose training took it from its records."""
         if self._public("classes") is not None or not isinstance(self.estimator, PrivateModel):
             return False
-        return "classes" in self.estimator.ledger.public_facts.get("taken_from_data", ())
+        return "classes" in self.estimator.ledger.taken_from_data
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Class probabilities of the private model, (n, n_classes)."""
@@ -184,7 +184,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes and its model do not fit together")
-        if "classes" in self.ledger_.public_facts.get("taken_from_data", ()):
+        if "classes" in self.ledger_.taken_from_data:
             # files of earlier versions certified found classes too
             self.certificates_ = tuple(c.with_found_classes() for c in self.certificates_)
             self.certificate_ = self.certificates_[0]

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.exceptions import SeededWarning
-from dpscp.persons import Unit, kept_rows
+from dpscp.persons import kept_rows
 from dpscp.privacy.seeds import KEPT_ROWS, BlockStreams
+from dpscp.privacy.units import Unit
 from dpscp.records import check_finite, group_index
 from dpscp.sources import ArraySource, Block, DistributedSource, RecordSource
 from dpscp.sources.persons import KeptRows, PersonSource

@@ -25,6 +25,7 @@ from dpscp.guarantees.stability import (
     stability_output_perturbation,
     stability_summary,
 )
+from dpscp.guarantees.terms import Terms
 from dpscp.quantile import (
     DrawnSize,
     KnownSize,
@@ -60,6 +61,7 @@ __all__ = [
     "KnownSize",
     "NoisySize",
     "Stability",
+    "Terms",
     "automatic",
     "blackbox_floor",
     "coverage_lower_bound",

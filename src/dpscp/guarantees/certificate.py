@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from dpscp._checks import check_probability
 from dpscp._printed import asked, at_least, at_most, html_paragraph, html_table, odds
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
-from dpscp.persons import Unit
+from dpscp.guarantees.terms import Terms
+from dpscp.privacy.units import Unit
 
 # What a proven level is an average of; said wherever one is shown to a person.
 ON_AVERAGE = "on average over data sets like this one, over the noise and over new records"
@@ -25,24 +25,22 @@ class Certificate:
     """The coverage promise of one release, in public numbers.
 
     ``coverage`` is the level that is proven in finite samples; ``target`` the level that was asked for; ``terms`` the
-    numbers behind it, by name; ``assumptions`` what the proof needs. ``str()`` is a paragraph for a person.
+    numbers behind it (a mapping of them by name is read, and a name that is no term refused with ``TypeError``);
+    ``assumptions`` what the proof needs. ``str()`` is a paragraph for a person.
     """
 
     guarantee: str
     target: float
     coverage: float
     assumptions: tuple[str, ...]
-    terms: Mapping[str, Any]
+    terms: Terms
     advice: str = ""
 
     def __post_init__(self) -> None:
         guarantee_of(self.guarantee)  # a name that nobody knows is refused
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
-        object.__setattr__(self, "terms", MappingProxyType(dict(self.terms)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # a mapping proxy can be neither copied nor pickled, and fitted estimators are both
-        return Certificate.from_dict, (self.to_dict(),)
+        if not isinstance(self.terms, Terms):
+            object.__setattr__(self, "terms", Terms.from_mapping(self.terms))
 
     @property
     def is_certified(self) -> bool:
@@ -53,25 +51,25 @@ class Certificate:
     def is_vacuous(self) -> bool:
         """Whether the promise is useless: a level nobody can use, or one that only full sets can keep."""
         useless = min(_USELESS_LEVEL, self.target)  # whoever asks for less knows what for
-        return self.coverage < useless or not self.terms.get("finite_threshold_expected", True)
+        return self.coverage < useless or not self.terms.finite_threshold_expected
 
     @property
     def classes_declared(self) -> bool:
         """False if the list of labels was taken from the records; True for declared ones and for regression."""
-        return bool(self.terms.get("classes_declared", True))
+        return self.terms.classes_declared
 
     def with_found_classes(self) -> "Certificate":
         """The same release if the list of labels was taken from the records: no coverage is proven then.
 
         A label that no record has is in no set, and nothing in the proofs bounds how often such a label occurs.
         """
-        kept = {name: value for name, value in self.terms.items() if not name.startswith("release_")}
-        return replace(self, coverage=0.0, terms={**kept, "classes_declared": False})
+        terms = replace(self.terms, classes_declared=False, release_confidence=None, release_level=None)
+        return replace(self, coverage=0.0, terms=terms)
 
     @property
     def unit(self) -> Unit:
         """Who is covered: a record, or one chosen at random among those of a person."""
-        return Unit.of_facts(self.terms)
+        return self.terms.unit
 
     @property
     def on_average(self) -> str:
@@ -84,24 +82,28 @@ class Certificate:
 
         Theory: Result I
         """
-        level, confidence = self.terms.get("release_level", 0.0), self.terms.get("release_confidence", 0.0)
-        if not level:
+        level, confidence = self.terms.release_level, self.terms.release_confidence
+        if not level or confidence is None:
             return _ONE_RELEASE
         return f"{odds(confidence)} such releases cover at least {at_least(level)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**vars(self), "assumptions": list(self.assumptions), "terms": dict(self.terms)}
+        parts = {"assumptions": list(self.assumptions), "terms": dict(self.terms), "unit": self.unit.to_dict()}
+        return {**vars(self), **parts}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Certificate":
-        """The certificate that ``to_dict`` wrote."""
+        """The certificate that ``to_dict`` wrote, in this release or an earlier one (which wrote no unit)."""
+        # some of 0.2 listed the sizes of all groups here; they are among the ledger's public facts
+        shown = {name: value for name, value in data["terms"].items() if not isinstance(value, list)}
+        unit = Unit.from_dict(data["unit"]) if "unit" in data else None
         return cls(
             str(data["guarantee"]),
             float(data["target"]),
             float(data["coverage"]),
             tuple(map(str, data["assumptions"])),
-            dict(data["terms"]),
+            Terms.from_mapping(shown, unit),
             str(data["advice"]),
         )
 

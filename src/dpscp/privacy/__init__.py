@@ -59,12 +59,14 @@ from dpscp.privacy.tradeoff import (
     perfect_privacy,
     tradeoff_from_profile,
 )
+from dpscp.privacy.units import RECORDS, OneRecord, PersonWithIds, PersonWithoutIds, Unit
 
 if TYPE_CHECKING:
     from dpscp.paper import CanonicalNoise, canonical_noise, gaussian_noise, tulap_noise
 
 __all__ = [
     "OPACUS_ORDERS",
+    "RECORDS",
     "Accountant",
     "ApproximateDpEvent",
     "BoundedRangeDpEvent",
@@ -76,9 +78,13 @@ __all__ = [
     "IntegerSource",
     "LatticeNoise",
     "Ledger",
+    "OneRecord",
     "ParallelDpEvent",
+    "PersonWithIds",
+    "PersonWithoutIds",
     "SecretSplitDpEvent",
     "Tradeoff",
+    "Unit",
     "UnsupportedEventError",
     "approximate_dp_event",
     "as_accountant",

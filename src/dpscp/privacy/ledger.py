@@ -5,11 +5,13 @@ A ledger is immutable; adding an entry returns a new one. It knows no model and 
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscp._checks import check_nonnegative, check_positive, check_probability
@@ -27,15 +29,19 @@ from dpscp.privacy.events import (
     require_event,
     secret_split,
 )
-from dpscp.privacy.tradeoff import Tradeoff
+from dpscp.privacy.tradeoff import Tradeoff, chained_misses, last_where
+from dpscp.privacy.units import RECORDS, Unit, join_units, unit_of_old_facts
 
 __all__ = ["Budget", "Entry", "Ledger"]
 
 _FORMAT = "dpscp-ledger"
 # A table needs some delta to be printed at: the default of the estimators.
 _SHOWN_DELTA = 1e-5
-_VERSION = 1
-_ASSUMED = "assumed"
+_SMALLEST_LOG_DELTA = -690.0
+_VERSION = 2
+# Releases 0.1 to 0.3 wrote no unit: it is derived from their public facts, once, when such a ledger is read.
+_WITHOUT_UNITS = 1
+_ASSUMED, _TAKEN = "assumed", "taken_from_data"
 # How version 0.1 called its only parallel entry, whose parts had no names of their own.
 _UNNAMED_PARTS = "training | calibration"
 
@@ -57,26 +63,34 @@ class Budget:
         if not spent <= self.epsilon:
             steps = f" (not private: {', '.join(ledger.non_private_stages)})" if math.isinf(spent) else ""
             raise BudgetError(
-                f"the ledger spends epsilon = {spent:.4g}{steps} at delta = {self.delta:g}, over the budget of "
-                f"epsilon = {self.epsilon:g}; raise the budget or spend less"
+                f"the ledger spends epsilon = {spent_epsilon(spent)}{steps} at delta = {self.delta:g}, over the budget "
+                f"of epsilon = {self.epsilon:g}; raise the budget or spend less"
             )
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger: which stage, what happened, and a note for a person.
+    """One line of the ledger: which stage, what happened, a note for a person, and the unit of privacy.
 
-    ``parts`` names the stages of a parallel event, one for each of its events; empty: all are called ``stage``.
+    ``parts`` names the stages of a parallel event, one for each of its events; empty: all are called ``stage``. The
+    event is what one ``unit`` meets; for a person without ids, what each of their rows meets.
     """
 
     stage: str
     event: DpEvent
     note: str = ""
     parts: tuple[str, ...] = ()
+    unit: Unit = RECORDS
 
     def __post_init__(self) -> None:
+        if not isinstance(self.unit, Unit):
+            raise TypeError(f"unit must be a unit of privacy (PersonWithIds(3), say), got {type(self.unit).__name__}")
         if self.parts and len(self.parts) != len(parallel_parts(self.event)):
             raise ValueError("parts must name each of the events of a parallel event, in their order")
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        # a pickle of 0.1 to 0.3 holds no unit, and the ledger around it finds the one it was about
+        vars(self).update({"unit": None, **state})
 
     @property
     def stages(self) -> tuple[tuple[str, DpEvent], ...]:
@@ -87,11 +101,22 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, as ``from_dict`` reads them."""
         found = {"stage": self.stage, "event": event_to_dict(self.event), "note": self.note}
-        return found | ({"parts": list(self.parts)} if self.parts else {})
+        return found | {"unit": self.unit.to_dict()} | ({"parts": list(self.parts)} if self.parts else {})
 
     @classmethod
     def from_dict(cls, data: Any) -> "Entry":
         """The entry that ``to_dict`` wrote."""
+        return cls._read(data, Unit.from_dict(data["unit"]))
+
+    @classmethod
+    def from_old_dict(cls, data: Any, unit: Unit) -> "Entry":
+        """The entry of a release that wrote no unit; ``unit`` is what its ledger's facts say."""
+        if "unit" in data:
+            raise ValueError("an entry of this version has no unit")
+        return cls._read(data, unit)
+
+    @classmethod
+    def _read(cls, data: Any, unit: Unit) -> "Entry":
         stage, note, parts = data["stage"], data["note"], data.get("parts", [])
         if not (isinstance(stage, str) and isinstance(note, str)):
             raise ValueError("stage and note must be texts")
@@ -100,16 +125,17 @@ class Entry:
         event = event_from_dict(data["event"])
         if "parts" not in data and stage == _UNNAMED_PARTS and len(parallel_parts(event)) == 2:
             parts = stage.split(" | ")
-        return cls(stage, event, note, tuple(parts))
+        return cls(stage, event, note, tuple(parts), unit)
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What was spent, in order, under add/remove neighbours: one record, or one person where the facts say so.
+    """What was spent, in order, under add/remove neighbours: one record, or one person, as the entries' units say.
 
     The entries compose adaptively, one after the other, on the same records; disjoint parts enter as one
-    ``parallel`` event. ``public_facts`` lists what was declared public. ``seeded`` marks a run whose noise came from
-    a seed: its numbers are what the mechanism would cost, but the run itself is not private.
+    ``parallel`` event. ``public_facts`` lists what was declared public; no number and no word about who is protected
+    depends on it. ``seeded`` marks a run whose noise came from a seed: its numbers are what the mechanism would cost,
+    but the run itself is not private. Entries of units that no proof leads together are refused.
 
     >>> from dpscp.privacy import dpsgd_event
     >>> ledger = Ledger().add("train", dpsgd_event(2.0, 0.01, 100), note="linear head")
@@ -124,20 +150,26 @@ class Ledger:
     seeded: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "entries", tuple(self.entries))
+        object.__setattr__(self, "entries", tuple(_with_unit(entry, self.public_facts) for entry in self.entries))
         facts = {str(name): _frozen_fact(fact) for name, fact in self.public_facts.items()}
         object.__setattr__(self, "public_facts", MappingProxyType(facts))
+        _ = self.unit  # entries about records and about persons with ids are refused
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a mapping proxy can be neither copied nor pickled, and fitted estimators are both
         return Ledger, (self.entries, dict(self.public_facts), self.seeded)
 
-    def add(self, stage: str, event: DpEvent, note: str = "") -> "Ledger":
-        """A new ledger with one more entry."""
-        return self._with(Entry(str(stage), frozen_event(require_event(event)), str(note)))
+    def add(self, stage: str, event: DpEvent, note: str = "", *, unit: Unit = RECORDS) -> "Ledger":
+        """A new ledger with one more entry; ``event`` is what one ``unit`` meets, or each row of one without ids."""
+        return self._with(Entry(str(stage), frozen_event(require_event(event)), str(note), unit=unit))
 
     def add_disjoint(
-        self, stages: Mapping[str, DpEvent], note: str = "", *, secret_part: float | None = None
+        self,
+        stages: Mapping[str, DpEvent],
+        note: str = "",
+        *,
+        secret_part: float | None = None,
+        unit: Unit = RECORDS,
     ) -> "Ledger":
         """A new ledger with one entry for stages on disjoint parts of the records: the worst of them counts.
 
@@ -151,13 +183,13 @@ class Ledger:
             event = secret_split(training, held_out, secret_part)
         # stages that cost the same are one event, and no part has a name of its own
         parts = tuple(stages) if len(parallel_parts(event)) == len(stages) else ()
-        return self._with(Entry(" | ".join(stages), event, str(note), parts))
+        return self._with(Entry(" | ".join(stages), event, str(note), parts, unit))
 
     def _with(self, entry: Entry) -> "Ledger":
         return replace(self, entries=(*self.entries, entry))
 
     def declare(self, **facts: Any) -> "Ledger":
-        """A new ledger with more public facts (plain JSON values)."""
+        """A new ledger with more public facts (plain JSON values); they change no other number and no promise."""
         json.dumps(facts)
         return replace(self, public_facts={**self.public_facts, **facts})
 
@@ -176,7 +208,7 @@ class Ledger:
         return replace(self, seeded=True)
 
     def then(self, other: "Ledger") -> "Ledger":
-        """A new ledger with the entries and facts of ``other`` after this one's."""
+        """A new ledger with the entries and facts of ``other`` after this one's; ``ValueError`` for unlike units."""
         return Ledger(
             self.entries + other.entries, {**self.public_facts, **other.public_facts}, self.seeded or other.seeded
         )
@@ -197,22 +229,48 @@ class Ledger:
         return not self.seeded and not self.non_private_stages
 
     @property
-    def rows(self) -> int:
-        """How many records the promise covers at once: k where a person is declared to have up to k, without ids.
-
-        With ids (``n_persons`` is declared too) the entries themselves are about persons, and this is 1.
+    def unit(self) -> Unit:
+        """Who the promise is about: what the units of the entries have in common.
 
         Theory: Result H
         """
-        return 1 if "n_persons" in self.public_facts else int(self.public_facts.get("rows_per_person", 1))
+        return join_units(entry.unit for entry in self.entries)
+
+    def convert_unit(self, unit: Unit) -> "Ledger":
+        """The same steps as a promise about another unit, where that is proven.
+
+        Among records and persons without ids each event is what one row meets, and ``epsilon`` chains it. A ledger
+        about persons with ids stays as it is for another cap. ``ValueError`` between the two kinds.
+
+        Theory: Result H
+        """
+        if not self.entries or self.unit.join(unit).by_person:
+            return self
+        return replace(self, entries=tuple(replace(entry, unit=unit) for entry in self.entries))
+
+    @property
+    def rows(self) -> int:
+        """How many records the promise covers at once: k for persons without ids who have up to k, else 1.
+
+        Theory: Result H
+        """
+        return self.unit.group
 
     @property
     def neighbours(self) -> str:
         """Between which tables the promise holds, in words."""
-        if "rows_per_person" not in self.public_facts:
-            return "adding or removing one record"
-        limit = "" if self.rows == 1 else f", at most {self.rows}"
-        return f"adding or removing one person with all their records{limit}"
+        return self.unit.neighbours
+
+    @property
+    def neighbors(self) -> str:
+        """The same as ``neighbours``."""
+        return self.neighbours
+
+    @property
+    def taken_from_data(self) -> tuple[str, ...]:
+        """The names of the public facts that were found in the records and are thereby published."""
+        names = self.public_facts.get(_TAKEN, ())
+        return tuple(map(str, names)) if isinstance(names, tuple) else (str(names),)
 
     def epsilon(self, delta: float, accountant: str | Accountant = "pld", rows: int | None = None) -> float:
         """Epsilon at ``delta`` of everything in the ledger; infinite if a step is not private.
@@ -228,22 +286,36 @@ class Ledger:
         return epsilon_of(self.event, delta, accountant, self.rows if rows is None else rows)
 
     def delta(self, epsilon: ArrayLike, accountant: str | Accountant = "pld") -> Any:
-        """Delta at ``epsilon`` (a number or an array): the privacy profile."""
-        return delta_of(self.event, epsilon, accountant)
+        """Delta at ``epsilon`` (a number or an array): the privacy profile, for the ledger's own unit."""
+        if self.rows == 1:
+            return delta_of(self.event, epsilon, accountant)
+        found = np.vectorize(lambda one: self._group_delta(one, accountant), otypes=[float])(epsilon)
+        return float(found) if np.ndim(epsilon) == 0 else found
+
+    def _group_delta(self, epsilon: float, accountant: str | Accountant) -> float:
+        """The smallest delta whose epsilon for all rows of a person is at most this one, rounded up."""
+        epsilon = check_nonnegative("epsilon", epsilon)
+
+        def holds(log_delta: float) -> bool:
+            return self.epsilon(math.exp(log_delta), accountant) <= epsilon
+
+        nearly_one = -1e-12
+        if not holds(nearly_one):
+            return 1.0
+        return math.exp(last_where(holds, nearly_one, _SMALLEST_LOG_DELTA, within=1e-6))
 
     def tradeoff(self, x: ArrayLike) -> Any:
         """The attacker's smallest miss rate at false-alarm rate ``x``: the trade-off function f of the whole ledger.
 
         For the ledger's own unit: with up to k records a person and no ids, f of one record chained k times.
         """
-        one, missed = self.tradeoff_function(), x
-        for _ in range(self.rows):
-            missed = one(x)
-            x = 1 - missed
-        return missed
+        return chained_misses(self.tradeoff_function(), x, self.rows)
 
     def tradeoff_function(self, direction: Direction = "both") -> Tradeoff:
-        """The trade-off function itself; ``direction="add"`` is the one-sided curve that Result B needs."""
+        """The trade-off function of one counted thing: a record, or a person with ids.
+
+        ``direction="add"`` is the one-sided curve that Result B needs, whose coverage is about the same things.
+        """
         return tradeoff_of(self.event, direction=direction)
 
     def to_dict(self) -> dict[str, Any]:
@@ -274,14 +346,15 @@ class Ledger:
         """The ledger that ``to_dict`` wrote, under the same conditions."""
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise ValueError(f"this is not a ledger: expected JSON of format {_FORMAT!r}")
-        if data.get("version") != _VERSION:
-            raise ValueError(f"ledger version {data.get('version')!r} is unknown, this release reads {_VERSION}")
+        version = data.get("version")
+        if isinstance(version, bool) or version not in (_WITHOUT_UNITS, _VERSION):
+            raise ValueError(f"ledger version {version!r} is unknown, this release reads 1 to {_VERSION}")
         try:
             entries, facts, seeded = data["entries"], data["public_facts"], data["seeded"]
             # other types would often convert in silence: an empty string to no entries, null to "not seeded"
             if not (isinstance(entries, list) and isinstance(facts, dict) and isinstance(seeded, bool)):
                 raise ValueError("entries must be a list, public_facts an object, seeded true or false")
-            return cls(tuple(map(Entry.from_dict, entries)), facts, seeded)
+            return cls(tuple(map(_reader(version, facts), entries)), facts, seeded)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"the ledger is damaged: {error}") from None
 
@@ -289,12 +362,11 @@ class Ledger:
         """A few lines for a person: each entry, the total, and what was declared public."""
         delta = check_probability("delta", delta)
         lines = [
-            f"{e.stage}: epsilon {epsilon_of(e.event, delta):.4g} alone at delta {delta:g}"
-            + (f" ({e.note})" if e.note else "")
+            f"{e.stage}: epsilon {self._alone(e, delta)} alone at delta {delta:g}" + (f" ({e.note})" if e.note else "")
             for e in self.entries
         ]
-        total = self.epsilon(delta)
-        lines.append(f"total: epsilon {total:.4g} at delta {delta:g}, for {self.neighbours}")
+        total = spent_epsilon(self.epsilon(delta))
+        lines.append(f"total: epsilon {total} at delta {delta:g}, for {self.neighbours}")
         if self.non_private_stages:
             lines.append(f"NOT private because of: {', '.join(self.non_private_stages)}")
         if self.seeded:
@@ -305,10 +377,14 @@ class Ledger:
         lines += [f"assumed: {assumption}" for assumption in self.assumptions]
         return "\n".join(lines)
 
+    def _alone(self, entry: Entry, delta: float) -> str:
+        """What an entry costs by itself, for the unit of the whole ledger."""
+        return spent_epsilon(epsilon_of(entry.event, delta, rows=self.rows))
+
     def _told(self, delta: float) -> tuple[list[str], list[list[str]], list[str]]:
         """Titles and cells of the table of entries, and what must be said beside it."""
         titles = ["stage", f"epsilon alone at delta {delta:g}", "note"]
-        rows = [[e.stage, spent_epsilon(epsilon_of(e.event, delta)), e.note] for e in self.entries]
+        rows = [[e.stage, self._alone(e, delta), e.note] for e in self.entries]
         rows.append(["together", spent_epsilon(self.epsilon(delta)), f"for {self.neighbours}"])
         notes = [f"NOT private because of: {', '.join(self.non_private_stages)}"] if self.non_private_stages else []
         return titles, rows, notes + (["NOT private: the noise came from a seed"] if self.seeded else [])
@@ -332,6 +408,18 @@ def _listed_fact(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(map(_listed_fact, value))
     return {k: _listed_fact(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+def _with_unit(entry: Entry, facts: Mapping[str, Any]) -> Entry:
+    """The entry; one from a pickle of an earlier release with the unit that its ledger's facts speak of."""
+    return entry if isinstance(entry.unit, Unit) else replace(entry, unit=unit_of_old_facts(facts))
+
+
+def _reader(version: int, facts: Mapping[str, Any]) -> Callable[[Any], Entry]:
+    """What reads an entry of a ledger of this version."""
+    if version == _VERSION:
+        return Entry.from_dict
+    return partial(Entry.from_old_dict, unit=unit_of_old_facts(facts))
 
 
 def _frozen_fact(value: Any) -> Any:

@@ -48,10 +48,20 @@ _LARGEST_MIXED = 8.0
 
 
 def as_event(training: DpEvent | Ledger | None) -> DpEvent:
-    """The event of a training stage given as an event, a ledger, or None for nothing spent."""
+    """The event of a training stage given as an event, a ledger, or None for nothing spent.
+
+    Noise is solved for one unit: a ledger about persons without ids, whose promise chains several rows, is refused.
+    """
     if training is None:
         return NoOpDpEvent()
-    return training.event if isinstance(training, Ledger) else require_event(training)
+    if not isinstance(training, Ledger):
+        return require_event(training)
+    if training.rows > 1:
+        raise ValueError(
+            f"the ledger is about {training.unit.protected_words}, and the noise is solved for one record: use "
+            "calibrate or an estimator with rows_per_person, or ledger.convert_unit(RECORDS) for a promise to a record"
+        )
+    return training.event
 
 
 def smallest_noise(

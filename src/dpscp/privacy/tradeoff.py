@@ -17,6 +17,7 @@ from dpscp._checks import check_nonnegative, check_probability, real_number
 
 __all__ = [
     "Tradeoff",
+    "chained_misses",
     "epsilon_delta_tradeoff",
     "gaussian_tradeoff",
     "gdp_delta",
@@ -140,6 +141,19 @@ def invert(f: Tradeoff) -> Tradeoff:
 
     vectorised = np.vectorize(smallest, otypes=[float])
     return _on_unit_interval(lambda y: vectorised(y) if y.size else y)
+
+
+def chained_misses(f: Tradeoff, x: ArrayLike, rows: int) -> Any:
+    """The smallest miss rate at false-alarm rate ``x`` against someone with ``rows`` records, from f of one.
+
+    The chain is Theorem 2.14 of Dong, Roth and Su, Gaussian Differential Privacy.
+
+    Theory: Result H
+    """
+    missed = f(x)
+    for _ in range(rows - 1):
+        missed = f(1 - missed)
+    return missed
 
 
 def gdp_delta(epsilon: float, mu: float) -> float:

@@ -137,16 +137,15 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     Theory: Result A
     """
     terms = certificate.terms
-    if "rank_target" not in terms:
+    if terms.rank_target is None or terms.count_noise is None or terms.inner_level is None:
         raise ValueError("this certificate has no single rank target: it is grouped, or only full sets keep it")
-    unit = certificate.unit
-    planned = terms.get(f"calibration_{unit.noun}s", terms[unit.count_name])
     # the search went by the size that was released, where one was
-    whole = max(1.0, terms.get("released_size", planned) + 1)
-    aim, spread = terms["rank_target"] / whole, terms["count_noise"] / whole
+    searched = next((n for n in (terms.released_size, terms.calibration_units, terms.n_units) if n is not None), 0)
+    whole = max(1.0, searched + 1)
+    aim, spread, inner_level = terms.rank_target / whole, terms.count_noise / whole, terms.inner_level
     figure, (axis,) = bare_figure()
     left = min(certificate.target, aim - 3.5 * spread)
-    right = max(aim + 3.5 * spread, terms["inner_level"])
+    right = max(aim + 3.5 * spread, inner_level)
     room = 0.06 * (right - left)
     x = np.linspace(aim - 3.5 * spread, aim + 3.5 * spread, 201)
     bell = np.exp(-0.5 * ((x - aim) / spread) ** 2)
@@ -154,16 +153,16 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     axis.plot(x, bell, color=PALETTE["one"], linewidth=1.5, label="noise of one count")
     marks = [
         (certificate.target, "two", "-", "promised"),
-        (terms["inner_level"], "three", "--", "inner level"),
+        (inner_level, "three", "--", "inner level"),
         (aim, "one", "-", "aim: inner level + buffer"),
     ]
     for value, colour, style, name in marks:
         axis.axvline(value, color=PALETTE[colour], linestyle=style, linewidth=1.5, label=name)
-    if aim > terms["inner_level"]:
+    if aim > inner_level:
         axis.annotate(
             "",
             xy=(aim, 0.45),
-            xytext=(terms["inner_level"], 0.45),
+            xytext=(inner_level, 0.45),
             arrowprops={"arrowstyle": "<->", "color": PALETTE["muted"]},
         )
     axis.set_xlim(left - room, right + room)

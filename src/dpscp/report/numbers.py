@@ -95,28 +95,30 @@ class Spending:
 def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[Spending, ...], ...]:
     """What a record meets, stage by stage: one track, or one for each of the disjoint parts it can lie in.
 
-    Of a secret split epsilon is what a part would cost a record known to lie in it, and shares are of that.
+    Epsilons are for the ledger's unit. Of a secret split epsilon is what a part would cost a record known to lie in it,
+    and shares are of that.
 
     Paper: Theorem 1 [thm:overall_privacy]
     """
     tracks: list[tuple[Spending, ...]] = [()]
+    rows = ledger.rows
     for entry in ledger.entries:
         # a part that nobody knows a record to be in may spend more than the budget alone: shares are of its own
         secret = isinstance(entry.event, SecretSplitDpEvent)
         spent = [
-            _spending(name, part, max(epsilon, epsilon_of(part, delta)) if secret else epsilon, delta)
+            _spending(name, part, max(epsilon, epsilon_of(part, delta, rows=rows)) if secret else epsilon, delta, rows)
             for name, part in entry.stages
         ]
         tracks = [(*track, item) for item in spent for track in tracks]
     return tuple(tracks)
 
 
-def _spending(stage: str, event: DpEvent, epsilon: float, delta: float, *, split: bool = True) -> Spending:
-    alone = epsilon_of(event, delta)
+def _spending(stage: str, event: DpEvent, epsilon: float, delta: float, rows: int, *, split: bool = True) -> Spending:
+    alone = epsilon_of(event, delta, rows=rows)
     if not np.isfinite(alone):
         return Spending(stage, alone, 1.0)
     pieces = composed_parts(event) if split else []
-    parts = [_spending(event_words(piece), piece, epsilon, delta, split=False) for piece in pieces]
+    parts = [_spending(event_words(piece), piece, epsilon, delta, rows, split=False) for piece in pieces]
     share = (gdp_mu(alone, delta) / gdp_mu(epsilon, delta)) ** 2 if alone > 0 else 0.0
     return Spending(stage, alone, share, tuple(parts) if len(parts) > 1 else ())
 

@@ -16,7 +16,6 @@ from dpscp.conformal import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
 from dpscp.persistence import written_whole
-from dpscp.persons import Unit
 from dpscp.planning import plan
 from dpscp.privacy import SecretSplitDpEvent
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
@@ -120,7 +119,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
     certificates = []
     for place, certificate in enumerate(estimator.certificates_):
         picture = None
-        if "rank_target" in certificate.terms:
+        if certificate.terms.rank_target is not None:
             label = f"Where the search aims for {asked(certificate.target)}: inner level, buffer and noise of one count"
             picture = inline_svg(calibration_figure(certificate), f"calibration{place}", label)
         certificates.append(
@@ -148,7 +147,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off curve of the whole release"),
         "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
         "certificates": certificates,
-        "unit": Unit.of_facts(ledger.public_facts),
+        "unit": ledger.unit,
         "verdict": verdict(estimator.certificates_, evaluation),
         "nominal": _nominal(estimator),
         "what_if": _what_if(estimator),
@@ -171,21 +170,20 @@ def _words_first(guarantee: str) -> str:
 
 
 def _nominal(estimator: Any) -> tuple[int, str] | None:
-    """The public number of records, or of persons where these are protected; None where it was not declared."""
-    facts = estimator.ledger_.public_facts
-    named = next((name for name in ("n_persons", "n_records") if facts.get(name)), None)
-    return None if named is None else (int(facts[named]), named.removeprefix("n_"))
+    """The public number of records, or of persons where these are counted; None where it was not declared."""
+    terms = estimator.certificates_[0].terms
+    return None if terms.n_units is None else (terms.n_units, f"{terms.unit.noun}s")
 
 
 def _what_if(estimator: Any) -> list[tuple[float, list[tuple[float, Any]]]]:
     """For other budgets: each level and what the plan says about it; from public numbers alone.
 
-    Plans know nothing of groups: a fit with groups has no such table.
+    Plans know nothing of groups, nor of persons without ids: such fits have no such table.
     """
-    nominal, certificate = _nominal(estimator), estimator.certificates_[0]
-    if nominal is None or estimator.group_values_ is not None:
+    nominal, certificate, unit = _nominal(estimator), estimator.certificates_[0], estimator.ledger_.unit
+    if nominal is None or estimator.group_values_ is not None or unit.group > 1:
         return []
-    facts, epsilon = estimator.ledger_.public_facts, float(estimator.epsilon)
+    epsilon = float(estimator.epsilon)
     classes = estimator.classes_.tolist() if isinstance(estimator, PrivateConformalClassifier) else None
     planned = plan(
         nominal[0],
@@ -193,7 +191,7 @@ def _what_if(estimator: Any) -> list[tuple[float, list[tuple[float, Any]]]]:
         delta=float(estimator.delta),
         classes=classes,
         n_features=int(estimator.n_features_in_),
-        rows_per_person=facts.get("rows_per_person"),
+        rows_per_person=unit.limit,
     )
     epsilons = [epsilon * times for times in _OTHER_BUDGETS]
     rows = planned.what_if(certificate.guarantee, epsilons, _OTHER_LEVELS)

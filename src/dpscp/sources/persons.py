@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.persons import RECORDS, Persons, Unit, kept_of, person_numbers
+from dpscp.persons import Persons, kept_of, person_numbers
 from dpscp.privacy.seeds import BlockStreams
+from dpscp.privacy.units import RECORDS, Unit
 from dpscp.sources.base import Block, RecordSource
 from dpscp.sources.scratch import Scratch
 

@@ -30,7 +30,7 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
 from dpscp.persons import Persons
-from dpscp.privacy import secure_generator
+from dpscp.privacy import RECORDS, Unit, secure_generator
 from dpscp.privacy.seeds import BATCHES, BlockStreams
 from dpscp.sources import Block, RecordSource
 from dpscp.sources.persons import unit_of_blocks
@@ -295,6 +295,7 @@ class DPSGD(GaussianSums):
             stability=self.stability(setup.network.widths[0], setup.n_records, setup.classes),
             public_facts=facts,
             trajectory=None if kept is None else setup.trajectory(kept),
+            unit=setup.unit,
         )
 
     def prepare(
@@ -357,9 +358,9 @@ class DPSGD(GaussianSums):
             check_device(self.device)
             facts["device"] = self.device
         if block is not None:
-            return Setup(self, network, classes, n_records, noise, engine(block), facts)
+            return Setup(self, network, classes, n_records, noise, engine(block), facts, unit=unit)
         nobody = engine(Block(0, np.empty((0, source.width)), np.empty(0)))
-        return Setup(self, network, classes, n_records, noise, nobody, facts, source.map(engine, keep=True))
+        return Setup(self, network, classes, n_records, noise, nobody, facts, source.map(engine, keep=True), unit)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """The bound on ||theta_{n+1} - theta_n|| under shared masks and noise, or None where none is proven.
@@ -424,6 +425,7 @@ class Setup:
     public_facts: dict[str, object]
     spread: RecordSource | None = None
     """The records as the engine reads them, where they lie in several blocks; `records` is then empty."""
+    unit: Unit = RECORDS
 
     @property
     def loss(self) -> Loss:

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_count
-from dpscp.persons import Persons, Unit
+from dpscp.persons import Persons
 from dpscp.privacy.seeds import BlockStreams
+from dpscp.privacy.units import Unit
 from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.sources.persons import unit_of_blocks
 from dpscp.training.blocks import aligned_empty, one_blas_thread

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkabl
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._checks import check_choice
-from dpscp.privacy import dpsgd_event, noise_multiplier, non_private_event
+from dpscp.privacy import RECORDS, Unit, dpsgd_event, noise_multiplier, non_private_event
 from dpscp.sources import RecordSource
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Trained:
 
     `event` is what training cost, `stability` the proven shift bound (None where no bound is known),
     `public_facts` what was declared public on the way. `trajectory` is kept only on request. `stages` names the
-    parts of `event` that are entries of their own in a ledger; empty: it is one entry.
+    parts of `event` that are entries of their own in a ledger; empty: it is one entry. `unit` is who `event` protects.
 
     Theory: section 1 (public facts), Result C (stability)
     """
@@ -112,6 +112,7 @@ class Trained:
     public_facts: Mapping[str, object] = field(default_factory=dict)
     trajectory: Trajectory | None = None
     stages: "tuple[tuple[str, DpEvent], ...]" = ()
+    unit: Unit = RECORDS
 
 
 class HasEvent(Protocol):
@@ -292,7 +293,8 @@ def train_persons(
     if persons is None:
         return mechanism.train(X, y, random_state=random_state, n_records=n_records)
     able = require_persons(mechanism)
-    return able.train(X, y, random_state=random_state, n_records=n_records, persons=persons)
+    trained = able.train(X, y, random_state=random_state, n_records=n_records, persons=persons)
+    return replace(trained, unit=persons.unit)  # a mechanism of the caller's own may leave the default
 
 
 def trains_sources(mechanism: Mechanism) -> bool:

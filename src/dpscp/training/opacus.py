@@ -231,7 +231,7 @@ class OpacusTraining(GaussianSums):
             facts["classes"] = classes
         if random_state is not None:
             facts["seeded"] = True
-        return Trained(TorchModel(trained, shape, classes, self.device), event, None, facts)
+        return Trained(TorchModel(trained, shape, classes, self.device), event, None, facts, unit=unit)
 
     def _rehearse(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> int:
         torch = load_torch()

@@ -352,4 +352,4 @@ def _released(
     delta = mechanism.huber_delta or _half_range(mechanism)
     model = DenseModel(network, Loss(mechanism.loss, (), delta), theta, data.classes, mechanism.feature_bound)
     facts = data.public_facts | ({"seeded": True} if random_state is not None else {})
-    return Trained(model, event, stability, facts)
+    return Trained(model, event, stability, facts, unit=data.persons.unit)

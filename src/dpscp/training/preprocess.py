@@ -257,6 +257,7 @@ class Preprocessed(ArrayFed):
             inner.stability if independent else None,
             inner.public_facts,
             trajectory,
+            unit=inner.unit,
         )
 
 

@@ -157,6 +157,7 @@ class PrivateBounds(Wrapping):
             {**inner.public_facts, **facts, "found_privately": tuple(facts)},
             inner.trajectory,
             stages=(("bounds", own), ("training", inner.event)),
+            unit=inner.unit,
         )
 
 

@@ -100,7 +100,7 @@ class PrivateModel:
     @classmethod
     def from_trained(cls, trained: Trained, note: str = "") -> Self:
         """The outcome of one of this package's mechanisms."""
-        ledger = Ledger().add("train", trained.event, note)
+        ledger = Ledger().add("train", trained.event, note, unit=trained.unit)
         if trained.public_facts.get("taken_from_data"):
             ledger = ledger.declare(taken_from_data=trained.public_facts["taken_from_data"])
         return cls(trained.model, ledger.mark_seeded() if trained.public_facts.get("seeded") else ledger)
@@ -115,7 +115,10 @@ class PrivateModel:
         n_features: int,
         classes: tuple[Any, ...] | None = None,
     ) -> Self:
-        """A model of any kind, given by its output function and what its training spent."""
+        """A model of any kind, given by its output function and what its training spent.
+
+        An event is what one record meets; a ledger says itself whether it is about records or persons.
+        """
         ledger = spent if isinstance(spent, Ledger) else Ledger().add("train", spent, "declared by the caller")
         return cls(FunctionModel(outputs, task, n_features, None if classes is None else tuple(classes)), ledger)
 
@@ -132,7 +135,8 @@ class PrivateModel:
     ) -> Self:
         """A module trained with Opacus' PrivacyEngine; the engine's own record of noise, rate and steps is the ledger.
 
-        ``classes`` names the columns of the module's outputs (None: a regression module). ``input_shape``
+        The engine samples rows, so the ledger is about records. ``classes`` names the columns of the module's
+        outputs (None: a regression module). ``input_shape``
         is the shape of one record, needed when the first layer does not tell. The ledger trusts that the
         engine sampled by Poisson (its default), and notes that Opacus divides by a number of records it
         takes from the data.

@@ -133,7 +133,7 @@ class PrivateTarget(Wrapping):
         model = _rescaled(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
         event = compose(gaussian_event(set_noise(self.noise_multiplier)), inner.event)
-        return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds})
+        return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds}, unit=inner.unit)
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ class SufficientStatistics(GaussianSums):
         if random_state is not None:
             facts["seeded"] = True
         model = DenseModel(network, Loss("squared"), theta, None, self.feature_bound)
-        return Trained(model, event, self.stability(raw.shape[1], n), facts)
+        return Trained(model, event, self.stability(raw.shape[1], n), facts, unit=units.unit)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability:  # noqa: ARG002
         """Shift bound under shared noise, surely.

@@ -1,0 +1,109 @@
+"""The numbers behind a certificate, each a typed field; a person may read them as a mapping."""
+
+import numbers
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dpscp.privacy.units import RECORDS, Unit, unit_of_old_facts
+
+__all__ = ["Terms"]
+
+# Fields that have another name, or none, for people: the unit gives them its own.
+_BY_UNIT = ("unit", "n_units", "calibration_units")
+_CALIBRATION = "calibration_{}s"
+
+
+@dataclass(frozen=True)
+class Terms(Mapping[str, Any]):
+    """The numbers of one certificate; None where a search had none.
+
+    Words and numbers of a promise follow from the fields: a name that does not exist is an error. As a mapping, by
+    the names of the fields (``n_units`` is called ``n_records`` or ``n_persons``), it shows those that are there.
+    ``dpscp.report.numbers.TERMS`` says what each of them means.
+
+    Theory: sections 5 and 6
+    """
+
+    unit: Unit = RECORDS
+    n_units: int | None = None
+    calibration_units: int | None = None
+    inner_level: float | None = None
+    count_noise: float | None = None
+    steps: int | None = None
+    noise_offset: float | None = None
+    rank_target: float | None = None
+    size_noise: float | None = None
+    released_size: float | None = None
+    smallest_n: int | None = None
+    smallest_n_calibration: int | None = None
+    smallest_group: int | None = None
+    smallest_group_calibration: int | None = None
+    finite_threshold_expected: bool = True
+    value_buffer: float | None = None
+    ideal_miss_bound: float | None = None
+    release_confidence: float | None = None
+    release_level: float | None = None
+    conformity_score: str | None = None
+    classes_declared: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.unit, Unit):
+            raise TypeError(f"unit must be a unit of privacy, got {type(self.unit).__name__}")
+        for name in ("finite_threshold_expected", "classes_declared"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {type(getattr(self, name)).__name__}")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
+                raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if isinstance(other, Terms) else Mapping.__eq__(self, other)
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether each of several groups has its own threshold."""
+        return self.smallest_group is not None
+
+    @classmethod
+    def from_mapping(cls, shown: Mapping[str, Any], unit: Unit | None = None) -> "Terms":
+        """The terms that a mapping shows; ``TypeError`` for a name that is no term.
+
+        Without ``unit`` it is read from the names, as releases 0.1 to 0.3 wrote them.
+        """
+        found = dict(shown)
+        unit = unit_of_old_facts(found) if unit is None else unit
+        found.pop("rows_per_person", None)
+        named = {"n_units": unit.count_name, "calibration_units": _CALIBRATION.format(unit.noun)}
+        own = {field: found.pop(name, None) for field, name in named.items()}
+        unknown = sorted(set(found) - {field.name for field in fields(cls)} | set(found) & set(_BY_UNIT))
+        if unknown:
+            raise TypeError(f"a certificate has no term {unknown[0]!r}; the terms are the fields of {cls.__name__}")
+        return cls(unit, **own, **found)
+
+    def _shown(self) -> dict[str, Any]:
+        found: dict[str, Any] = {} if self.n_units is None else {self.unit.count_name: self.n_units}
+        found |= self.unit.limit_facts
+        if self.calibration_units is not None:
+            found[_CALIBRATION.format(self.unit.noun)] = self.calibration_units
+        rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _BY_UNIT}
+        if self.classes_declared:
+            del rest["classes_declared"]  # a word only where it is bad news
+        return found | {name: value for name, value in rest.items() if value is not None}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._shown()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shown())
+
+    def __len__(self) -> int:
+        return len(self._shown())
+
+
+_NUMBERS = tuple(
+    field.name
+    for field in fields(Terms)
+    if field.name not in ("unit", "finite_threshold_expected", "classes_declared", "conformity_score")
+)

@@ -1,0 +1,366 @@
+"""The unit of privacy is a type: facts change no promise, unlike units do not add up, and every print says the same."""
+
+import json
+import math
+import pickle
+import re
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp._printed import spent_epsilon
+from dpscp.cli import fits, main
+from dpscp.cli.commands import _promise_lines
+from dpscp.persons import kept_rows
+from dpscp.privacy import (
+    RECORDS,
+    Entry,
+    PersonWithIds,
+    PersonWithoutIds,
+    Unit,
+    count_noise,
+    dpsgd_event,
+    gaussian_event,
+    gaussian_tradeoff,
+    gdp_delta,
+    gdp_epsilon,
+    secret_split,
+)
+from dpscp.training import DPSGD, OutputPerturbation
+from dpscp.training.opacus import ledger_of_engine
+
+DELTA, MU, K = 1e-5, 0.3, 5
+UNITS = {"record": RECORDS, "ids": PersonWithIds(K), "no ids": PersonWithoutIds(K)}
+WORDS = {
+    "record": "adding or removing one record",
+    "ids": "adding or removing one person with all their records",
+    "no ids": f"adding or removing one person with all their records, at most {K}",
+}
+
+
+def spent(unit=RECORDS, mu=MU, **facts):
+    return dp.Ledger().add("training", gaussian_event(1 / mu), unit=unit).declare(**facts)
+
+
+def rows_of(name):
+    return K if name == "no ids" else 1
+
+
+# ---- numbers and words follow from the unit alone
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_every_number_is_that_of_the_unit(name):
+    ledger, mu = spent(UNITS[name]), rows_of(name) * MU
+    assert ledger.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, mu), rel=1e-12)
+    assert gdp_delta(1.0, mu) * (1 - 1e-9) <= ledger.delta(1.0) <= gdp_delta(1.0, mu) * (1 + 2e-6)
+    np.testing.assert_allclose(ledger.delta([0.5, 2.0]), [gdp_delta(e, mu) for e in (0.5, 2.0)], rtol=2e-6)
+    np.testing.assert_allclose(ledger.tradeoff([0.01, 0.3]), gaussian_tradeoff(mu)(np.array([0.01, 0.3])), rtol=1e-12)
+    assert ledger.neighbours == ledger.neighbors == WORDS[name]
+    assert ledger.rows == rows_of(name)
+    assert ledger.unit == UNITS[name]
+
+
+FACTS = [
+    {"n_persons": 100},
+    {"rows_per_person": 7},
+    {"n_persons": 100, "rows_per_person": 7},
+    {"n_records": 9, "unit": "person", "rows": 1},
+]
+
+
+@pytest.mark.parametrize("facts", FACTS, ids=lambda facts: "+".join(facts))
+@pytest.mark.parametrize("name", UNITS)
+def test_no_public_fact_changes_a_number_or_a_word(name, facts):
+    ledger = spent(UNITS[name])
+    declared = ledger.declare(**facts)
+    assert declared.epsilon(DELTA) == ledger.epsilon(DELTA)
+    assert declared.delta(1.0) == ledger.delta(1.0)
+    assert declared.tradeoff(0.05) == ledger.tradeoff(0.05)
+    assert (declared.neighbours, declared.unit, str(declared)) == (ledger.neighbours, ledger.unit, str(ledger))
+    assert declared.summary(DELTA).splitlines()[:2] == ledger.summary(DELTA).splitlines()[:2]
+    again = dp.Ledger.from_json(declared.to_json())
+    assert (again.epsilon(DELTA), again.unit) == (ledger.epsilon(DELTA), ledger.unit)
+
+
+def test_a_fit_without_ids_keeps_its_price_whatever_is_declared_later():
+    found = dp.calibrate(
+        np.linspace(0, 1, 400),
+        training=spent(mu=0.05),
+        rows_per_person=K,
+        epsilon=3,
+        delta=DELTA,
+        score_range=(0, 1),
+        random_state=0,
+    )
+    five_rows = found.ledger.epsilon(DELTA, rows=K)
+    assert found.ledger.epsilon(DELTA) == five_rows > 3 * found.ledger.epsilon(DELTA, rows=1)
+    assert found.ledger.declare(n_persons=100).epsilon(DELTA) == five_rows
+
+
+def test_delta_for_several_rows_is_an_upper_bound_that_agrees_with_epsilon():
+    ledger = dp.Ledger().add("a", dpsgd_event(2.0, 0.1, 20), unit=PersonWithoutIds(3))
+    delta = ledger.delta(2.0)
+    assert delta > 3 * dp.Ledger().add("a", dpsgd_event(2.0, 0.1, 20)).delta(2.0)
+    assert ledger.epsilon(delta) <= 2.0 < ledger.epsilon(delta * (1 - 1e-5))
+    assert ledger.add("b", dp.privacy.non_private_event()).delta(2.0) == 1.0
+
+
+# ---- which units add up
+
+
+def test_rows_add_up_to_the_largest_bound():
+    """What one row meets composes; the chain of the composition covers the largest number of rows."""
+    both = math.hypot(MU, 0.4)
+    mixed = spent().add("more", gaussian_event(1 / 0.4), unit=PersonWithoutIds(3))
+    assert mixed.unit == PersonWithoutIds(3)
+    assert mixed.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, 3 * both), rel=1e-9)
+    larger = mixed.then(spent(PersonWithoutIds(K), 1e-6))
+    assert larger.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, K * both), rel=1e-6)
+    assert [entry.unit for entry in larger.entries] == [RECORDS, PersonWithoutIds(3), PersonWithoutIds(K)]
+    back = larger.convert_unit(RECORDS)
+    assert back.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, both), rel=1e-9)
+    assert back.convert_unit(PersonWithoutIds(2)).neighbours.endswith("at most 2")
+
+
+def test_persons_with_ids_add_up_whatever_their_caps():
+    ledger = spent(PersonWithIds(2)).then(spent(PersonWithIds(4), 0.4))
+    assert ledger.unit == PersonWithIds(4)
+    assert ledger.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, math.hypot(MU, 0.4)), rel=1e-9)
+    assert ledger.convert_unit(PersonWithIds(9)) == ledger
+
+
+@pytest.mark.parametrize("other", [RECORDS, PersonWithoutIds(3)], ids=["record", "no ids"])
+def test_rows_and_persons_with_ids_do_not_add_up(other):
+    event = gaussian_event(2.0)
+    persons, rows = spent(PersonWithIds(3)), spent(other)
+    written = persons.to_dict()
+    written["entries"] += rows.to_dict()["entries"]
+    for attempt in (
+        lambda: persons.then(rows),
+        lambda: rows.then(persons),
+        lambda: persons.add("more", event, unit=other),
+        lambda: rows.add("more", event, unit=PersonWithIds(3)),
+        lambda: persons.add_disjoint({"a": event, "b": gaussian_event(3.0)}, unit=other),
+        lambda: dp.Ledger(persons.entries + rows.entries),
+        lambda: dp.Ledger.from_dict(written),
+        lambda: persons.convert_unit(other),
+        lambda: rows.convert_unit(PersonWithIds(3)),
+    ):
+        with pytest.raises(ValueError, match="cannot be added up"):
+            attempt()
+
+
+def test_a_store_does_not_add_up_rows_and_persons(tmp_path):
+    store = dp.BudgetStore.create(tmp_path / "b", epsilon=9.0, delta=DELTA, dataset="d")
+    store.reserve(spent())
+    before = store.spent()
+    with pytest.raises(ValueError, match="cannot be added up"):
+        store.reserve(spent(PersonWithIds(3)))
+    assert store.spent() == before
+    store.reserve(spent(PersonWithoutIds(3)))
+    assert store.spent() == pytest.approx(gdp_epsilon(DELTA, 3 * math.hypot(MU, MU)), rel=1e-9)
+
+
+def test_noise_is_not_solved_for_one_row_of_several():
+    with pytest.raises(ValueError, match="at most 5 records"):
+        count_noise(1.0, DELTA, steps=3, training=spent(PersonWithoutIds(K)))
+
+
+# ---- training about persons, followed by a search over rows
+
+
+def table():
+    rng = np.random.default_rng(0)
+    ids = np.repeat(np.arange(150), rng.integers(1, 6, 150))
+    X = rng.normal(size=(len(ids), 3))
+    return X, (X[:, 0] > 0).astype(int), ids
+
+
+def trained_by_person():
+    X, y, ids = table()
+    kept, persons = kept_rows(ids, n_rows=len(ids), rows_per_person=3, random_state=0)
+    return X[kept], y[kept], persons
+
+
+MECHANISMS = {
+    "dpsgd": DPSGD(steps=2, noise_multiplier=9.0, hidden=(), classes=(0, 1)),
+    "output": OutputPerturbation(loss="logistic", noise_multiplier=9.0, classes=(0, 1), regularisation=1.0),
+}
+CALIBRATED = {"epsilon": 9.0, "delta": DELTA, "score_range": (0, 1), "random_state": 0}
+
+
+@pytest.mark.filterwarnings("ignore::dpscp.SeededWarning")
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_model_trained_on_persons_is_not_calibrated_on_rows(name):
+    X, y, persons = trained_by_person()
+    trained = MECHANISMS[name].train(X, y, random_state=0, persons=persons)
+    model = dp.PrivateModel.from_trained(trained)
+    assert model.ledger.unit == PersonWithIds(3)
+    scores = np.linspace(0, 1, 400)
+    for more in ({}, {"rows_per_person": K}, {"held_out": True}):
+        with pytest.raises(ValueError, match="is about persons with ids, and rows are searched"):
+            dp.calibrate(scores, training=model.ledger, **CALIBRATED, **more)
+    for more in ({}, {"rows_per_person": K}, {"guarantee": "split"}):
+        fit = dp.PrivateConformalClassifier(model, classes=[0, 1], epsilon=9.0, delta=DELTA, random_state=0, **more)
+        with pytest.raises(ValueError, match="is about persons with ids, and rows are searched"):
+            fit.fit(X, y)
+    rows = dp.PrivateModel.from_trained(MECHANISMS[name].train(X, y, random_state=0))
+    assert rows.ledger.unit == RECORDS
+
+
+def test_what_opacus_trained_on_rows_is_not_calibrated_on_persons():
+    engine = SimpleNamespace(accountant=SimpleNamespace(history=[(9.0, 0.1, 5)]))
+    ledger, ids = ledger_of_engine(engine), np.repeat(np.arange(200), 2)
+    assert ledger.unit == RECORDS
+    with pytest.raises(ValueError, match="is about records, and persons asks"):
+        dp.calibrate(np.linspace(0, 1, 400), training=ledger, persons=ids, rows_per_person=2, **CALIBRATED)
+
+
+def test_a_ledger_about_several_rows_is_not_used_for_fewer():
+    scores, training = np.linspace(0, 1, 400), spent(PersonWithoutIds(K), 0.05)
+    for more in ({}, {"rows_per_person": K - 1}):
+        with pytest.raises(ValueError, match="give rows_per_person=5, or more"):
+            dp.calibrate(scores, training=training, **CALIBRATED, **more)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = dp.calibrate(scores, training=training, **CALIBRATED, rows_per_person=K + 1)
+    assert found.ledger.unit == PersonWithoutIds(K + 1)
+    assert found.ledger.epsilon(DELTA) <= 9.0
+
+
+# ---- every print says it
+
+
+@pytest.fixture(scope="module")
+def model():
+    X, y, _ = table()
+    fit = dp.PrivateConformalClassifier(
+        OutputPerturbation(loss="logistic"), classes=[0, 1], epsilon=4.0, delta=DELTA, guarantee="universal"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit.set_params(random_state=0, confidence_level=0.7).fit(X, y)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_every_printed_promise_is_that_of_the_unit(model, name):
+    from dpscp.report import html_report
+
+    ledger, rows = spent(UNITS[name]).add("calibration", gaussian_event(1 / 0.4), unit=UNITS[name]), rows_of(name)
+    total = gdp_epsilon(DELTA, rows * math.hypot(MU, 0.4))
+    alone = [spent_epsilon(gdp_epsilon(DELTA, rows * mu)) for mu in (MU, 0.4)]
+    printed, words = spent_epsilon(total), WORDS[name]
+    lines = str(ledger).splitlines()
+    assert [re.split(r"\s{2,}", line)[1] for line in lines[2:5]] == [*alone, printed]
+    assert lines[4].endswith(f"for {words}")
+    assert re.findall("epsilon (\\S+) ", ledger.summary(DELTA)) == [*alone, printed]
+    assert ledger.summary(DELTA).splitlines()[2] == f"total: epsilon {printed} at delta 1e-05, for {words}"
+    cells = re.findall("<td>([^<]*)</td>", ledger._repr_html_())
+    assert cells[1::3] == [*alone, printed]
+    assert cells[-1] == f"for {words}"
+    fitted = dp.PrivateConformalClassifier(**model.get_params(deep=False))
+    vars(fitted).update(vars(model) | {"ledger_": ledger})
+    told = json.loads(json.dumps(fits.summary(fitted)))
+    assert told["epsilon"] == pytest.approx(total, rel=1e-12)
+    assert told["neighbours"] == words
+    assert told["unit"] == UNITS[name].to_dict()
+    assert f"epsilon {printed} at delta 1e-05 (budget 4), for {words}" in _promise_lines(told)[0]
+    page = " ".join(html_report(fitted).split())
+    shown = dict(re.findall('data-name="([^"]*)" value="([^"]*)"', page))
+    assert float(shown["ledger.epsilon"]) == pytest.approx(total, rel=1e-12)
+    assert float(shown["attack.1.found"]) == pytest.approx(1 - gaussian_tradeoff(rows * math.hypot(MU, 0.4))(0.05))
+    assert f"The promise is for {words}." in page
+    # plans know records and persons with ids
+    assert ('href="#what-if"' in page) == (name != "no ids")
+    assert f"<dt>Protected</dt><dd>each {'record' if name == 'record' else 'person'}" in page
+
+
+def test_the_command_line_prints_the_price_of_all_rows_of_a_person(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    X, y, _ = table()
+    lines = ["a,label", *(f"{a:.3f},{label}" for a, label in zip(X[:, 0], y, strict=True))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    (tmp_path / "t.toml").write_text(
+        'task = "classification"\ntarget = "label"\nclasses = ["0", "1"]\nrows_per_person = 5\nn_records = 450\n'
+        '[columns.a]\ntype = "numeric"\nbounds = [-3, 3]\n'
+    )
+    assert main(["fit", "t.csv", "--schema", "t.toml", "--epsilon", "4", "--confidence", "0.7", "--json"]) == 0
+    told, loaded = json.loads(capsys.readouterr().out), dp.load("model.dpscp")
+    assert loaded.ledger_.unit == PersonWithoutIds(5)
+    assert told["epsilon"] == loaded.ledger_.epsilon(told["delta"], loaded.accountant, rows=5)
+    assert 3.5 < told["epsilon"] <= 4.0
+    assert loaded.ledger_.epsilon(told["delta"], rows=1) < 1.2
+    assert told["neighbours"] == WORDS["no ids"]
+    assert loaded.certificate_.unit == PersonWithoutIds(5)
+
+
+@pytest.mark.parametrize(("epsilon", "printed"), [(1.00045, "1.001"), (0.99991, "1.000"), (2.0, "2.000")])
+def test_an_epsilon_is_printed_rounded_up(epsilon, printed):
+    mu = dp.privacy.gdp_mu(epsilon, DELTA)
+    ledger = spent(mu=mu)
+    assert re.search(r"total: epsilon (\S+) ", ledger.summary(DELTA))[1] == printed
+    assert re.split(r"\s{2,}", str(ledger).splitlines()[-1])[1] == printed
+    with pytest.raises(dp.BudgetError, match=rf"spends epsilon = {printed} at"):
+        dp.Budget(0.9, DELTA).require(ledger)
+
+
+# ---- files
+
+OLD_FACTS = [
+    ({}, RECORDS),
+    ({"n_records": 100}, RECORDS),
+    ({"n_persons": 100}, RECORDS),
+    ({"n_records": 100, "rows_per_person": 5}, PersonWithoutIds(5)),
+    ({"rows_per_person": 5}, PersonWithoutIds(5)),
+    ({"n_persons": 100, "rows_per_person": 5}, PersonWithIds(5)),
+    # steps about persons and a search over rows, called a promise per person then: the larger epsilon
+    ({"n_persons": 100, "n_records": 400, "rows_per_person": 5}, PersonWithoutIds(5)),
+]
+
+
+def old_dict(facts):
+    written = spent(**facts).to_dict() | {"version": 1}
+    for entry in written["entries"]:
+        del entry["unit"]
+    return written
+
+
+@pytest.mark.parametrize(("facts", "unit"), OLD_FACTS, ids=lambda value: str(value))
+def test_a_ledger_of_version_1_gets_its_unit_when_it_is_read(facts, unit):
+    read = dp.Ledger.from_json(json.dumps(old_dict(facts)))
+    assert read.unit == unit
+    assert read.epsilon(DELTA) == pytest.approx(gdp_epsilon(DELTA, unit.group * MU), rel=1e-12)
+    assert read.to_dict()["version"] == 2
+    assert dp.Ledger.from_json(read.to_json()) == read
+    assert read.declare(n_persons=3, rows_per_person=2).epsilon(DELTA) == read.epsilon(DELTA)
+    entry = object.__new__(Entry)  # as a pickle of 0.3 rebuilds one
+    entry.__setstate__({"stage": "training", "event": gaussian_event(1 / MU), "note": "", "parts": ()})
+    assert dp.Ledger((entry,), facts, False) == read
+
+
+@pytest.mark.parametrize("rows", [0, -1, "5", 2.5, True, None])
+def test_a_ledger_of_version_1_with_a_damaged_number_of_rows_is_refused(rows):
+    with pytest.raises(ValueError, match="the ledger is damaged"):
+        dp.Ledger.from_dict(old_dict({"rows_per_person": rows}))
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_units_survive_files_and_pickles(name):
+    ledger = spent(UNITS[name]).add("b", secret_split(gaussian_event(3.0), gaussian_event(2.0), 0.3), unit=UNITS[name])
+    assert dp.Ledger.from_json(ledger.to_json()) == ledger
+    assert pickle.loads(pickle.dumps(ledger)) == ledger
+    assert Unit.from_dict(UNITS[name].to_dict()) == UNITS[name]
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "record", {}, 3, {"kind": "person with ids"}, {"kind": [], "rows_per_person": 1}]
+)
+def test_what_is_no_unit_is_refused(wrong):
+    with pytest.raises((ValueError, TypeError)):
+        Unit.from_dict(wrong)
+    with pytest.raises(TypeError, match="unit must be a unit of privacy"):
+        dp.Ledger().add("a", gaussian_event(1.0), unit=wrong)
