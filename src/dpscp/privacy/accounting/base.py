@@ -63,6 +63,8 @@ _LARGEST_EPSILON = 200.0
 # How small delta gets at the last epsilon of the lines of a trade-off function, and of those that are chained for
 # groups: there each step multiplies it.
 _CURVE_TAIL, _GROUP_TAIL = 1e-12, 1e-30
+# Below this delta the rounding of an accountant may matter, and the one for the smallest deltas is asked as well.
+_SMALL_DELTA = 1e-9
 
 
 class Profile(Protocol):
@@ -165,8 +167,8 @@ class Accountant:
 
     def _pairs(self, event: DpEvent, direction: Direction, tail: float) -> tuple[Array, Array]:
         """Proven pairs (epsilon, delta) of one direction, also at negative epsilons."""
-        top = 1.0
-        while self.delta(event, top) > tail and top < _LARGEST_EPSILON:
+        top, floor = 1.0, self.delta(event, _LARGEST_EPSILON)
+        while self.delta(event, top) > floor + tail and top < _LARGEST_EPSILON:
             top *= 2
         # dense where coverage levels live (small epsilon), coarse where f is nearly 0 or 1
         epsilons = np.unique(np.concatenate([np.linspace(0, min(top, 8), 3001), np.geomspace(1e-3, top, 200)]))
@@ -206,7 +208,10 @@ def _known_epsilon(accountant: Accountant, event: DpEvent, delta: float, rows: i
         return math.inf
     if rows > 1:
         return accountant._group_epsilon(event, delta, rows)
-    return max(profile.epsilon(delta) for profile in accountant._profiles(event))
+    found = max(profile.epsilon(delta) for profile in accountant._profiles(event))
+    if delta < _SMALL_DELTA and accountant.tail is not None and accountant.tail.supports(event):
+        return min(found, accountant.tail.epsilon(event, delta))
+    return found
 
 
 _ACCOUNTANTS: dict[str, Accountant] = {}
