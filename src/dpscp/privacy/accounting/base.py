@@ -134,7 +134,7 @@ class Accountant:
         """The trade-off function of the event: exact for continuous Gaussian noise, else a lower bound."""
         if not is_private(event):
             return epsilon_delta_tradeoff(0.0, 1.0)
-        mu = self._exact_mu(event)
+        mu = self.exact_mu(event)
         if mu is not None:
             return gaussian_tradeoff(mu) if mu > 0 else perfect_privacy()
         return tradeoff_from_profile(*self._pairs(event, direction, _CURVE_TAIL), symmetric=False)
@@ -161,7 +161,8 @@ class Accountant:
         basic = basic_events(event) - {NonPrivateDpEvent()}
         return sorted({type(e).__name__ for e in basic if not self.accounts_for(e)})
 
-    def _exact_mu(self, event: DpEvent) -> float | None:
+    def exact_mu(self, event: DpEvent) -> float | None:
+        """The level of Gaussian DP where that is the exact cost, else None."""
         levels = [profile.mu for profile in self._profiles(event)]
         return None if None in levels else max(mu for mu in levels if mu is not None)
 
@@ -185,7 +186,7 @@ class Accountant:
         Chaining the steps of one history and taking the worst afterwards would not. Adding all and removing all are
         two chains: a step of one direction is followed by steps of the same.
         """
-        mu = self._exact_mu(event)
+        mu = self.exact_mu(event)
         if mu is not None:
             # G_mu of G_mu is G_2mu, and the worst way to spread records is to have all in the part of the largest mu
             return gdp_epsilon(delta, rows * mu)
