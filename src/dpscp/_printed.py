@@ -63,10 +63,11 @@ def odds(probability: float) -> str:
 def spent_epsilon(epsilon: float) -> str:
     """What a release spent at most, rounded up: the text read back is never below the number.
 
-    >>> spent_epsilon(0.9993), spent_epsilon(0.12341), spent_epsilon(1.0000000001)
-    ('1.000', '0.124', '1.001')
+    >>> spent_epsilon(0.9993), spent_epsilon(0.12341), spent_epsilon(1.0000000001), spent_epsilon(0.00012341)
+    ('1.000', '0.124', '1.001', '0.000124')
     """
-    return _thousandths(epsilon, ROUND_CEILING)
+    tiny = 0 < epsilon < 1e-3
+    return _rounded(epsilon, math.floor(math.log10(epsilon)) - 2 if tiny else -3, ROUND_CEILING)
 
 
 def remaining_epsilon(epsilon: float) -> str:
@@ -75,12 +76,14 @@ def remaining_epsilon(epsilon: float) -> str:
     >>> remaining_epsilon(0.9999), remaining_epsilon(0.25), remaining_epsilon(-0.0001)
     ('0.999', '0.250', '-0.001')
     """
-    return _thousandths(epsilon, ROUND_FLOOR)
+    return _rounded(epsilon, -3, ROUND_FLOOR)
 
 
-def _thousandths(value: float, rounding: str) -> str:
+def _rounded(value: float, place: int, rounding: str) -> str:
+    if not math.isfinite(value):
+        return str(value)
     # the shortest decimal that reads back as this float is what is rounded: 0.1 stays 0.100
-    return str(Decimal(repr(float(value))).quantize(Decimal("0.001"), rounding)) if math.isfinite(value) else str(value)
+    return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(place), rounding))
 
 
 def chosen(value: float) -> str:

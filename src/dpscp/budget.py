@@ -94,10 +94,11 @@ class BudgetStore:
     with; reading works without, spending does not. The object holds path and name only: it can be pickled and used from
     several processes at once.
 
-    Promise: the composition of everything ever reserved and not replaced by a smaller commit is (epsilon, delta)-DP for
-    adding or removing one record, whatever processes run at once and wherever they are killed. It holds for one set of
-    records (the name is the user's word that it is the same one) and for releases that go through the store; copies of
-    the file do not know of each other. Runs whose noise came from a seed are not private, so they are refused.
+    Promise: everything ever reserved and not replaced by a smaller commit is together (epsilon, delta)-DP for adding or
+    removing one record, also where each fit was chosen by what earlier ones released (``sequence``: where it was not),
+    whatever processes run at once and wherever they are killed. It holds for one set of records (the name is the user's
+    word that it is the same one) and for releases that go through the store; copies of the file do not know of each
+    other. Runs whose noise came from a seed are not private, so they are refused.
 
     Raises ``BudgetError`` when a share does not fit, ``ValueError`` for another name, a seeded run, or a file that is
     foreign, altered, damaged or too new, ``FileNotFoundError`` and ``FileExistsError`` where opening and creating are
@@ -113,7 +114,7 @@ class BudgetStore:
     >>> 0 < store.remaining() < 1, BudgetStore.open(path).ledger().entries[0].note
     (True, 'first model')
 
-    Theory: section 1.8
+    Theory: docs/guarantees.md, the budget store
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class BudgetStore:
 
         The name is public: it appears in ``summary`` and is repeated by everybody who spends. ``sequence`` declares
         every fit ahead, as events or ledgers in their order: such a total adds up more tightly, and refuses any other
-        fit. ``slack`` is the part of delta (default: a twentieth of it) for what Gaussian noise does not cover; more of it
+        fit. ``slack`` is the part of delta (default: a twentieth) for what Gaussian noise does not cover; more of it
         helps steps of which only an epsilon and a delta are known.
         """
         budget = Budget(epsilon, delta)
@@ -322,8 +323,9 @@ class BudgetStore:
     def commit(self, reservation: Reservation, spent: Ledger | DpEvent, note: str | None = None) -> None:
         """Replace a reservation by what was spent; ``note=None`` keeps the reservation's note.
 
-        If that is more than was reserved and no longer fits, ``BudgetError`` is raised; if it is seeded,
-        ``ValueError``. The reservation then stays and the caller must not release anything.
+        Less than was reserved is counted as less for Gaussian releases only: how many other steps a run takes may have
+        been decided by what it saw. If it is more than was reserved and no longer fits, ``BudgetError`` is raised; if
+        it is seeded, ``ValueError``. The reservation then stays and the caller must not release anything.
         """
         with self._transaction() as connection:
             account = _checked_account(connection)

@@ -194,3 +194,30 @@ def test_an_accountant_that_cannot_mix_gives_each_part_the_budget():
         assert not shared.mixed
     assert secret_shares(40.0, 1e-5, 0.2, 5_000).train_epsilon == 40.0
     assert secret_shares(1.0, 1e-5, 0.2, 5_000).train_epsilon > 1.0
+
+
+@pytest.mark.parametrize("fraction", [0.125, 0.5])
+def test_a_part_with_a_large_delta_of_its_own_costs_at_most_the_worse_part(fraction):
+    """.660 where .500 is proven: its dots were spread up to a loss of 300."""
+    part, other, delta = approximate_dp_event(0.5, 1e-6), gaussian_event(20.0), 1e-5
+    cost = epsilon_of(secret_split(part, other, fraction), delta)
+    assert cost <= max(epsilon_of(part, delta), epsilon_of(other, delta)) == pytest.approx(0.5, abs=1e-4)
+    # a mixture with no release at all is exact: an (epsilon, delta)-DP step on a Poisson sample
+    rate = 1 - fraction
+    alone = epsilon_of(secret_split(part, compose(), fraction), 1.01e-6 * rate)
+    assert alone == pytest.approx(math.log1p(rate * math.expm1(0.5)), rel=1e-3)
+
+
+def test_a_split_never_costs_more_than_the_mean_of_its_parts():
+    """delta of a mixture is at most the mean of the deltas, at every epsilon; up to the width of a bucket."""
+    training, held_out, fraction = gaussian_event(0.5), dpsgd_event(0.6, 0.3, 4), 0.2
+    epsilons = np.linspace(0, 12, 25)
+    mean = (1 - fraction) * delta_of(training, epsilons) + fraction * delta_of(held_out, epsilons)
+    assert (delta_of(secret_split(training, held_out, fraction), epsilons + 1e-2) <= mean).all()
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-5, 1e-5), (1e-6, 1e-5), (1e-3, 1e-2), (1.0, 0.9)])
+def test_a_budget_near_its_delta_is_shared_in_positive_parts(epsilon, delta):
+    found = split_budget(epsilon, delta, 0.125, 1000)
+    assert 0 < found.train_epsilon <= 1.2 * epsilon
+    assert found.held_out_mu > 0

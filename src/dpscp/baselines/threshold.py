@@ -38,8 +38,8 @@ from dpscp.training.mechanism import Configurable, Needs, paid_event
 SPLITS = ("independent", "exact")
 Found = PrivateQuantile | ExponentialQuantile
 _OWN_LABELS = (
-    "{} lists the labels of the records it trained on, which are a secret part of all: declare its classes=(...), or "
-    "give it a configured(needs) that takes them"
+    "{} may look for labels in the records that it trains on, which are a secret part of all: give it an attribute "
+    "classes with all labels, or a method configured(needs) that takes them; for regression y must hold floats"
 )
 
 
@@ -174,8 +174,6 @@ class PrivateThreshold(_Threshold):
             trains, calibrates = self._parts(len(rows), secure_generator(seeds[0]))
             trained = mechanism.train(rows[trains], y[trains], random_state=seeds[1], n_records=n_training)
             score_range = self._range(trained.model.task)
-            if not found and "classes" in trained.public_facts.get("taken_from_data", ()):
-                raise ValueError(_OWN_LABELS.format(type(mechanism).__name__))
             self._use(Predictor.of(trained), y)
             scores = self._scores(self._predictor, rows[calibrates], y[calibrates])
             quantiles = [
@@ -227,9 +225,10 @@ def _with_labels(mechanism: Mechanism, y: Array) -> tuple[Mechanism, bool]:
     declared = getattr(inner, "classes", None)
     if declared is not None:
         encode_labels(y, tuple(declared))
-    numbers = y.dtype.kind == "f" or getattr(inner, "task", None) == "regression"
-    if declared is not None or numbers or not isinstance(mechanism, Configurable):
+    if declared is not None or y.dtype.kind == "f" or getattr(inner, "task", None) == "regression":
         return mechanism, False
+    if not isinstance(mechanism, Configurable):
+        raise ValueError(_OWN_LABELS.format(type(mechanism).__name__))
     return mechanism.configured(Needs(classes=tuple(found_labels(y)))), True
 
 

@@ -64,8 +64,8 @@ def _charge(event: DpEvent, slack: float) -> Charge:
     if mu is not None:
         return Charge(mu)
     top = accountant.epsilon(event, slack) if slack > 0 else math.inf
-    if not top <= _LARGEST_EPSILON:
-        return Charge(math.inf, slack)
+    if not 0 < top <= _LARGEST_EPSILON:
+        return Charge(0.0 if top == 0 else math.inf, slack)
     epsilons = np.linspace(0.0, top, _DOTS + 1)
     # above the last dot the slack alone is enough: delta falls
     return Charge(_dominating_mu(epsilons, accountant.delta(event, epsilons) + _ROUNDING, slack), slack)
@@ -88,8 +88,6 @@ def _dominating_mu(epsilons: Array, deltas: Array, slack: float) -> float:
         gaussian = special.ndtr(-closest / mu + mu / 2) - second
         return bool(np.all(slack + (1 - slack) * gaussian >= chord))
 
-    if deltas[0] <= slack:
-        return 0.0
     high = 1e-6
     while not dominates(high):
         high *= 2
