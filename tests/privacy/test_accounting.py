@@ -535,7 +535,7 @@ def test_renyi_tradeoff_is_a_lower_bound():
 
 @pytest.mark.parametrize(("releases", "mu"), [(200, 1.0), (2000, 1.0), (2000, 0.2)])
 def test_losses_are_not_below_the_exact_cost_at_tiny_deltas(releases, mu):
-    """Fourier transforms lose about 2e-17 of delta a release; integer noise this fine costs what Gaussian noise does."""
+    """Fourier transforms lose 2e-17 of delta a release; integer noise this fine costs what Gaussian noise does."""
     sigma = 4096 * 50
     sensitivity = round(sigma * mu / math.sqrt(releases))
     event = discrete_gaussian_event(sigma, sensitivity, releases)

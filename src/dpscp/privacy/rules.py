@@ -36,7 +36,7 @@ class Share:
     @property
     def is_replaced(self) -> bool:
         """Whether something else was committed than was reserved."""
-        return self.counted.event != self.reserved.event
+        return bool(self.counted.event != self.reserved.event)
 
 
 @dataclass(frozen=True)

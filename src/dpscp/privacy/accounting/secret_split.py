@@ -58,9 +58,9 @@ def _mixed(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> pl
     above = [np.cumsum(np.bincount(place, weights, high - low + 2)[:0:-1])[::-1] for weights in (upper, lower)]
     epsilons = np.arange(low, high + 1) * width
     dots = np.exp(epsilons)
-    # the divergence of a mixture is at most the mean of the divergences: where the parts' own dots lie too far apart
+    # the divergence of a mixture is at most the mean of the divergences, also where the parts' dots lie too far apart
     mean = (1 - f) * _profile(event.training, epsilons, direction) + f * _profile(event.held_out, epsilons, direction)
-    masses, infinite = _connected(np.minimum(beyond + above[0] - dots * above[1], mean), dots)
+    masses, infinite = _connected(_convex(np.minimum(beyond + above[0] - dots * above[1], mean), dots), dots)
     spread = np.zeros((high - low) * step + 1)
     spread[::step] = dots * masses[1:]
     return pld_pmf.DensePLDPmf(bucket, low * step, spread, infinite, True)
@@ -100,6 +100,17 @@ def _profile(event: DpEvent, epsilons: Array, direction: Direction) -> Array:
     # the profile at negative epsilon follows from swapping the two laws
     swapped = 1 - np.exp(negative) * (1 - PLD.delta(event, -negative, opposite))
     return np.concatenate([swapped, PLD.delta(event, rest, direction)])
+
+
+def _convex(deltas: Array, ratios: Array) -> Array:
+    """The largest convex function of the ratio below these dots: a profile is convex, so it lies below that too."""
+    kept = np.arange(deltas.size)
+    while True:
+        slopes = np.diff(deltas[kept]) / np.diff(ratios[kept])
+        is_above = np.append(np.insert(slopes[1:] < slopes[:-1], 0, False), False)
+        if not is_above.any():
+            return np.interp(ratios, ratios[kept], deltas[kept])
+        kept = kept[~is_above]
 
 
 def _connected(deltas: Array, ratios: Array) -> tuple[Array, float]:
