@@ -740,3 +740,50 @@ def test_too_few_records(method):
         method(Ridge()).fit([[1.0]], [1.0])
     with pytest.raises(ValueError, match="at least one record"):
         FullConformal(Ridge()).fit(np.empty((0, 1)), np.empty(0))
+
+
+# ---- what the coins of a split must not tell
+
+
+class NoTask:
+    """A mechanism of one's own that finds labels in what it is trained on."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    event = property(lambda self: self._inner.event)
+
+    def calibrated(self, epsilon, delta, *, accountant="pld"):
+        return NoTask(self._inner.calibrated(epsilon, delta, accountant=accountant))
+
+    def train(self, X, y, *, random_state=None, n_records=None):
+        return self._inner.train(X, y, random_state=random_state, n_records=n_records)
+
+
+@pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning", "ignore::dpscp.SeededWarning")
+@pytest.mark.parametrize("kind", [DPSplit, PrivatePredictionSets, DPCP])
+def test_labels_are_found_in_all_records_and_declared_found(kind):
+    """A label of one record alone was listed only where its coin fell on training: ln 2 of epsilon."""
+    X, y = classification(n=12)
+    y[1:] = np.minimum(y[1:], 1)
+    y[0] = 2
+    for seed in range(6):
+        options = {"epsilon": 0.5, "accountant": "rdp", "random_state": seed}
+        model = kind(DPSGD(steps=2), **options).fit(X, y)
+        assert_array_equal(model.classes_, [0, 1, 2])
+        assert "classes" in model.ledger_.public_facts["taken_from_data"]
+        declared = kind(DPSGD(steps=2, classes=(0, 1, 2)), **options).fit(X, y)
+        assert "classes" not in declared.ledger_.public_facts["taken_from_data"]
+        # an unknown label is refused whichever half it falls in
+        with pytest.raises(ValueError, match="label"):
+            kind(DPSGD(steps=2, classes=(0, 1)), **options).fit(X, y)
+        with pytest.raises(ValueError, match="NoTask may look for labels"):
+            kind(NoTask(DPSGD(steps=2)), **options).fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning", "ignore::dpscp.SeededWarning")
+@pytest.mark.parametrize("kind", [DPSplit, PrivatePredictionSets])
+def test_an_empty_half_is_no_error(kind):
+    for seed in range(10):
+        model = kind(DPSGD(steps=2), epsilon=0.5, accountant="rdp", random_state=seed).fit([[0.0], [1.0]], [0, 1])
+        assert model.predict_set([[0.5]])[1].shape == (1, 2, 1)

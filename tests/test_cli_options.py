@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ import pytest
 import dpscp as dp
 from dpscp.audit import ModelGame
 from dpscp.cli import main
+from dpscp.privacy import gaussian_event
 from dpscp.report import evaluate
 from dpscp.schema import parse_schema
 
@@ -211,6 +213,16 @@ def test_a_new_store_has_the_budget_that_was_asked_for(run):
     told = run("budget create small.budget --epsilon 0.25 --delta 1e-8 --dataset mine --json")
     assert (told["epsilon"], told["delta"]) == (0.25, 1e-8)
     assert run("budget show small.budget --json")["delta"] == 1e-8
+
+
+def test_a_new_store_takes_a_declared_sequence_or_a_slack(run):
+    Path("fit.json").write_text(dp.Ledger().add("x", gaussian_event(9.0)).to_json())
+    head = "budget create {} --epsilon 2 --delta 1e-6 --dataset mine --json"
+    told = run(head.format("a") + " --sequence fit.json fit.json")
+    assert (told["rule"], dp.BudgetStore.open("a").spent()) == ("sequence", 0.0)
+    assert dp.BudgetStore.open("a").fits(gaussian_event(9.0))
+    assert run(head.format("b") + " --slack 4e-7")["rule"] == "adaptive"
+    assert "slack 4e-07" in dp.BudgetStore.open("b").summary()
 
 
 def test_every_option_of_plan_changes_the_plan(run):

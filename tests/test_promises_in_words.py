@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpscp as dp
-from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
+from dpscp._printed import asked, at_least, at_most, observed, remaining_epsilon, spent_epsilon
 from dpscp.calibration import find_thresholds
 from dpscp.cli import fits
 from dpscp.cli.commands import _promise_lines
@@ -77,7 +77,7 @@ def test_a_printed_bound_is_true(level, digits):
     low, high = (float(text(level, digits).rstrip("%")) / 100 for text in (at_least, at_most))
     assert level - unit * 1.001 <= low <= level + 1e-11
     assert level - 1e-11 <= high <= level + unit * 1.001
-    assert float(spent_epsilon(level)) >= level - 1e-11
+    assert float(spent_epsilon(level)) >= level >= float(remaining_epsilon(level))
 
 
 @given(st.integers(1, 999))

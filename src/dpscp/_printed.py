@@ -3,6 +3,7 @@
 import html
 import math
 from collections.abc import Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 
 # Levels are multiples of 1e-6; 1 - alpha in floats may lie this far beside the decimal that is meant.
@@ -60,12 +61,38 @@ def odds(probability: float) -> str:
 
 
 def spent_epsilon(epsilon: float) -> str:
-    """What a release spent at most, rounded up.
+    """What a release spent at most, rounded up: the text read back is never below the number.
 
-    >>> spent_epsilon(0.9993), spent_epsilon(0.12341)
-    ('1.000', '0.124')
+    >>> spent_epsilon(0.9993), spent_epsilon(0.12341), spent_epsilon(1.0000000001), spent_epsilon(0.00012341)
+    ('1.000', '0.124', '1.001', '0.000124')
     """
-    return f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}" if math.isfinite(epsilon) else str(epsilon)
+    tiny = 0 < epsilon < 1e-3
+    return _rounded(epsilon, math.floor(math.log10(epsilon)) - 2 if tiny else -3, ROUND_CEILING)
+
+
+def remaining_epsilon(epsilon: float) -> str:
+    """What is left at least, rounded down: the text read back is never above the number.
+
+    >>> remaining_epsilon(0.9999), remaining_epsilon(0.25), remaining_epsilon(-0.0001)
+    ('0.999', '0.250', '-0.001')
+    """
+    return _rounded(epsilon, -3, ROUND_FLOOR)
+
+
+def _rounded(value: float, place: int, rounding: str) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    # the shortest decimal that reads back as this float is what is rounded: 0.1 stays 0.100
+    return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(place), rounding))
+
+
+def chosen(value: float) -> str:
+    """A number that somebody chose, with all its digits.
+
+    >>> chosen(1.0), chosen(1e-6), chosen(1.00045)
+    ('1', '1e-06', '1.00045')
+    """
+    return repr(float(value)).removesuffix(".0")
 
 
 def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -24,25 +24,29 @@ import math
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from os import PathLike
 from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from dpscp._printed import spent_epsilon
+from dpscp._checks import check_probability
+from dpscp._printed import chosen, remaining_epsilon, spent_epsilon
+from dpscp.exceptions import BudgetError
 from dpscp.privacy import Budget, Ledger
-from dpscp.privacy.account import Account, Line
+from dpscp.privacy.account import Account, Line, slack_of
 from dpscp.privacy.events import require_event
+from dpscp.privacy.rules import SequenceRule, Share
 
 __all__ = ["BudgetStore", "Line", "Reservation"]
 
 _FORMAT = "dpscp-budget"
-# Version 1 had no name of the data set; such a file stays valid, and spending from it repeats none.
-_VERSION = 2
-_READABLE = (1, 2)
+# Version 1 had no name of the data set; such a file stays valid, and spending from it repeats none. Version 3 says by
+# which rule shares are added up; the filter decides on earlier files too, with its default slack.
+_VERSION = 3
+_READABLE = (1, 2, 3)
 # "DPSB" in SQLite's application_id: `file study.budget` and a foreign database tell themselves apart.
 _APPLICATION_ID = 0x44505342
 _LOCK_SECONDS = 60.0
@@ -50,6 +54,10 @@ _LOCK_SECONDS = 60.0
 _SEEDED = (
     "a budget store pays for private runs only, and the noise of this one comes from a seed: use random_state=None (no "
     "--seed), or run it without the store and release nothing of it"
+)
+_GROUPED = (
+    "a budget store adds up what one record or one person with ids costs, and this ledger is about several records at "
+    "once without ids: fit with persons=..., or run it without the store"
 )
 
 _SCHEMA = (
@@ -86,10 +94,11 @@ class BudgetStore:
     with; reading works without, spending does not. The object holds path and name only: it can be pickled and used from
     several processes at once.
 
-    Promise: the composition of everything ever reserved and not replaced by a smaller commit is (epsilon, delta)-DP for
-    adding or removing one record, whatever processes run at once and wherever they are killed. It holds for one set of
-    records (the name is the user's word that it is the same one) and for releases that go through the store; copies of
-    the file do not know of each other. Runs whose noise came from a seed are not private, so they are refused.
+    Promise: everything ever reserved and not replaced by a smaller commit is together (epsilon, delta)-DP for adding or
+    removing one record, also where each fit was chosen by what earlier ones released (``sequence``: where it was not),
+    whatever processes run at once and wherever they are killed. It holds for one set of records (the name is the user's
+    word that it is the same one) and for releases that go through the store; copies of the file do not know of each
+    other. Runs whose noise came from a seed are not private, so they are refused.
 
     Raises ``BudgetError`` when a share does not fit, ``ValueError`` for another name, a seeded run, or a file that is
     foreign, altered, damaged or too new, ``FileNotFoundError`` and ``FileExistsError`` where opening and creating are
@@ -105,7 +114,7 @@ class BudgetStore:
     >>> 0 < store.remaining() < 1, BudgetStore.open(path).ledger().entries[0].note
     (True, 'first model')
 
-    Theory: section 1.8
+    Theory: docs/guarantees.md, the budget store
     """
 
     def __init__(
@@ -130,19 +139,32 @@ class BudgetStore:
         existing = account.budget
         if wanted is not None and existing != wanted:
             raise ValueError(
-                f"{self.path!r} exists with epsilon = {existing.epsilon:g}, delta = {existing.delta:g}; open it "
-                "without a budget, or take another path: a budget is never changed afterwards"
+                f"{self.path!r} exists with epsilon = {chosen(existing.epsilon)}, delta = {chosen(existing.delta)}; "
+                "open it without a budget, or take another path: a budget is never changed afterwards"
             )
         if dataset is not None:
             self._require_name(account)
 
     @classmethod
-    def create(cls, path: str | PathLike[str], epsilon: float, delta: float, *, dataset: str) -> "BudgetStore":
+    def create(
+        cls,
+        path: str | PathLike[str],
+        epsilon: float,
+        delta: float,
+        *,
+        dataset: str,
+        sequence: Sequence[Ledger | DpEvent] | None = None,
+        slack: float | None = None,
+    ) -> "BudgetStore":
         """A new file with this total, for the records that ``dataset`` names; ``FileExistsError`` if there is a file.
 
-        The name is public: it appears in ``summary`` and is repeated by everybody who spends.
+        The name is public: it appears in ``summary`` and is repeated by everybody who spends. ``sequence`` declares
+        every fit ahead, as events or ledgers in their order: such a total adds up more tightly, and refuses any other
+        fit. ``slack`` is the part of delta (default: a twentieth) for what Gaussian noise does not cover; more of it
+        helps steps of which only an epsilon and a delta are known.
         """
         budget = Budget(epsilon, delta)
+        rule = _rule_content(budget, sequence, slack)
         if not isinstance(dataset, str) or not dataset.strip():
             raise ValueError(f"dataset must be a text that names the records, such as 'clinic 2025', got {dataset!r}")
         store = cls.__new__(cls)
@@ -163,7 +185,7 @@ class BudgetStore:
             ) from None
         try:
             with store._transaction() as connection:
-                _write_head(connection, budget, dataset)
+                _write_head(connection, budget, dataset, rule)
         except BaseException:
             if os.path.getsize(store.path) == 0:  # written in one piece: what has a length is a whole store
                 os.unlink(store.path)
@@ -199,9 +221,12 @@ class BudgetStore:
         return self._read().ledger()
 
     def spent(self, delta: float | None = None) -> float:
-        """Epsilon of everything that counts as spent, at ``delta`` (default: the budget's)."""
-        account = self._read()
-        return account.epsilon(account.ledger(), delta)
+        """Epsilon of everything that counts as spent, at ``delta`` (default: the budget's), by the rule that decides.
+
+        That rule allows fits that were chosen by what earlier ones released, so this is a little more than the epsilon
+        of ``ledger()``, which holds for a sequence that was fixed ahead. What is promised is the total.
+        """
+        return self._read().spent(delta)
 
     def remaining(self, delta: float | None = None) -> float:
         """How far epsilon at ``delta`` (default: the budget's) lies below the total.
@@ -209,25 +234,30 @@ class BudgetStore:
         Composition is not a sum, so this is a summary and not a price list: ``fits`` answers for one event.
         """
         account = self._read()
-        return account.budget.epsilon - account.epsilon(account.ledger(), delta)
+        return account.budget.epsilon - account.spent(delta)
 
     def fits(self, event: Ledger | DpEvent) -> bool:
         """Whether this could be reserved now; another process may be faster, so only ``reserve`` decides."""
-        account = self._read()
-        return account.epsilon(account.ledger().then(_as_ledger(event, ""))) <= account.budget.epsilon
+        try:
+            self._read().require("", Share(_as_ledger(event, "")), "the share does not fit")
+        except BudgetError:
+            return False
+        return True
 
     def summary(self) -> str:
         """A few lines for a person: the total, what is spent, and every line of the file."""
         account = self._read()
         budget, ledger = account.budget, account.ledger()
-        spent = account.epsilon(ledger)
+        spent = account.spent()
         done = {line.reservation for line in account.lines if line.kind == "commit"}
         text = [f"data set: {account.dataset or 'not named'}"]
         if ledger.seeded:
             text.append("NOT private: an earlier release charged a seeded run here, which no budget covers")
         text += [
-            f"budget: epsilon {budget.epsilon:g} at delta {budget.delta:g}",
-            f"spent: epsilon {spent:.4g}; remaining {budget.epsilon - spent:.4g}",
+            f"budget: epsilon {chosen(budget.epsilon)} at delta {chosen(budget.delta)}",
+            f"rule: {account.rule.words}",
+            f"spent: epsilon {spent_epsilon(spent)} by this rule; remaining "
+            f"{remaining_epsilon(budget.epsilon - spent)}",
         ]
         for line in account.lines[1:]:
             state = " (never committed: counts as spent)" if line.kind == "reserve" else ""
@@ -239,13 +269,14 @@ class BudgetStore:
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON values; None for an infinite epsilon, which JSON has not."""
         account = self._read()
-        budget, ledger = account.budget, account.ledger()
-        spent = account.epsilon(ledger)
+        budget, ledger, rule = account.budget, account.ledger(), account.rule
+        spent = account.spent()
         return {
             "path": self.path,
             "dataset": account.dataset,
             "epsilon": budget.epsilon,
             "delta": budget.delta,
+            "rule": rule.name,
             "spent": _finite(spent),
             "remaining": _finite(budget.epsilon - spent),
             "entries": ledger.to_dict()["entries"],
@@ -285,15 +316,16 @@ class BudgetStore:
         with self._transaction() as connection:
             account = _checked_account(connection)
             self._require_name(account)
-            account.require(account.ledger().then(share), "the share does not fit")
+            account.require(identity, Share(share), "the share does not fit")
             _append(connection, account.next_line("reserve", identity, note, share.to_json()))
         return Reservation(self, identity)
 
     def commit(self, reservation: Reservation, spent: Ledger | DpEvent, note: str | None = None) -> None:
         """Replace a reservation by what was spent; ``note=None`` keeps the reservation's note.
 
-        If that is more than was reserved and no longer fits, ``BudgetError`` is raised; if it is seeded,
-        ``ValueError``. The reservation then stays and the caller must not release anything.
+        Less than was reserved is counted as less for Gaussian releases only: how many other steps a run takes may have
+        been decided by what it saw. If it is more than was reserved and no longer fits, ``BudgetError`` is raised; if
+        it is seeded, ``ValueError``. The reservation then stays and the caller must not release anything.
         """
         with self._transaction() as connection:
             account = _checked_account(connection)
@@ -302,8 +334,8 @@ class BudgetStore:
                 raise ValueError("this reservation is not in the store, or it was committed before")
             note = known[0].note if note is None else note
             share = _as_ledger(spent, note)
-            total = account.ledger(without=reservation.identity).then(share)
-            account.require(total, "the run spent more than it had reserved: release nothing of it")
+            replaced = Share(Ledger.from_json(known[0].content), share)
+            account.require(reservation.identity, replaced, "the run spent other than it had reserved: release nothing")
             _append(connection, account.next_line("commit", reservation.identity, note, share.to_json()))
 
     # ---- the file
@@ -379,14 +411,30 @@ class BudgetStore:
         )
 
 
-def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str) -> None:
+def _rule_content(
+    budget: Budget, sequence: Sequence[Ledger | DpEvent] | None, slack: float | None
+) -> dict[str, object]:
+    """The rule of a new store as line 0 holds it; ``BudgetError`` for a sequence that does not fit."""
+    if sequence is None:
+        part = slack_of(budget) if slack is None else check_probability("slack", slack)
+        if part >= budget.delta:
+            raise ValueError(f"slack must be below delta = {chosen(budget.delta)}, got {chosen(part)}")
+        return {"slack": part}
+    if slack is not None:
+        raise ValueError("give a sequence or a slack, not both: a declared sequence needs none")
+    # a plan: whether a trial run that it comes from was seeded does not matter
+    planned = [_as_ledger(replace(s, seeded=False) if isinstance(s, Ledger) else s, "") for s in sequence]
+    return {"sequence": [ledger.to_dict() for ledger in SequenceRule.declare(budget, planned).sequence]}
+
+
+def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str, rule: dict[str, object]) -> None:
     """Tables, triggers and line 0 of a new file."""
     for statement in _SCHEMA:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {_VERSION}")
     content = {"format": _FORMAT, "version": _VERSION, "epsilon": budget.epsilon, "delta": budget.delta}
-    _append(connection, Account().next_line("budget", "", "", json.dumps({**content, "dataset": dataset})))
+    _append(connection, Account().next_line("budget", "", "", json.dumps({**content, "dataset": dataset, **rule})))
 
 
 def _checked_account(connection: sqlite3.Connection) -> Account:
@@ -418,6 +466,8 @@ def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
     if isinstance(event, Ledger):
         if event.seeded:
             raise ValueError(_SEEDED)
+        if event.rows > 1:
+            raise ValueError(_GROUPED)
         return Ledger(event.entries)
     return Ledger().add("release", require_event(event), note)
 

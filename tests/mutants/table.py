@@ -95,8 +95,8 @@ mutant(
 
 mutant(
     "privacy/accounting/base.py",
-    "return max(profile.epsilon(",
-    "return min(profile.epsilon(",
+    "found = max(profile.epsilon(",
+    "found = min(profile.epsilon(",
     "the better of two disjoint parts counts",
     f"{ACCOUNTING}::test_parallel_costs_the_worst_part_and_not_the_sum",
 )
@@ -1654,15 +1654,15 @@ mutant(
 )
 mutant(
     "privacy/account.py",
-    "for line in self.lines[1:]:\n            shares",
-    "for line in (x for x in self.lines[1:] if x.kind == 'commit'):\n            shares",
+    "for line in self.lines[1:]:\n            spent",
+    "for line in (x for x in self.lines[1:] if x.kind == 'commit'):\n            spent",
     "reservations do not count until they are committed",
     f"{STORE}::test_reservation_without_commit_stays_spent",
 )
 mutant(
     "budget.py",
-    'account.require(account.ledger().then(share), "the share does not fit")',
-    'account.require(share, "the share does not fit")',
+    "account.require(identity, Share(share)",
+    "Account(account.lines[:1]).require(identity, Share(share)",
     "each share is held against the whole budget",
     f"{STORE}::test_too_large_a_share_is_refused_and_changes_nothing",
 )
@@ -1674,7 +1674,7 @@ mutant(
     f"{STORE}::test_the_lock_is_taken_before_anything_is_read",
 )
 mutant(
-    "privacy/account.py",
+    "privacy/rules.py",
     "if not spent <= self.budget.epsilon:",
     "if spent > 1.01 * self.budget.epsilon:",
     "a store may be overspent by a hundredth",
@@ -1697,10 +1697,66 @@ mutant(
 )
 mutant(
     "budget.py",
-    "account.ledger(without=reservation.identity).then(share)",
-    "share",
+    "account.require(reservation.identity, replaced",
+    "Account(account.lines[:1]).require(reservation.identity, replaced",
     "a commit is held against the whole budget",
     f"{STORE}::test_a_commit_counts_what_others_have_spent",
+)
+mutant(
+    "privacy/rules.py",
+    "gdp_epsilon(delta - self.slack, mu)",
+    "gdp_epsilon(delta, mu)",
+    "the filter's slack is spent twice",
+    f"{STORE}::test_reserve_then_commit",
+)
+mutant(
+    "privacy/rules.py",
+    "max(charge.mu, instead.mu)",
+    "instead.mu",
+    "a run that stopped by what it saw gets the rest back",
+    f"{STORE}::test_slack_is_never_given_back_and_only_gaussian_commits_lower_a_charge",
+)
+mutant(
+    "privacy/rules.py",
+    "left - charge.slack, users",
+    "left, users",
+    "every share gets its part of the whole slack",
+    f"{STORE}::test_steps_with_a_delta_of_their_own_take_it_from_the_slack",
+)
+mutant(
+    "privacy/rules.py",
+    "if len(shares) != 1 or",
+    "if not shares or",
+    "more shares fit beside one that took the whole total",
+    f"{STORE}::test_one_share_may_take_the_whole_total",
+)
+mutant(
+    "privacy/rules.py",
+    "share.reserved.event != declared or share.counted.event != declared",
+    "False",
+    "a store with a declared sequence takes any other fit",
+    f"{STORE}::test_a_declared_sequence_adds_up_without_slack",
+)
+mutant(
+    "privacy/adaptive.py",
+    "slack + (1 - slack) * gaussian >= chord",
+    "slack + (1 - slack) * gaussian >= 0.97 * chord",
+    "a share is charged less than its profile",
+    "tests/privacy/test_adaptive.py::test_a_charge_dominates_a_secret_split_and_is_the_smallest_that_does",
+)
+mutant(
+    "privacy/accounting/pld.py",
+    "np.maximum(worst, 0.0) + self.short",
+    "np.maximum(worst, 0.0)",
+    "the rounding of Fourier transforms is not added to a delta",
+    "tests/privacy/test_accounting.py::test_losses_are_not_below_the_exact_cost_at_tiny_deltas",
+)
+mutant(
+    "baselines/threshold.py",
+    "mechanism, found = _with_labels(mechanism, y)",
+    "found = False",
+    "labels of the secret half are listed",
+    "tests/test_baselines.py::test_labels_are_found_in_all_records_and_declared_found",
 )
 
 # ---- command line
@@ -1816,8 +1872,8 @@ mutant(
 )
 mutant(
     "cli/commands.py",
-    "BudgetStore.create(given.store, given.epsilon, given.delta",
-    "BudgetStore.create(given.store, given.epsilon, 1e-5",
+    "given.store, given.epsilon, given.delta, dataset",
+    "given.store, given.epsilon, 1e-5, dataset",
     "budget create --delta is ignored",
     f"{OPTIONS}::test_a_new_store_has_the_budget_that_was_asked_for",
 )
@@ -2337,8 +2393,8 @@ mutant(
 )
 mutant(
     "_printed.py",
-    "math.ceil(epsilon * 1000 - 1e-9)",
-    "math.floor(epsilon * 1000)",
+    "else -3, ROUND_CEILING)",
+    "else -3, ROUND_FLOOR)",
     "a spent epsilon is rounded down",
     "tests/test_promises_in_words.py::test_a_printed_bound_is_true",
 )

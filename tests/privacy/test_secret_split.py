@@ -16,6 +16,7 @@ from dpscp.privacy import (
     dpsgd_event,
     epsilon_of,
     gaussian_event,
+    gdp_epsilon,
     gdp_mu,
     non_private_event,
     parallel,
@@ -194,3 +195,29 @@ def test_an_accountant_that_cannot_mix_gives_each_part_the_budget():
         assert not shared.mixed
     assert secret_shares(40.0, 1e-5, 0.2, 5_000).train_epsilon == 40.0
     assert secret_shares(1.0, 1e-5, 0.2, 5_000).train_epsilon > 1.0
+
+
+@pytest.mark.parametrize("fraction", [0.125, 0.5])
+def test_a_part_with_a_large_delta_of_its_own_costs_at_most_the_worse_part(fraction):
+    """.660 where .500 is proven: its dots were spread up to a loss of 300."""
+    part, other, delta = approximate_dp_event(0.5, 1e-6), gaussian_event(20.0), 1e-5
+    cost = epsilon_of(secret_split(part, other, fraction), delta)
+    assert cost <= max(epsilon_of(part, delta), epsilon_of(other, delta)) == pytest.approx(0.5, abs=1e-4)
+    # a mixture with no release at all is exact: an (epsilon, delta)-DP step on a Poisson sample
+    rate = 1 - fraction
+    alone = epsilon_of(secret_split(part, compose(), fraction), 1.01e-6 * rate)
+    assert alone == pytest.approx(math.log1p(rate * math.expm1(0.5)), rel=1e-3)
+
+
+@pytest.mark.parametrize(("mu", "fraction"), [(5.0, 0.99), (10.0, 0.5)])
+def test_two_equal_parts_never_cost_more_than_one_of_them(mu, fraction):
+    """35.24 for 33.10 where the dots of the parts lie far apart."""
+    part = gaussian_event(1 / mu)
+    assert epsilon_of(secret_split(part, part, fraction), 1e-5) <= gdp_epsilon(1e-5, mu) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-5, 1e-5), (1e-6, 1e-5), (1e-3, 1e-2), (1.0, 0.9)])
+def test_a_budget_near_its_delta_is_shared_in_positive_parts(epsilon, delta):
+    found = split_budget(epsilon, delta, 0.125, 1000)
+    assert 0 < found.train_epsilon <= 1.2 * epsilon
+    assert found.held_out_mu > 0

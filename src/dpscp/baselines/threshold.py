@@ -32,10 +32,15 @@ from dpscp.records import untold_overflow
 from dpscp.scores import lac_of_labels
 from dpscp.sets import label_set, residual_interval
 from dpscp.training import Mechanism, Trained
-from dpscp.training.mechanism import paid_event
+from dpscp.training.labels import encode_labels, found_labels
+from dpscp.training.mechanism import Configurable, Needs, paid_event
 
 SPLITS = ("independent", "exact")
 Found = PrivateQuantile | ExponentialQuantile
+_OWN_LABELS = (
+    "{} may look for labels in the records that it trains on, which are a secret part of all: give it an attribute "
+    "classes with all labels, or a method configured(needs) that takes them; for regression y must hold floats"
+)
 
 
 class _Threshold(Baseline):
@@ -159,6 +164,7 @@ class PrivateThreshold(_Threshold):
         # a mechanism that knows its task fails before training, not after
         self._range(getattr(self.estimator, "task", None))
         mechanism, n_training = self._training(budget, nominal)
+        mechanism, found = _with_labels(mechanism, y)
         search = self._search(budget, mechanism, nominal)
 
         seed = seed_of(self.random_state)
@@ -184,8 +190,9 @@ class PrivateThreshold(_Threshold):
             "score_range": list(score_range),
             "alpha": [float(alpha) for alpha in self._alphas],
         }
-        if self.n_records is None:
-            facts["taken_from_data"] = ["n_records", *facts.get("taken_from_data", ())]
+        taken = ["n_records"] * (self.n_records is None) + ["classes"] * found
+        if taken:
+            facts["taken_from_data"] = list(dict.fromkeys([*taken, *facts.get("taken_from_data", ())]))
         ledger = ledger.declare(**facts)
         budget.require(ledger, self.accountant)
         self.ledger_ = ledger if seed is None else ledger.mark_seeded()
@@ -205,6 +212,24 @@ class PrivateThreshold(_Threshold):
                 "score_range must be given for regression: a public (0, largest residual) that does not come from y"
             )
         return 0.0, 1.0
+
+
+def _with_labels(mechanism: Mechanism, y: Array) -> tuple[Mechanism, bool]:
+    """The mechanism with all labels of ``y`` where none are declared, and whether they were found there.
+
+    A mechanism that looks for them itself, or that refuses an unknown one, would tell of the records in one half only.
+    """
+    inner: Any = mechanism
+    while isinstance(getattr(inner, "mechanism", None), Mechanism):
+        inner = inner.mechanism
+    declared = getattr(inner, "classes", None)
+    if declared is not None:
+        encode_labels(y, tuple(declared))
+    if declared is not None or y.dtype.kind == "f" or getattr(inner, "task", None) == "regression":
+        return mechanism, False
+    if not isinstance(mechanism, Configurable):
+        raise ValueError(_OWN_LABELS.format(type(mechanism).__name__))
+    return mechanism.configured(Needs(classes=tuple(found_labels(y)))), True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -265,7 +290,8 @@ class DPSplit(PrivateSplit):
     Parameters
     ----------
     estimator : a dpscp training mechanism; its noise is solved anew so that training spends at most (epsilon, delta).
-        Its ``sampling_rate`` refers to the training half.
+        Its ``sampling_rate`` refers to the training half. Without ``classes`` the labels are found in all of ``y``,
+        never in one half, and declared public.
     score_range : the public range of the scores; None is (0, 1) for classification, regression must give it. Larger
         residuals are clipped to it; a threshold at its end becomes infinite.
     steps : halvings of the range; several confidence levels share the calibration budget.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dpscp
-from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
+from dpscp._printed import asked, at_least, at_most, chosen, observed, spent_epsilon
 from dpscp.cli import fits, questions
 from dpscp.cli.evaluation import Labelled, is_held_out, note_path, refuse_training_table, write_note
 from dpscp.cli.tables import CommandError, Table, check_output, keep_existing, open_table, written_table
@@ -216,7 +216,7 @@ def _fit(given: argparse.Namespace) -> int:
 def _promise_lines(told: dict[str, Any]) -> list[str]:
     lines = [
         f"privacy:  epsilon {spent_epsilon(told['epsilon'])} at delta {told['delta']:g} "
-        f"(budget {told['budget_epsilon']:g}), for {told['neighbours']}"
+        f"(budget {chosen(told['budget_epsilon'])}), for {told['neighbours']}"
         + ("" if told["is_private"] else "; NOT private, the noise came from a seed")
     ]
     for place, certificate in enumerate(told["certificates"]):
@@ -352,12 +352,16 @@ def _audit(given: argparse.Namespace) -> int:
 
 def _budget(given: argparse.Namespace) -> int:
     from dpscp.budget import BudgetStore
+    from dpscp.privacy import Ledger
 
     if given.action == "create":
         if given.epsilon is None or given.delta is None or given.dataset is None:
             raise CommandError("a new budget needs --epsilon and --delta, and --dataset with a name for the records")
         check_output(given.store)
-        store = BudgetStore.create(given.store, given.epsilon, given.delta, dataset=given.dataset)
+        sequence = given.sequence and [Ledger.from_json(path.read_text(encoding="utf-8")) for path in given.sequence]
+        store = BudgetStore.create(
+            given.store, given.epsilon, given.delta, dataset=given.dataset, sequence=sequence, slack=given.slack
+        )
     else:
         store = BudgetStore.open(given.store, dataset=given.dataset)
     _tell(given, store.to_dict(), store.summary())

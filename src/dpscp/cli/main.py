@@ -207,6 +207,10 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     made.add_argument("--epsilon", type=float, help="total of a new store")
     made.add_argument("--delta", type=float, help="total of a new store")
     made.add_argument("--dataset", help="a public name for the records; every fit from this store repeats it")
+    made.add_argument(
+        "--sequence", type=Path, nargs="+", help="ledgers (JSON) of all fits in their order: a tighter sum, no choices"
+    )
+    made.add_argument("--slack", type=float, help="part of delta for steps that Gaussian noise does not cover")
 
     made = command(
         "reproduce",

@@ -12,10 +12,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dpscp._checks import check_probability
+from dpscp._printed import chosen, spent_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.ledger import Budget, Ledger
+from dpscp.privacy.rules import AdaptiveRule, Rule, SequenceRule, Share
 
 _FIRST_DIGEST = "0" * 64
+# Measured on 1 to 10 fits: Gaussian noise alone would want none, a split with a small part wants more.
+_SLACK_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -92,34 +96,56 @@ class Account:
             raise ValueError("the budget store is damaged: its data set has no name")
         return name
 
-    def ledger(self, without: str | None = None) -> Ledger:
-        """Commits, and reservations without one, as one ledger in the order of the reservations."""
-        shares: dict[str, Line] = {}
+    @property
+    def rule(self) -> Rule:
+        """What decides whether one more share fits; the filter in a file of an earlier release."""
+        content = self._head
+        try:
+            if "sequence" in content:
+                return SequenceRule(self.budget, tuple(map(Ledger.from_dict, content["sequence"])))
+            return AdaptiveRule(self.budget, check_probability("slack", content.get("slack", slack_of(self.budget))))
+        except (TypeError, ValueError):
+            raise ValueError("the budget store is damaged: its first line holds no rule") from None
+
+    def shares(self) -> dict[str, Share]:
+        """Every reservation and the commit in its place, by its identity, in the order of the reservations."""
+        found: dict[str, Share] = {}
         for line in self.lines[1:]:
-            shares[line.reservation] = line  # the commit comes later and takes the reservation's place
+            spent = Ledger.from_json(line.content)
+            before = found.get(line.reservation)
+            found[line.reservation] = Share(spent) if before is None else Share(before.reserved, spent)
+        return found
+
+    def ledger(self) -> Ledger:
+        """Commits, and reservations without one, as one ledger in the order of the reservations."""
         total = Ledger()
-        for identity, line in shares.items():
-            if identity != without:
-                total = total.then(Ledger.from_json(line.content))
+        for share in self.shares().values():
+            total = total.then(share.counted)
         # facts belong to one fit each and would overwrite one another
         return Ledger(total.entries, {}, total.seeded)
 
-    def epsilon(self, spent: Ledger, delta: float | None = None) -> float:
-        """What a ledger costs at ``delta`` (None: the budget's)."""
-        # a seeded run is in no new file, but an earlier release wrote some
+    def spent(self, delta: float | None = None) -> float:
+        """Epsilon at ``delta`` (None: the budget's) of all shares, by the rule that decides."""
         at = self.budget.delta if delta is None else check_probability("delta", delta)
-        return math.inf if spent.seeded else spent.epsilon(at)
+        return self.rule.spent(tuple(self.shares().values()), at)
 
     def alone(self, line: Line) -> float:
-        """What a line costs by itself: composition is not a sum."""
-        return self.epsilon(Ledger.from_json(line.content))
+        """What a line costs by itself at the budget's delta: composition is not a sum."""
+        ledger = Ledger.from_json(line.content)
+        return math.inf if ledger.seeded else ledger.epsilon(self.budget.delta)
 
-    def require(self, total: Ledger, trouble: str) -> None:
-        """``BudgetError`` if ``total`` would be more than the budget."""
-        spent = self.epsilon(total)
-        if not spent <= self.budget.epsilon:
+    def require(self, identity: str, share: Share, trouble: str) -> None:
+        """``BudgetError`` if ``share``, new or in the place of the one of this identity, does not fit."""
+        shares = self.shares() | {identity: share}
+        try:
+            self.rule.require(tuple(shares.values()), trouble)
+        except BudgetError as error:
             raise BudgetError(
-                f"{trouble}: the store would hold epsilon = {spent:.4g} at delta = {self.budget.delta:g}, over its "
-                f"total of {self.budget.epsilon:g} (now {self.epsilon(self.ledger()):.4g}); spend less, or start a new "
-                "study with new records"
-            )
+                f"{error} (now {spent_epsilon(self.spent())} of {chosen(self.budget.epsilon)}); spend less, or start a "
+                "new study with new records"
+            ) from None
+
+
+def slack_of(budget: Budget) -> float:
+    """The part of delta that a filter sets aside where nothing else is said."""
+    return budget.delta * _SLACK_SHARE

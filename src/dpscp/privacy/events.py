@@ -110,7 +110,9 @@ class SecretSplitDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no
     """Two mechanisms, of which one record meets one, and nobody learns which.
 
     A secret coin of the record's own decides: ``held_out`` with probability ``fraction``, otherwise ``training``.
-    ``held_out`` may use what ``training`` released. The cost is that of the mixture, below the worse of the two.
+    ``held_out`` may use what ``training`` released. The cost is that of the mixture, below the worse of the two. It
+    needs the coins and all that depends on them to stay secret: no realised size of a part is published, used or told
+    in a message, unless ``held_out`` or ``training`` releases it with noise and pays for it.
 
     Theory: docs/guarantees.md, the secret split
     """

@@ -10,6 +10,7 @@ from fractions import Fraction
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
 from dpscp._checks import check_count, check_fraction, check_positive, check_probability
+from dpscp._printed import chosen, spent_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, as_accountant, epsilon_of, is_private
 from dpscp.privacy.events import (
@@ -282,8 +283,8 @@ def _smallest_ratio(
     already = epsilon_of(together(NoOpDpEvent()), delta, accountant)
     if already >= epsilon:
         raise BudgetError(
-            f"training alone spends epsilon = {already:.4g} at delta = {delta:g}, of a budget of "
-            f"epsilon = {epsilon:g}: nothing is left for calibration; raise epsilon or train with more noise"
+            f"training alone spends epsilon = {spent_epsilon(already)} at delta = {delta:g}, of a budget of "
+            f"epsilon = {chosen(epsilon)}: nothing is left for calibration; raise epsilon or train with more noise"
         )
     mu = gdp_mu(epsilon, delta)
     if secret_part is not None:

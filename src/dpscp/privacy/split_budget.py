@@ -55,9 +55,12 @@ def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) 
         overshoot = _OVERSHOOT / (fraction * n_records * mu) if mu > 0 else math.inf
         return _SIZE_OF_OVERSHOOT * overshoot - _TRAINING_GAIN * math.log(mu_training)
 
-    shares = [(m := (1 - given_up) * largest, _held_out_mu(epsilon, delta, fraction, m)) for given_up in _GIVEN_UP]
+    # near delta a small level costs no epsilon at all, and nothing could be solved for it: then the whole of epsilon
+    levels = [(1 - given_up) * largest for given_up in _GIVEN_UP]
+    levels = [level for level in levels if gdp_epsilon(delta, level) > 0] or [gdp_mu(epsilon, delta)]
+    shares = [(level, _held_out_mu(epsilon, delta, fraction, level)) for level in levels]
     mu_training, mu = min(shares, key=lambda share: size(*share))
-    return SplitBudget(gdp_epsilon(delta, mu_training), mu)
+    return SplitBudget(gdp_epsilon(delta, mu_training) or epsilon, mu or gdp_mu(epsilon, delta))
 
 
 def _sampled_mu(epsilon: float, delta: float, rate: float) -> float:

@@ -547,7 +547,8 @@ def noisy_midpoint_quantile(
         check_count("n_records", n_records)
     jump = check_positive("precision", precision) if precision is not None else (high - low) / 2.0**steps
     noise = LatticeNoise.of(count_noise, Fraction(1))
-    counter = as_counter(scores, (low, high), steps)
+    # with a public nominal number the true one is secret, and refusing none would tell it
+    counter = as_counter(scores, (low, high), steps, allow_empty=n_records is not None)
     if isinstance(counter, StreamCounts):
         raise TypeError("noisy_midpoint_quantile needs scores that can be read again; pass an array")
     nominal = n_records or counter.size

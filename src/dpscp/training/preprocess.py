@@ -220,7 +220,8 @@ class Preprocessed(ArrayFed):
                 f"the preprocessing steps alone spend the budget of epsilon = {epsilon:g} at delta = {delta:g}; "
                 "raise epsilon or give them more noise"
             )
-        left = gdp_epsilon(delta, mu * math.sqrt(1 - self.share))
+        # only where the search starts; near delta a smaller level costs no epsilon at all
+        left = gdp_epsilon(delta, mu * math.sqrt(1 - self.share)) or epsilon
         noise = smallest_noise(
             lambda z: compose(fixed, paid_event(tunable.with_noise(z))),
             epsilon,

@@ -63,6 +63,8 @@ _LARGEST_EPSILON = 200.0
 # How small delta gets at the last epsilon of the lines of a trade-off function, and of those that are chained for
 # groups: there each step multiplies it.
 _CURVE_TAIL, _GROUP_TAIL = 1e-12, 1e-30
+# Below this delta the rounding of an accountant may matter, and the one for the smallest deltas is asked as well.
+_SMALL_DELTA = 1e-9
 
 
 class Profile(Protocol):
@@ -132,7 +134,7 @@ class Accountant:
         """The trade-off function of the event: exact for continuous Gaussian noise, else a lower bound."""
         if not is_private(event):
             return epsilon_delta_tradeoff(0.0, 1.0)
-        mu = self._exact_mu(event)
+        mu = self.exact_mu(event)
         if mu is not None:
             return gaussian_tradeoff(mu) if mu > 0 else perfect_privacy()
         return tradeoff_from_profile(*self._pairs(event, direction, _CURVE_TAIL), symmetric=False)
@@ -159,14 +161,15 @@ class Accountant:
         basic = basic_events(event) - {NonPrivateDpEvent()}
         return sorted({type(e).__name__ for e in basic if not self.accounts_for(e)})
 
-    def _exact_mu(self, event: DpEvent) -> float | None:
+    def exact_mu(self, event: DpEvent) -> float | None:
+        """The level of Gaussian DP where that is the exact cost, else None."""
         levels = [profile.mu for profile in self._profiles(event)]
         return None if None in levels else max(mu for mu in levels if mu is not None)
 
     def _pairs(self, event: DpEvent, direction: Direction, tail: float) -> tuple[Array, Array]:
         """Proven pairs (epsilon, delta) of one direction, also at negative epsilons."""
-        top = 1.0
-        while self.delta(event, top) > tail and top < _LARGEST_EPSILON:
+        top, floor = 1.0, self.delta(event, _LARGEST_EPSILON)
+        while self.delta(event, top) > floor + tail and top < _LARGEST_EPSILON:
             top *= 2
         # dense where coverage levels live (small epsilon), coarse where f is nearly 0 or 1
         epsilons = np.unique(np.concatenate([np.linspace(0, min(top, 8), 3001), np.geomspace(1e-3, top, 200)]))
@@ -183,7 +186,7 @@ class Accountant:
         Chaining the steps of one history and taking the worst afterwards would not. Adding all and removing all are
         two chains: a step of one direction is followed by steps of the same.
         """
-        mu = self._exact_mu(event)
+        mu = self.exact_mu(event)
         if mu is not None:
             # G_mu of G_mu is G_2mu, and the worst way to spread records is to have all in the part of the largest mu
             return gdp_epsilon(delta, rows * mu)
@@ -206,7 +209,10 @@ def _known_epsilon(accountant: Accountant, event: DpEvent, delta: float, rows: i
         return math.inf
     if rows > 1:
         return accountant._group_epsilon(event, delta, rows)
-    return max(profile.epsilon(delta) for profile in accountant._profiles(event))
+    found = max(profile.epsilon(delta) for profile in accountant._profiles(event))
+    if delta < _SMALL_DELTA and accountant.tail is not None and accountant.tail.supports(event):
+        return min(found, accountant.tail.epsilon(event, delta))
+    return found
 
 
 _ACCOUNTANTS: dict[str, Accountant] = {}

@@ -16,15 +16,13 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution as Loss
 
 from dpscp.privacy.accounting.base import Array, Direction
-from dpscp.privacy.accounting.pld import PLD
+from dpscp.privacy.accounting.pld import PLD, largest_loss
 from dpscp.privacy.events import SecretSplitDpEvent
 
 # Dots of a part's profile on each side of 0, denser around it: epsilon is too large by about 1e-4 of itself, and never
 # too small.
 _DOTS = 256
 _MOST_DOTS_OF_MIXTURE = 8192
-# What lies beyond the last dot counts in full as delta. The smallest at which the part has an epsilon is taken.
-_TAILS = (1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
 # exp of a larger loss overflows
 _LARGEST_LOSS = 300.0
 
@@ -58,8 +56,11 @@ def _mixed(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> pl
     # delta at each dot: what the losses above it bring, summed from the top
     place = np.clip(np.floor(losses / width) - low, -1, high - low).astype(np.intp) + 1
     above = [np.cumsum(np.bincount(place, weights, high - low + 2)[:0:-1])[::-1] for weights in (upper, lower)]
-    dots = np.exp(np.arange(low, high + 1) * width)
-    masses, infinite = _connected(beyond + above[0] - dots * above[1], dots)
+    epsilons = np.arange(low, high + 1) * width
+    dots = np.exp(epsilons)
+    # the divergence of a mixture is at most the mean of the divergences, also where the parts' dots lie too far apart
+    mean = (1 - f) * _profile(event.training, epsilons, direction) + f * _profile(event.held_out, epsilons, direction)
+    masses, infinite = _connected(_convex(np.minimum(beyond + above[0] - dots * above[1], mean), dots), dots)
     spread = np.zeros((high - low) * step + 1)
     spread[::step] = dots * masses[1:]
     return pld_pmf.DensePLDPmf(bucket, low * step, spread, infinite, True)
@@ -80,19 +81,36 @@ class _Ratios:
 @lru_cache(maxsize=64)
 def _ratios(event: DpEvent, direction: Direction) -> _Ratios:
     """The pair that dominates the event in one direction, by connecting the dots of its profile."""
-    epsilons = (PLD.epsilon(event, tail) for tail in _TAILS)
-    top = min(max(1e-3, next((e for e in epsilons if math.isfinite(e)), math.inf)), _LARGEST_LOSS)
+    # what lies beyond the last dot counts in full as delta
+    top = max(1e-3, largest_loss(event, _LARGEST_LOSS))
     dots = top * np.sinh(3 * np.linspace(0, 1, _DOTS + 1)) / math.sinh(3)
-    opposite: Direction = "add" if direction == "remove" else "remove"
-    # the profile at negative epsilon follows from swapping the two laws
-    negative = 1 - np.exp(-dots[1:]) * (1 - PLD.delta(event, dots[1:], opposite))
-    deltas = np.concatenate([negative[::-1], PLD.delta(event, dots, direction)])
-    ratios = np.exp(np.concatenate([-dots[:0:-1], dots]))
-    masses, infinite = _connected(deltas, ratios)
+    epsilons = np.concatenate([-dots[:0:-1], dots])
+    ratios = np.exp(epsilons)
+    masses, infinite = _connected(_profile(event, epsilons, direction), ratios)
     if direction == "remove":
         return _Ratios(np.append(0.0, ratios), masses, infinite)
     # the upper law is the one without the record; where its loss is infinite the record's law has nothing
     return _Ratios(np.append(0.0, 1 / ratios), np.append(infinite, ratios * masses[1:]), 0.0)
+
+
+def _profile(event: DpEvent, epsilons: Array, direction: Direction) -> Array:
+    """The delta of an event in one direction at each of the increasing ``epsilons``, which may be negative."""
+    opposite: Direction = "add" if direction == "remove" else "remove"
+    negative, rest = epsilons[epsilons < 0], epsilons[epsilons >= 0]
+    # the profile at negative epsilon follows from swapping the two laws
+    swapped = 1 - np.exp(negative) * (1 - PLD.delta(event, -negative, opposite))
+    return np.concatenate([swapped, PLD.delta(event, rest, direction)])
+
+
+def _convex(deltas: Array, ratios: Array) -> Array:
+    """The largest convex function of the ratio below these dots: a profile is convex, so it lies below that too."""
+    kept = np.arange(deltas.size)
+    while True:
+        slopes = np.diff(deltas[kept]) / np.diff(ratios[kept])
+        is_above = np.append(np.insert(slopes[1:] < slopes[:-1], 0, False), False)
+        if not is_above.any():
+            return np.interp(ratios, ratios[kept], deltas[kept])
+        kept = kept[~is_above]
 
 
 def _connected(deltas: Array, ratios: Array) -> tuple[Array, float]:
