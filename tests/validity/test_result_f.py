@@ -15,7 +15,7 @@ from dpscp import Ledger, private_quantile
 from dpscp.calibration import find_thresholds
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
-from dpscp.quantile import released_size, search
+from dpscp.quantile import offsets, released_size, search
 from dpscp.quantile.counts import midpoint_tree
 from dpscp.quantile.minimax import gap_grid, step_rises
 from dpscp.searches import calibration_rule, plan_searches
@@ -118,13 +118,13 @@ def test_the_hardest_staircase_is_covered_and_only_just(n, noise, steps):
 @pytest.mark.parametrize(("n", "noise", "steps"), HARD)
 def test_a_smaller_offset_breaks_it(monkeypatch, n, noise, steps):
     """Without the offset, and with that of one step less, the staircase made for it is covered too rarely."""
-    honest = search.graded_offset
+    honest = offsets.graded_offset
     for weaker, last in (
         (np.zeros, lambda *_: 0.0),
         (lambda steps: np.append(step_rises(steps - 1), 0.0), lambda a, n, s, steps: honest(a, n, s, steps - 1)),
     ):
-        monkeypatch.setattr(search, "step_rises", weaker)
-        monkeypatch.setattr(search, "graded_offset", last)
+        monkeypatch.setattr(offsets, "step_rises", weaker)
+        monkeypatch.setattr(offsets, "graded_offset", last)
         view, q = view_of(n, noise, steps)
         found = coverage(staircase(n, noise, view, q), view, round(q.count_noise * view.scale))
         assert found < 1 - ALPHA - 1e-4

@@ -26,9 +26,11 @@ from dpscp.guarantees.stability import (
     stability_summary,
 )
 from dpscp.quantile import (
+    CountedSize,
     DrawnSize,
     KnownSize,
     NoisySize,
+    counted_offset,
     expected_maximum,
     marginal_offset,
     marginal_rank_target,
@@ -55,6 +57,7 @@ __all__ = [
     "GUARANTEES",
     "Asked",
     "Certificate",
+    "CountedSize",
     "DrawnSize",
     "Guarantee",
     "KnownSize",
@@ -62,6 +65,7 @@ __all__ = [
     "Stability",
     "automatic",
     "blackbox_floor",
+    "counted_offset",
     "coverage_lower_bound",
     "dpsgd_coverage",
     "expected_gap_dpsgd_projection",
