@@ -261,9 +261,7 @@ def _smallest_size(rule: Rule, index: int, q: PrivateQuantile) -> int:
 
     def useful(n: int) -> bool:
         aim = q.aim.with_size(n)
-        offset = aim.offset()
-        if rule.release_confidence is not None:
-            offset = max(offset, aim.offset_of_one_release(rule.release_confidence, 1 - rule.alphas[index]))
+        offset = aim.whole_offset(rule.rank_buffer, None, rule.release_confidence, 1 - rule.alphas[index])
         return aim.has_target_within(n, float(offset))
 
     return smallest_where(useful)

@@ -392,13 +392,12 @@ def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[
     if not rule.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
     aim, covered = rule.planned_aim(0, mu_left / _MARGIN), None
-    level, offset = float(aim.level), float(aim.offset())
-    if rule.guarantee.held_out and rule.release_confidence is not None:
-        alone = aim.offset_of_one_release(rule.release_confidence, 1 - public.alpha)
-        offset, covered = max(offset, float(alone)), 1 - public.alpha
+    last = float(aim.whole_offset(rule.rank_buffer, None, rule.release_confidence, 1 - public.alpha))
+    if rule.release_confidence is not None:
+        covered = 1 - public.alpha
     elif rule.guarantee.held_out and not bare:
-        covered = aim.level_of_one_release(RELEASE_CONFIDENCE, offset)
-    offset += rule.rank_buffer + aim.mean_rise
+        covered = aim.level_of_one_release(RELEASE_CONFIDENCE, last)
+    level, offset = float(aim.level), last + aim.mean_rise
     n_scores = rule.n_nominal
     low, high = public.task.y_bounds or (0.0, 1.0)
     reach = rule.shift / (high - low)

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +198,19 @@ class Aim:
         """Return what the statistic must reach at the last step."""
         return self.wanted_rank - self.rank.removed(self.level, self.planned) + offset
 
+    def public_numbers(self, offset: Fraction) -> dict[str, Any]:
+        """Return what a result tells about its aim: offset and target are means over the steps."""
+        mean = offset + Fraction(self.mean_rise)
+        return {
+            "rank_target": float(self.wanted_rank + mean),
+            "count_noise": self.count_noise,
+            "steps": self.steps,
+            "alpha": float(self.level),
+            "correction": self.correction,
+            "rank": self.rank,
+            "offset": float(mean),
+        }
+
     def lattice_rises(self, sigma: int) -> tuple[int, ...]:
         """Return how far above the last step's bar that of each step lies, rounded up to the lattice of the noise."""
         return tuple(math.ceil(sigma * rise) for rise in self.correction.rises(self.steps).tolist())
@@ -222,6 +236,19 @@ class Aim:
         beta = failure_probability if failure_probability is not None else min(0.5, 1 / size.n)
         # the -1 of tau stands for "a count below an integer rank lies at least 1 below it": the rank must be one
         return Fraction(union_noise_buffer(noise, steps, beta)) + (1 if self.rank is Rank.LINEAR else 0)
+
+    def whole_offset(
+        self,
+        rank_buffer: float,
+        failure_probability: float | None = None,
+        release_confidence: float | None = None,
+        covered: float = 0.0,
+    ) -> Fraction:
+        """Return the offset with whole ranks of a buffer, and at least that of one release where it is wanted."""
+        offset = math.ceil(rank_buffer) + self.offset(failure_probability)
+        if release_confidence is None:
+            return offset
+        return max(offset, self.offset_of_one_release(release_confidence, covered))
 
     def offset_of_one_release(self, confidence: float, covered: float) -> Fraction:
         """Return the offset with which this one threshold covers a level with this confidence.

@@ -203,64 +203,43 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     Paper: Algorithm 2 [alg:dp_binary_search], Lemma 1 [lem:one_sided_qhat], Lemma 2 [lemma:search_privacy];
     Theory: Results A, F, G and I
     """
-    low, high = check_range("score_range", score_range)
-    halving = Halving.fine(fine_near, (low, high))
+    span = check_range("score_range", score_range)
+    halving = Halving.fine(fine_near, span)
     kind, statistic_kind = Correction.parse(correction), Rank.parse(rank)
-    promised = 1 - check_probability("alpha", alpha)
-    _check_sizes(size_noise, released_size, counted_size)
-    is_released = size_noise is not None or released_size is not None
+    is_released = _check_sizes(size_noise, released_size, counted_size)
     level = search_level(alpha, size_is_released=is_released)
     _check_numbers(rank_buffer, failure_probability, n_records, n_min, steps)
     plan = _NoisePlan.of(mu, count_noise, statistic_kind.sensitivity(level), graded=kind.is_graded)
-    if n_records is None and counted_size is not None:
-        n_records = max(1, round(counted_size.planned))
-    # a stream is read while its histogram is made, so its steps must be known before its length is
-    stream_steps = steps or (plan.default_steps(n_records) if n_records else _STREAM_STEPS)
+    n_records = n_records or (None if counted_size is None else max(1, round(counted_size.planned)))
+    stream_steps = steps or plan.stream_steps(n_records)
     may_be_empty = is_released or counted_size is not None or n_min is not None
-    counter = as_counter(scores, (low, high), stream_steps, allow_empty=may_be_empty, halving=halving)
-    source = IntegerSource(random_state)
-    bought = None
+    counter = as_counter(scores, span, stream_steps, allow_empty=may_be_empty, halving=halving)
+    source, bought = IntegerSource(random_state), None
     if size_noise is not None:
         released_size = bought = release_size(counter.size, size_noise, source)
-    found = counter.size if released_size is None else round(released_size.value)
-    nominal = n_records or max(1, found)
+    nominal = n_records or max(1, counter.size if released_size is None else round(released_size.value))
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
     noise, size = plan.noise(steps), _size_known(nominal, released_size, counted_size)
     aim = Aim(level, statistic_kind, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
-    offset = math.ceil(rank_buffer) + aim.offset(failure_probability)
-    if release_confidence is not None:
-        offset = max(offset, aim.offset_of_one_release(release_confidence, promised))
-    statistic = _Statistic(
-        noise.scale, aim.rank.removed(level, counter.size), aim.needed(offset), aim.lattice_rises(noise.sigma)
+    offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
+    statistic = _Statistic.of(aim, offset, noise, counter.size)
+    asked = AskedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, span, halving)
+    threshold, seen = _right_endpoint_search(counter, span, statistic, noise.sample(steps, source), halving, asked)
+    if observer is not None:
+        observer(statistic.view(span, seen, bought, halving))
+    return _warn_of_full_sets(
+        PrivateQuantile(
+            threshold=threshold,
+            event=noise.event(steps) if bought is None else compose(bought.event, noise.event(steps)),
+            score_range=span,
+            n_records=nominal,
+            seeded=random_state is not None,
+            released_size=released_size,
+            fine_near=fine_near,
+            counted_size=counted_size,
+            **aim.public_numbers(offset),
+        )
     )
-    asked = AskedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, (low, high), halving)
-    draws = noise.sample(steps, source)
-    seen: list[CountView] | None = None if observer is None else []
-    threshold = _right_endpoint_search(counter, (low, high), statistic, draws, halving, asked, seen)
-    if observer is not None and seen is not None:
-        observer(statistic.view((low, high), seen, bought, halving))
-    spent = noise.event(steps) if bought is None else compose(bought.event, noise.event(steps))
-    told = offset + Fraction(aim.mean_rise)
-    result = PrivateQuantile(
-        threshold=threshold,
-        rank_target=float(aim.wanted_rank + told),
-        count_noise=noise.count_noise,
-        steps=steps,
-        event=spent,
-        alpha=float(level),
-        score_range=(low, high),
-        n_records=nominal,
-        correction=kind,
-        rank=aim.rank,
-        offset=float(told),
-        seeded=random_state is not None,
-        released_size=released_size,
-        fine_near=fine_near,
-        counted_size=counted_size,
-    )
-    if not result.is_finite:
-        warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=2)
-    return result
 
 
 def _check_numbers(
@@ -279,12 +258,14 @@ def _check_numbers(
 
 def _check_sizes(
     size_noise: float | LatticeNoise | None, released_size: ReleasedSize | None, counted_size: CountedSize | None
-) -> None:
-    """Refuse more than one way to treat a number of scores that is not public."""
+) -> bool:
+    """Return whether a size is released; more than one way to treat a private number of scores is refused."""
+    is_released = size_noise is not None or released_size is not None
     if size_noise is not None and released_size is not None:
         raise ValueError("give size_noise (release the size) or released_size (use one again), not both")
-    if counted_size is not None and (size_noise is not None or released_size is not None):
+    if counted_size is not None and is_released:
         raise ValueError("give counted_size or a released size, not both: the law of the coins replaces the release")
+    return is_released
 
 
 def _size_known(
@@ -318,6 +299,12 @@ class _Statistic:
     needed: Fraction
     rises: tuple[int, ...]
 
+    @classmethod
+    def of(cls, aim: Aim, offset: Fraction, noise: LatticeNoise, size: int) -> "_Statistic":
+        """Return what is taken off each count and the bar; ``size`` is the true number of scores."""
+        removed = aim.rank.removed(aim.level, size)
+        return cls(noise.scale, removed, aim.needed(offset), aim.lattice_rises(noise.sigma))
+
     @property
     def base(self) -> int:
         return int(self.scale * self.removed)
@@ -339,13 +326,13 @@ def _right_endpoint_search(
     draws: list[int],
     halving: Halving,
     asked: AskedCounts,
-    seen: list[CountView] | None,
-) -> float:
+) -> tuple[float, list[CountView]]:
     """Halve the range; move the right end only where the noisy statistic reaches its bar: integers are compared.
 
-    Each count that is asked for goes to ``seen``, if there is one.
+    Returns the right end that is left, and each count that was asked for.
     """
     left, right = score_range
+    seen: list[CountView] = []
     scale, base, bar = statistic.scale, statistic.base, statistic.bar
     for step, (noise, rise) in enumerate(zip(draws, statistic.rises, strict=True)):
         middle = float(halving.middle(left, right))
@@ -354,13 +341,13 @@ def _right_endpoint_search(
         count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
         margin = scale * count - base + asked.noise(step, left, right, noise) - bar
         # a count at the very end of the range is not asked for: such a step tells no more than its noise
-        if seen is not None and not at_the_end:
+        if not at_the_end:
             seen.append(CountView((left, right), count, margin))
         if margin >= rise:
             right = middle
         else:
             left = middle
-    return float(right)
+    return float(right), seen
 
 
 @dataclass(frozen=True)
@@ -387,10 +374,21 @@ class _NoisePlan:
             return self.count_noise
         return lattice_noise(float(self.sensitivity) * math.sqrt(steps) / (self.mu or 0.0), self.sensitivity)
 
+    def stream_steps(self, n_records: int | None) -> int:
+        """Return the steps of a stream: it is read while its histogram is made, before its length is known."""
+        return self.default_steps(n_records) if n_records else _STREAM_STEPS
+
     def default_steps(self, n_records: int) -> int:
         own = self.count_noise
         unit = own.count_noise if own is not None else float(self.sensitivity) / (self.mu or 0.0)
         return default_steps(n_records, unit_noise=unit, shared_budget=own is None, graded=self.graded)
+
+
+def _warn_of_full_sets(result: PrivateQuantile) -> PrivateQuantile:
+    """Return ``result``, with a warning to the caller of the search where it ended at the end of its range."""
+    if not result.is_finite:
+        warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=3)
+    return result
 
 
 def _end_of_range_message(result: PrivateQuantile) -> str:
