@@ -257,7 +257,7 @@ def _smallest_sizes(rule: Rule, index: int, q: PrivateQuantile) -> dict[str, int
 def _smallest_size(rule: Rule, index: int, q: PrivateQuantile) -> int:
     """The smallest number of scores whose rank target lies below it: with fewer, full sets are expected."""
     if q.released_size is None and q.counted_size is None:
-        return math.ceil((1 - q.alpha + q.offset) / q.alpha)
+        return max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
 
     def useful(n: int) -> bool:
         aim = q.aim.with_size(n)
