@@ -26,16 +26,7 @@ from dpscp.persons import kept_rows, require_unit, unit_of
 from dpscp.privacy import Budget, Ledger, Unit, as_event
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.seeds import child_seeds, seed_of
-from dpscp.quantile import (
-    KnownSize,
-    NoisySize,
-    PrivateQuantile,
-    mean_rise,
-    private_quantile,
-    release_level,
-    release_offset,
-    sized_offset,
-)
+from dpscp.quantile import PrivateQuantile, private_quantile
 from dpscp.quantile.counts import known_size
 from dpscp.quantile.observer import SearchObserver
 from dpscp.quantile.search import AskedCounts
@@ -44,6 +35,7 @@ from dpscp.searches import Rule, Searches, calibration_rule, plan_searches, row_
 __all__ = ["Calibration", "Thresholds", "calibrate", "find_thresholds"]
 
 INDEPENDENT = "for what a single release covers: the held-out {} are independent draws of one law"
+COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
 
 _TOO_WIDE = (
@@ -136,6 +128,7 @@ def _search_all(
                         n_min=0.0 if rule.grouped and not rule.sized else None,
                         size_noise=None if row else searches.size_noise,
                         released_size=row[0].released_size if row else None,
+                        counted_size=rule.counted_size,
                         release_confidence=rule.release_confidence,
                         asked=counts,
                         fine_near=fine_near,
@@ -190,6 +183,8 @@ def _certificate(
         assumptions.append(FIXED_GROUPS)
     elif not rule.sized:
         assumptions.insert(1, rule.unit.nominal_is_true)
+    if rule.counted_size is not None:
+        assumptions.append(COINS.format(rule.unit.noun))
     coverage, advice = 1 - alpha, rule.guarantee.no_level
     if q is not None:
         smallest, smallest_part = _smallest_sizes(rule, index, q)
@@ -230,7 +225,7 @@ def _searched_terms(terms: Terms, rule: Rule, q: PrivateQuantile) -> Terms:
 
 def _ideal_miss_bound(rule: Rule, index: int, q: PrivateQuantile) -> float:
     """What an unproven guarantee would miss if reusing the records did nothing."""
-    if rule.guarantee.correction == "minimax":
+    if rule.guarantee.correction.keeps_the_level:
         return rule.inner[index]
     # without a correction nothing holds for groups of unknown size
     return 1.0 if rule.grouped else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
@@ -254,21 +249,7 @@ def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) ->
     """
     if rule.release_confidence is not None:  # the searches aimed at it
         return rule.release_confidence, 1 - rule.alphas[index]
-    covered = []
-    for q in searches:
-        search: dict[str, Any] = {"alpha": q.alpha, "count_noise": q.count_noise, "steps": q.steps}
-        search["graded"] = q.correction == "minimax"
-        size: KnownSize | NoisySize
-        if q.released_size is None:
-            # less a thousandth of the noise, which is more than one unit of its lattice
-            rise = mean_rise(q.steps) if search["graded"] else 0.0
-            size, offset = KnownSize(rule.n_nominal), q.offset - (rise + 1e-3) * q.count_noise
-        else:
-            size = noisy = q.released_size.known()
-            # what the largest number that could have been released would have got: offsets fall with it
-            largest = noisy.released + 2 * noisy.reach(RELEASE_CONFIDENCE)
-            offset = sized_offset(q.alpha, largest, noisy.size_noise, q.count_noise, q.steps, graded=True)
-        covered.append(release_level(RELEASE_CONFIDENCE, size, offset=offset, **search))
+    covered = [q.aim.level_of_one_release(RELEASE_CONFIDENCE, q.last_offset) for q in searches]
     return RELEASE_CONFIDENCE, min(covered)
 
 
@@ -285,18 +266,13 @@ def _smallest_sizes(rule: Rule, index: int, q: PrivateQuantile) -> tuple[int, in
 
 def _smallest_size(rule: Rule, index: int, q: PrivateQuantile) -> int:
     """The smallest number of scores whose rank target lies below it: with fewer, full sets are expected."""
-    if q.released_size is None:
-        return math.ceil((1 - q.alpha + q.offset) / q.alpha)
-    size_noise = q.released_size.size_noise
-    search: dict[str, Any] = {"count_noise": q.count_noise, "steps": q.steps, "graded": True}
+    if q.released_size is None and q.counted_size is None:
+        return max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
 
     def useful(n: int) -> bool:
-        offset = sized_offset(q.alpha, n, size_noise, **search)
-        if rule.release_confidence is not None:
-            size, level = NoisySize(n, size_noise), 1 - rule.alphas[index]
-            alone = release_offset(rule.release_confidence, size, level=level, alpha=q.alpha, **search)
-            offset = max(offset, alone)
-        return (1 - q.alpha) * (n + 1) + offset + q.count_noise * mean_rise(q.steps) <= n
+        aim = q.aim.with_size(n)
+        offset = aim.whole_offset(rule.rank_buffer, None, rule.release_confidence, 1 - rule.alphas[index])
+        return aim.has_target_within(n, float(offset))
 
     return smallest_where(useful)
 

@@ -16,18 +16,6 @@ from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu, secret_shares
-from dpscp.quantile import (
-    NoisySize,
-    graded_offset,
-    mean_rise,
-    rank_sensitivity,
-    release_level,
-    release_offset,
-    size_tail,
-    sized_offset,
-    union_noise_buffer,
-)
-from dpscp.quantile.search import round_level
 from dpscp.searches import Rule, calibration_rule
 from dpscp.strategy import Request, choose_strategy, chosen_guarantee
 from dpscp.tasks import Classification, Regression, Task
@@ -224,6 +212,7 @@ class _Public:
     calibration_fraction: float | str
     release_confidence: float | None = None
     rows_per_person: int | None = None
+    counted: bool = False
 
     def with_(self, name: str, value: float) -> "_Public":
         changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
@@ -261,6 +250,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     calibration_fraction: float | str = "auto",
     release_confidence: float | None = None,
     rows_per_person: int | None = None,
+    counted: bool = False,
 ) -> Plan:
     """What a privacy budget buys, for every guarantee, from public numbers only.
 
@@ -270,6 +260,8 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     None plans a regression with targets in ``y_bounds``. The other arguments are the estimators'.
     With ``rows_per_person`` (the cap k) n counts persons, whose rows are known by ids: everything is as for so many
     records; a note says what the budget is worth without ids, where k rows at once must be protected.
+    ``counted`` plans for a number of records that is found and declared public, as the estimators do without
+    ``n_records``: nothing is spent on it, and small held-out parts go by the law of their coins.
     With ``release_confidence`` the row of ``split`` aims at it; the others cannot promise it and are shown to compare.
 
     >>> p = plan(n=16_512, epsilon=1.0)
@@ -295,6 +287,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         if release_confidence is None
         else check_probability("release_confidence", release_confidence),
         rows_per_person=None if rows_per_person is None else check_count("rows_per_person", rows_per_person),
+        counted=counted,
     )
     needed: tuple[float | None, ...] = ()
     solved_for = _missing(n, epsilon, solving=overshoot is not None)
@@ -370,8 +363,15 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
             stability = _stability(public, chosen)
     promised = public.release_confidence if chosen.held_out else None
     rule = calibration_rule(
-        guarantee, (public.alpha,), spent, n, part=fraction or 1.0, stability=stability, release_confidence=promised
-    )
+        guarantee,
+        (public.alpha,),
+        spent,
+        n,
+        part=fraction or 1.0,
+        stability=stability,
+        counted=public.counted,
+        release_confidence=promised,
+    ).with_sharper_size(mu_left)
     smallest = None if bare else _smallest_useful(guarantee, public)
     return PlanRow(
         guarantee=guarantee,
@@ -391,35 +391,19 @@ def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[
     """The numbers of the threshold search: steps, noise, offset, overshoot, what a single release covers."""
     if not rule.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
-    alpha = rule.inner[0]
-    level = float(round_level(alpha - size_tail(alpha) if rule.sized else alpha))
-    unit = float(rank_sensitivity(rule.rank, level)) / mu_left * _MARGIN
-    steps = rule.steps(unit)
-    noise = unit * math.sqrt(steps / (1 - rule.size_share))
-    offset, covered = rule.rank_buffer, None
-    if rule.sized:
-        size_noise = _MARGIN / (mu_left * math.sqrt(rule.size_share))
-        offset += sized_offset(level, rule.n_nominal, size_noise, noise, steps, graded=True)
-        if rule.guarantee.held_out:
-            size = NoisySize(rule.n_nominal, size_noise)
-            search: dict[str, Any] = {"alpha": level, "count_noise": noise, "steps": steps, "graded": True}
-            if rule.release_confidence is not None:
-                alone = release_offset(rule.release_confidence, size, level=1 - public.alpha, **search)
-                offset, covered = max(offset, alone), 1 - public.alpha
-            elif not bare:
-                covered = release_level(RELEASE_CONFIDENCE, size, offset=offset, **search)
-    elif rule.guarantee.correction == "minimax":
-        offset += graded_offset(level, rule.n_nominal, noise, steps)
-    elif rule.guarantee.correction == "union":
-        offset += union_noise_buffer(noise, steps, min(0.5, 1 / rule.n_nominal))
-    if rule.guarantee.correction == "minimax":
-        offset += noise * mean_rise(steps)
+    aim, covered = rule.planned_aim(0, mu_left / _MARGIN), None
+    last = float(aim.whole_offset(rule.rank_buffer, None, rule.release_confidence, 1 - public.alpha))
+    if rule.release_confidence is not None:
+        covered = 1 - public.alpha
+    elif rule.guarantee.held_out and not bare:
+        covered = aim.level_of_one_release(RELEASE_CONFIDENCE, last)
+    level, offset = float(aim.level), last + aim.mean_rise
     n_scores = rule.n_nominal
     low, high = public.task.y_bounds or (0.0, 1.0)
     reach = rule.shift / (high - low)
     return {
-        "steps": steps,
-        "count_noise": noise,
+        "steps": aim.steps,
+        "count_noise": aim.count_noise,
         "rank_offset": offset,
         "overshoot": min(1.0, 1 - level + offset / (n_scores + 1) + reach) - (1 - public.alpha),
         "useful": (1 - level) * (n_scores + 1) + offset <= n_scores and reach < 1,

@@ -26,7 +26,7 @@ from dpscp.scoring import Scoring, SpreadCounts
 from dpscp.searches import Rule, Searches, calibration_rule, plan_searches, row_budget
 from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.sources.persons import OneRowEach, PersonSource
-from dpscp.strategy import Request, Strategy, choose_strategy
+from dpscp.strategy import Request, Strategy, choose_strategy, split_shares
 from dpscp.tasks import Task
 from dpscp.training.descent import StepView
 from dpscp.training.mechanism import Model, Trained
@@ -157,6 +157,8 @@ def _rule(
         counted=request.n_found,
         release_confidence=request.release_confidence,
     )
+    if strategy.calibration_fraction is not None:
+        rule = rule.with_sharper_size(split_shares(request, strategy.calibration_fraction).held_out_mu)
     return replace(rule, unit=request.unit, secret_part=strategy.secret_part)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dp_accounting.dp_event import DpEvent
 
@@ -23,8 +23,9 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.privacy.split_budget import spare_mu
-from dpscp.quantile import default_steps, rank_sensitivity
-from dpscp.quantile.search import AskedCounts
+from dpscp.quantile.offsets import Aim, Rank, rank_sensitivity, search_level
+from dpscp.quantile.release_level import CountedSize, KnownSize, NoisySize
+from dpscp.quantile.search import AskedCounts, default_steps
 
 # Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
 _SMALLEST_LEVEL = 2e-6
@@ -38,17 +39,20 @@ class Rule:
 
     ``n_records`` counts the whole table, ``n_nominal`` is the planned number of scores of one search: of the ``part``
     that is searched, or of a group's share of it. ``sized``: their true number is private, and a noisy one is released
-    (Result G); otherwise it is ``n_nominal``. ``secret_part``: the part, where secret coins drew it, training saw the
-    rest and the mixture of the two is what counts. ``unit``: what is counted, records or persons.
+    (Result G). ``counted_size``: coins drew them from a table whose number is public, and the law of the coins is used.
+    With neither it is ``n_nominal``. ``counted``: ``n_records`` was found in the table and is public. ``secret_part``:
+    the part, where secret coins drew it, training saw the rest and the mixture of the two is what counts.
+    ``unit``: what is counted, records or persons.
     """
 
     guarantee: Guarantee
     alphas: tuple[float, ...]
     inner: tuple[float, ...]
-    rank: str
+    rank: Rank
     n_records: int
     n_nominal: int
     sized: bool = False
+    counted_size: CountedSize | None = None
     part: float = 1.0
     secret_part: float | None = None
     shift: float = 0.0
@@ -57,6 +61,7 @@ class Rule:
     n_groups: int | None = None
     release_confidence: float | None = None
     unit: Unit = RECORDS
+    counted: bool = False
 
     @property
     def grouped(self) -> bool:
@@ -71,7 +76,7 @@ class Rule:
     @property
     def shares_counts(self) -> bool:
         """Whether a noisy count answers all levels: the statistics of other ranks differ from level to level."""
-        return self.rank == "centred"
+        return self.rank.is_same_at_all_levels
 
     @property
     def size_share(self) -> float:
@@ -80,8 +85,40 @@ class Rule:
 
     def steps(self, unit_noise: float) -> int:
         """How many halvings a search takes when a single count with the whole budget would have ``unit_noise``."""
-        graded = self.guarantee.correction == "minimax"
+        graded = self.guarantee.correction.is_graded
         return default_steps(self.n_nominal, unit_noise=unit_noise / math.sqrt(1 - self.size_share), graded=graded)
+
+    def planned_aim(self, index: int, mu: float) -> Aim:
+        """Where the search of one level aims when all searches of a group together are mu-GDP.
+
+        A released size is taken to come out as planned, and noise to be normal.
+        """
+        level = search_level(self.inner[index], size_is_released=self.sized)
+        unit, levels = float(self.rank.sensitivity(level)) / mu, sum(self.possible)
+        steps = self.steps(unit * math.sqrt(levels))
+        noise = unit * math.sqrt(sum(_new_counts(self, levels, steps)) / (1 - self.size_share))
+        size: KnownSize | NoisySize | CountedSize = self.counted_size or KnownSize(self.n_nominal)
+        if self.sized:
+            size = NoisySize(self.n_nominal, 1 / (mu * math.sqrt(self.size_share)))
+        return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
+
+    def with_sharper_size(self, mu: float) -> "Rule":
+        """Return the rule without a released size, where coins drew the part and their law gives a sharper aim.
+
+        Both are valid; ``mu``, about the Gaussian-DP level of the searches, and the other public numbers choose. The
+        law of the coins is sharper in small parts. Numbers that were declared, and groups, have no such law.
+
+        Theory: section 14
+        """
+        if not (self.sized and self.counted and self.part < 1) or self.grouped:
+            return self
+        counted = replace(self, sized=False, counted_size=CountedSize(self.n_records, self.part))
+
+        def overshoot(rule: Rule) -> float:
+            places = [i for i, possible in enumerate(rule.possible) if possible]
+            return sum(rule.planned_aim(i, mu).typical_overshoot() for i in places)
+
+        return counted if overshoot(counted) < overshoot(self) else self
 
 
 def calibration_rule(
@@ -115,7 +152,7 @@ def calibration_rule(
         alphas=asked.alphas,
         inner=chosen.inner_levels(asked),
         # without a released size only the linear statistic follows a group's
-        rank="linear" if grouped and not chosen.releases_size else chosen.rank,
+        rank=Rank.LINEAR if grouped and not chosen.releases_size else chosen.rank,
         n_records=n_records,
         part=part,
         n_nominal=max(1, round(part * n_records / (n_groups or 1))),
@@ -124,6 +161,7 @@ def calibration_rule(
         rank_buffer=chosen.rank_buffer,
         n_groups=n_groups,
         release_confidence=release_confidence,
+        counted=counted,
     )
 
 
@@ -188,7 +226,7 @@ class Searches:
             more = "more " if place and rule.shares_counts else ""
             notes.append(
                 f"{size}level {1 - rule.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
-                f"rank statistic {rule.rank!r}{groups}"
+                f"rank statistic '{rule.rank}'{groups}"
             )
         secret = rule.secret_part
         if rule.guarantee.held_out and spent.entries and (notes or secret is not None):

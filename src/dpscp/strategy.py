@@ -329,7 +329,7 @@ def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fra
     if fraction is None:
         assert share is not None
         return mechanism.calibrated(share * epsilon, delta, accountant=accountant)
-    planned = _split_budget(request, fraction)
+    planned = split_shares(request, fraction)
     solved = mechanism.calibrated(planned.train_epsilon, delta, accountant=accountant)
     if not planned.mixed:
         return solved
@@ -340,7 +340,7 @@ def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fra
     return mechanism.calibrated(epsilon, delta, accountant=accountant)
 
 
-def _split_budget(request: Request, fraction: float) -> SplitBudget:
+def split_shares(request: Request, fraction: float) -> SplitBudget:
     """What training and search may spend on random parts, the second of this share."""
     budget = request.budget
     return secret_shares(budget.epsilon, budget.delta, fraction, request.n_records, request.accountant)
@@ -422,7 +422,7 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
     quantiles = pair_levels(request.alphas[0], signal) if request.task.quantile_pair else None
     train_epsilon = None if share is None else share * request.budget.epsilon
     if fraction is not None:
-        train_epsilon = _split_budget(request, fraction).train_epsilon
+        train_epsilon = split_shares(request, fraction).train_epsilon
     return recipe(
         request.task.name,
         n_records=request.n_records,

@@ -310,23 +310,23 @@ mutant(
 
 SEARCH, COUNTS = "tests/quantile/test_search.py", "tests/quantile/test_counts.py"
 mutant(
-    "quantile/search.py",
-    "plan.noise(steps), nominal if n_min is None else n_min",
-    "plan.noise(steps), nominal",
+    "quantile/offsets.py",
+    "least = size.n if self.least is None else self.least",
+    "least = size.n",
     "small groups get the offset of large ones",
     f"{SEARCH}::TestRankStatistic::test_n_min_sets_the_offset",
 )
 mutant(
-    "quantile/search.py",
-    '"linear": max(level, 1 - level)',
-    '"linear": 1 - level',
+    "quantile/offsets.py",
+    "return max(level, 1 - level) if self is Rank.LINEAR",
+    "return 1 - level if self is Rank.LINEAR",
     "the linear statistic's sensitivity is wrong for levels below one half",
     f"{SEARCH}::TestRankStatistic",
 )
 mutant(
-    "quantile/search.py",
-    '"centred": Fraction(1, 2)',
-    '"centred": Fraction(49, 100)',
+    "quantile/offsets.py",
+    "            return Fraction(1, 2)\n",
+    "            return Fraction(49, 100)\n",
     "the centred statistic's sensitivity is two percent short",
     f"{SEARCH}::TestRankStatistic",
 )
@@ -340,29 +340,29 @@ mutant(
 )
 mutant(
     "quantile/search.py",
-    "_Aim(level, rank, correction, nominal, least",
-    "_Aim(level, rank, correction, counter.size, least",
+    "n_records=nominal,\n            seeded",
+    "n_records=counter.size,\n            seeded",
     "the result of a search holds the exact number of scores",
     f"{SEARCH}::TestThreshold::test_result_holds_public_numbers_only",
 )
 mutant(
-    "quantile/search.py",
-    "self.wanted_rank - weight * (self.planned + 1) + offset",
-    "self.wanted_rank - weight * (self.planned + 1)",
+    "quantile/offsets.py",
+    "self.rank.removed(self.level, self.planned) + offset",
+    "self.rank.removed(self.level, self.planned)",
     "the offset is computed and not used",
     f"{SEARCH}::TestRankStatistic::test_bar_is_the_rank_target_when_n_is_nominal",
 )
 mutant(
-    "quantile/search.py",
+    "quantile/offsets.py",
     "level = Fraction(math.floor(exact * _LEVEL_UNIT), _LEVEL_UNIT)",
     "level = Fraction(math.ceil(exact * _LEVEL_UNIT), _LEVEL_UNIT)",
     "the level is rounded up",
     f"{SEARCH}::TestRoundLevel",
 )
 mutant(
-    "quantile/search.py",
-    "offset = math.ceil(rank_buffer) + aim",
-    "offset = aim",
+    "quantile/offsets.py",
+    "offset = math.ceil(rank_buffer) + self",
+    "offset = self",
     "the paper's rank buffer is not used",
     f"{SEARCH}::TestRankStatistic::test_rank_buffer_counts_whole_ranks",
 )
@@ -379,6 +379,20 @@ mutant(
     "c - expected_maximum(steps)",
     "the correction forgets that counts end at n",
     "tests/quantile/test_correction.py::TestMarginalOffset",
+)
+mutant(
+    "quantile/counted_size.py",
+    "graded=graded) / (sizes + 1)",
+    "graded=graded) / (float(size.planned) + 1)",
+    "a gap in a small part counts as much as one in a large part",
+    "tests/quantile/test_counted_size.py::test_the_offset_is_the_smallest_that_the_sum_allows",
+)
+mutant(
+    "searches.py",
+    "if not (self.sized and self.counted and self.part < 1) or self.grouped:",
+    "if not (self.sized and self.part < 1) or self.grouped:",
+    "a declared number of records is taken for a counted one",
+    "tests/quantile/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
 )
 mutant(
     "quantile/counts.py",
@@ -1081,9 +1095,9 @@ mutant(
     f"{SPIES}::test_groups_are_corrected_for_any_size",
 )
 mutant(
-    "quantile/search.py",
-    'check_probability("alpha", alpha) - size_tail(alpha)',
-    'check_probability("alpha", alpha)',
+    "quantile/offsets.py",
+    "alpha - size_tail(alpha) if size_is_released else alpha",
+    "alpha",
     "the random size of a part is not charged",
     f"{CALIBRATION}::TestGuarantees::test_a_random_part_is_charged",
 )
@@ -1442,15 +1456,15 @@ mutant(
 )
 mutant(
     "planning.py",
-    "offset += noise * mean_rise(steps)",
-    "offset += 0.0",
+    "float(aim.level), last + aim.mean_rise",
+    "float(aim.level), last",
     "a plan forgets the correction",
     f"{PLANNING}::test_the_plan_is_what_the_fit_does",
 )
 mutant(
     "planning.py",
-    "part=fraction or 1.0, stability=stability,",
-    "stability=stability,",
+    "part=fraction or 1.0,",
+    "part=1.0,",
     "a plan of split forgets that a part is held out",
     f"{PLANNING}::test_the_plan_is_what_the_fit_does",
 )
@@ -2101,8 +2115,8 @@ mutant(
 )
 mutant(
     "quantile/release_level.py",
-    "needed = offset - self.unit - self.alpha * (self.sizes.width - 1)",
-    "needed = offset + self.alpha * (self.sizes.width - 1)",
+    "needed = offset - self.unit - self.size.step(self.alpha) * (self.sizes.width - 1)",
+    "needed = offset + self.size.step(self.alpha) * (self.sizes.width - 1)",
     "a block of sizes is bounded from the wrong side",
     f"{RELEASE}::test_blocks_of_a_large_part_cost_little",
 )
@@ -2121,9 +2135,9 @@ mutant(
     f"{RELEASE}::test_bound_is_the_average_over_order_statistics",
 )
 mutant(
-    "quantile/search.py",
-    "offset = max(offset, alone)",
-    "offset = min(offset, alone)",
+    "quantile/offsets.py",
+    "return max(offset, self.offset_of_one_release",
+    "return min(offset, self.offset_of_one_release",
     "release_confidence lowers the aim",
     f"{PROMISE}::test_19_of_20_releases_of_a_random_part_cover_the_level",
     f"{PROMISE}::test_scores_of_a_known_number",

@@ -12,6 +12,7 @@ from scipy import integrate, special, stats
 
 from dpscp.quantile import private_quantile
 from dpscp.quantile.release_level import (
+    CountedSize,
     DrawnSize,
     KnownSize,
     NoisySize,
@@ -96,6 +97,7 @@ def test_noisy_size_is_at_least_every_possible_size(released, size_noise, level,
 SIZES = st.one_of(
     st.integers(0, 400).map(KnownSize),
     st.builds(DrawnSize, st.integers(1, 60), st.floats(0.05, 1.0)),
+    st.builds(CountedSize, st.integers(1, 60), st.floats(0.05, 1.0)),
     st.builds(NoisySize, st.floats(-20, 400), st.floats(0.5, 20)),
 )
 
@@ -109,15 +111,16 @@ def test_offset_and_level_keep_their_confidence(size, alpha, count_noise, steps,
     offset = release_offset(confidence, size, level=level, **search)
     bound = {"confidence": confidence, **search}
     assert release_miss_bound(level, size, offset=offset, **bound) <= 1 - confidence
-    # the offset is the smallest but for its rounding, unless none at all is enough
+    # the offset, which may be negative, is the smallest but for its rounding
     less = offset - 0.01 * max(1.0, count_noise)
-    assert less < 0 or release_miss_bound(level, size, offset=less, **bound) > 1 - confidence
+    assert release_miss_bound(level, size, offset=less, **bound) > 1 - confidence
     assert release_level(confidence, size, offset=offset, **search) >= level - 5e-5
-    promised = release_level(confidence, size, offset=offset / 2, **search)
+    lower = offset - abs(offset) / 2
+    promised = release_level(confidence, size, offset=lower, **search)
     assert promised <= release_level(confidence, size, offset=offset, **search)
-    assert promised == 0 or release_miss_bound(promised, size, offset=offset / 2, **bound) <= 1 - confidence
+    assert promised == 0 or release_miss_bound(promised, size, offset=lower, **bound) <= 1 - confidence
     if 1e-3 < promised < 0.999:
-        assert release_miss_bound(promised + 2e-4, size, offset=offset / 2, **bound) > 1 - confidence
+        assert release_miss_bound(promised + 2e-4, size, offset=lower, **bound) > 1 - confidence
 
 
 def test_what_the_stronger_promise_costs():

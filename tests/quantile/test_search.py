@@ -41,7 +41,7 @@ def statistic(monkeypatch):
 
         def spy(counter, score_range, statistic, draws, *_):
             seen.update(scale=statistic.scale, removed=statistic.removed, needed=statistic.needed)
-            return score_range[1]
+            return score_range[1], []
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(search, "_right_endpoint_search", spy)

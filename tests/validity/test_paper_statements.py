@@ -20,7 +20,7 @@ from dpscp.privacy import (
     sample_discrete_gaussian,
     tulap_noise,
 )
-from dpscp.quantile import noisy_midpoint_quantile, search
+from dpscp.quantile import noisy_midpoint_quantile, offsets
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 
@@ -84,7 +84,7 @@ class TestLemma1:
         assert self.failures(199, "ceil", trials=trials, noise=20.0) >= exact - standard_errors(exact, trials)
 
     def test_fails_without_the_buffer(self, monkeypatch):
-        monkeypatch.setattr(search, "union_noise_buffer", lambda *_: 0.0)
+        monkeypatch.setattr(offsets, "union_noise_buffer", lambda *_: 0.0)
         trials = 400
         assert self.failures(199, "ceil", trials=trials, noise=20.0) > self.BETA + standard_errors(self.BETA, trials)
 

@@ -14,7 +14,7 @@ from scipy import special, stats
 
 from dpscp import private_quantile
 from dpscp.privacy import IntegerSource, LatticeNoise, sample_discrete_gaussian
-from dpscp.quantile import search
+from dpscp.quantile import offsets
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 
@@ -94,7 +94,7 @@ def simulate(monkeypatch, pool):
         "sample",
         lambda self, size, _: [round(z * self.sigma) for z in rng.choice(pool, size)],
     )
-    monkeypatch.setattr(search, "marginal_offset", lru_cache(search.marginal_offset))
+    monkeypatch.setattr(offsets, "marginal_offset", lru_cache(offsets.marginal_offset))
 
     def run(law, n, *, trials, noise=None, correction="marginal", **setting):
         covered = [
@@ -164,7 +164,7 @@ class TestTheCheckHasPower:
     @pytest.mark.parametrize(("n", "name"), [(20, "two atoms"), (2000, "two atoms"), (200, "staircase")])
     def test_dropped_correction(self, simulate, monkeypatch, n, name):
         trials = 1200
-        monkeypatch.setattr(search, "marginal_offset", lambda *_: 0.0)
+        monkeypatch.setattr(offsets, "marginal_offset", lambda *_: 0.0)
         noise = n / 4
         law = laws(n, noise)[name]
         assert simulate(law, n, trials=trials, noise=noise) < 1 - ALPHA - tolerance(trials)
@@ -174,7 +174,7 @@ class TestTheCheckHasPower:
         trials = 1200
         honest, noise = LatticeNoise.sample, n / 4
         monkeypatch.setattr(LatticeNoise, "sample", lambda *arguments: [2 * z for z in honest(*arguments)])
-        offset = search.marginal_offset(n, ALPHA, noise, STEPS)
+        offset = offsets.marginal_offset(n, ALPHA, noise, STEPS)
         law = Law("two atoms", np.array([0.0, 1.0]), two_atom_masses(n, 2 * noise, offset))
         assert simulate(law, n, trials=trials, noise=noise) < 1 - ALPHA - tolerance(trials)
 

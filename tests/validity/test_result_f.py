@@ -9,15 +9,16 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 from dpscp import Ledger, private_quantile
 from dpscp.calibration import find_thresholds
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
-from dpscp.quantile import released_size, search
+from dpscp.quantile import CountedSize, offsets, released_size, search
+from dpscp.quantile.counted_size import counted_miss_bound
 from dpscp.quantile.counts import midpoint_tree
-from dpscp.quantile.minimax import gap_grid, step_rises
+from dpscp.quantile.minimax import gap_grid, step_rises, worst_excess
 from dpscp.searches import calibration_rule, plan_searches
 
 pytestmark = [
@@ -105,7 +106,8 @@ def staircase(n, noise, view, q):
     return np.append(np.maximum.accumulate(counts), n + 1)
 
 
-HARD = [(2000, 40.0, 8), (5000, 25.0, 9), (300, 12.0, 7)]
+# offsets below zero from seven steps down
+HARD = [(2000, 40.0, 8), (5000, 25.0, 9), (300, 12.0, 7), (2000, 20.0, 4)]
 
 
 @pytest.mark.parametrize(("n", "noise", "steps"), HARD)
@@ -118,13 +120,13 @@ def test_the_hardest_staircase_is_covered_and_only_just(n, noise, steps):
 @pytest.mark.parametrize(("n", "noise", "steps"), HARD)
 def test_a_smaller_offset_breaks_it(monkeypatch, n, noise, steps):
     """Without the offset, and with that of one step less, the staircase made for it is covered too rarely."""
-    honest = search.graded_offset
+    honest = offsets.graded_offset
     for weaker, last in (
         (np.zeros, lambda *_: 0.0),
         (lambda steps: np.append(step_rises(steps - 1), 0.0), lambda a, n, s, steps: honest(a, n, s, steps - 1)),
     ):
-        monkeypatch.setattr(search, "step_rises", weaker)
-        monkeypatch.setattr(search, "graded_offset", last)
+        monkeypatch.setattr(offsets, "step_rises", weaker)
+        monkeypatch.setattr(offsets, "graded_offset", last)
         view, q = view_of(n, noise, steps)
         found = coverage(staircase(n, noise, view, q), view, round(q.count_noise * view.scale))
         assert found < 1 - ALPHA - 1e-4
@@ -174,6 +176,59 @@ def test_a_released_size_covers_at_every_size(monkeypatch, n):
         half = np.append(np.full(2**steps - 1, n // 2), n + 1)
         found += [coverage(np.maximum.accumulate(c), view, sigma) for c in (*data, half)]
     assert np.all(found / draws.size >= 1 - ALPHA)
+
+
+# where leaving out the factor 1/(k + 1) costs most
+DRAWN = {"alpha": 0.3, "n": 20, "part": 0.2, "noise": 5.0, "steps": 5}
+
+
+def game_miss(alpha, n, part, noise, steps):
+    """The miss rate of the library's own search on the worst scores for every size of the part, over the coins."""
+    size, total = CountedSize(n, part), 0.0
+    for k, mass in enumerate(stats.binom(n, part).pmf(np.arange(n + 1))):
+        if mass < 1e-7:
+            total += mass
+            continue
+        seen = []
+        q = private_quantile(
+            np.zeros(k),
+            alpha=alpha,
+            score_range=(0, 1),
+            count_noise=noise,
+            steps=steps,
+            counted_size=size,
+            observer=seen.append,
+        )
+        level = (seen[0].bar + seen[0].base) / seen[0].scale
+        rises = np.array(seen[0].rises) / (seen[0].scale * noise)
+        play = best_play(rises, (level - (k + 1)) / noise, 1 / 8)
+        counts = np.maximum.accumulate(np.clip(np.floor(level - play * noise), 0, k + 1).astype(int))
+        sigma = round(q.count_noise * seen[0].scale)
+        total += mass * (1 - coverage(np.append(counts, k + 1), seen[0], sigma))
+    return total
+
+
+def test_the_worst_scores_for_every_size_are_covered_and_only_just():
+    miss = game_miss(**DRAWN)
+    assert DRAWN["alpha"] - 0.03 <= miss <= DRAWN["alpha"]  # counts are integers, gaps are not
+
+
+def mean_of_the_game(offset, alpha, n, part, noise, steps):
+    """sum_k Bin(k) W_k, the mean final gap without the factor 1/(k + 1)."""
+    k = np.arange(n + 1)
+    start = (offset + (0.5 - alpha) * (part * n - k) - alpha * (k + 1)) / noise
+    gains = noise * worst_excess(start, steps, graded=True) - alpha * (k + 1)
+    return stats.binom(n, part).pmf(k) @ gains
+
+
+def test_without_the_factor_for_the_size_the_level_is_not_kept(monkeypatch):
+    """A gap counts for more in a small part: E[Gamma] <= 0 alone gives up coverage."""
+    wrong = optimize.brentq(lambda c: mean_of_the_game(c, **DRAWN), -50, 50)
+    numbers = CountedSize(DRAWN["n"], DRAWN["part"]), wrong, DRAWN["noise"], DRAWN["steps"]
+    assert counted_miss_bound(DRAWN["alpha"], *numbers, graded=True) > DRAWN["alpha"] + 0.015
+    honest = game_miss(**DRAWN)
+    monkeypatch.setattr(offsets, "counted_offset", lambda *_, **__: wrong)
+    assert game_miss(**DRAWN) > honest + 0.01
 
 
 def mean_overshoot(law, width, fine_near, n=3000, epsilon=1.0):

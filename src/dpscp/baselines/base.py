@@ -19,8 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._sklearn import BaseEstimator
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy import Ledger, non_private_event
-from dpscp.quantile import round_level
-from dpscp.quantile.search import conformal_rank
+from dpscp.quantile.offsets import conformal_rank, round_level
 from dpscp.records import check_levels, checked_labels, checked_rows, checked_targets
 from dpscp.scores import absolute_residual, infinite_without_probabilities, lac_of_labels
 from dpscp.training import Mechanism, Trained

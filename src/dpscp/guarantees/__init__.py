@@ -27,9 +27,11 @@ from dpscp.guarantees.stability import (
 )
 from dpscp.guarantees.terms import Terms
 from dpscp.quantile import (
+    CountedSize,
     DrawnSize,
     KnownSize,
     NoisySize,
+    counted_offset,
     expected_maximum,
     marginal_offset,
     marginal_rank_target,
@@ -56,6 +58,7 @@ __all__ = [
     "GUARANTEES",
     "Asked",
     "Certificate",
+    "CountedSize",
     "DrawnSize",
     "Guarantee",
     "KnownSize",
@@ -64,6 +67,7 @@ __all__ = [
     "Terms",
     "automatic",
     "blackbox_floor",
+    "counted_offset",
     "coverage_lower_bound",
     "dpsgd_coverage",
     "expected_gap_dpsgd_projection",

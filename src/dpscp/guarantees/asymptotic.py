@@ -4,12 +4,13 @@ Paper: Algorithm 1 [alg: dp-scp]
 """
 
 from dpscp.guarantees.base import Guarantee
+from dpscp.quantile.offsets import Correction, Rank
 
 ASYMPTOTIC = Guarantee(
     name="asymptotic",
     proof="the paper's DP-SCP-A: no buffer",
     certified=False,
-    correction="none",
-    rank="ceil",
+    correction=Correction.NONE,
+    rank=Rank.CEIL,
     releases_size=False,
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Ledger
+from dpscp.quantile.offsets import Correction, Rank
 
 INVARIANT = "training does not depend on the order of the records, and everything it learned from them is in its event"
 HELD_OUT = "the scored records were not used in training"
@@ -56,8 +57,8 @@ class Guarantee:
     held_out: bool = False
     needs_stability: bool = False
     needs_trajectory: bool = False
-    correction: str = "minimax"
-    rank: str = "centred"
+    correction: Correction = Correction.MINIMAX
+    rank: Rank = Rank.CENTRED
     rank_buffer: float = 0.0
     releases_size: bool = True
     training_share: Callable[[float], float] = _most_of_it
@@ -65,6 +66,11 @@ class Guarantee:
     shift: Callable[[Asked], float] = _no_shift
     more_room: str = "a larger alpha or a larger budget"
     no_level: str = "A larger alpha would help."
+
+    def __post_init__(self) -> None:
+        # names are accepted for both; a name that nobody knows is refused
+        object.__setattr__(self, "correction", Correction.parse(self.correction))
+        object.__setattr__(self, "rank", Rank.parse(self.rank))
 
     @property
     def assumption(self) -> str:

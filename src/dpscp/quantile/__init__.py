@@ -1,10 +1,13 @@
 """The quantile room: exact counts from any source, and the private threshold search."""
 
 from dpscp.quantile.correction import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
+from dpscp.quantile.counted_size import counted_offset
 from dpscp.quantile.counts import CountSource
 from dpscp.quantile.exponential import ExponentialQuantile, exponential_quantile
 from dpscp.quantile.minimax import graded_offset, mean_rise, minimax_offset, step_rises, worst_final_gap
+from dpscp.quantile.offsets import Correction, Rank, rank_sensitivity, round_level
 from dpscp.quantile.release_level import (
+    CountedSize,
     DrawnSize,
     KnownSize,
     NoisySize,
@@ -18,18 +21,20 @@ from dpscp.quantile.search import (
     default_steps,
     noisy_midpoint_quantile,
     private_quantile,
-    rank_sensitivity,
-    round_level,
 )
 
 __all__ = [
+    "Correction",
     "CountSource",
+    "CountedSize",
     "DrawnSize",
     "ExponentialQuantile",
     "KnownSize",
     "NoisySize",
     "PrivateQuantile",
+    "Rank",
     "ReleasedSize",
+    "counted_offset",
     "default_steps",
     "expected_maximum",
     "exponential_quantile",

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from dpscp._checks import check_choice, check_count, check_positive, check_range, check_scores
 from dpscp.privacy import IntegerSource, bounded_range_event
 from dpscp.privacy.events import DpEvent
-from dpscp.quantile.search import round_level
+from dpscp.quantile.offsets import round_level
 
 LEVELS = ("corrected", "plain")
 # Rates and levels are multiples of this, so that all weights are integers.

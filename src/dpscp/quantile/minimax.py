@@ -230,8 +230,8 @@ def _offset(alpha: float, n_min: float, noise: float, steps: int, *, graded: boo
         return marginal_offset(n_min, alpha, noise, steps)
     # V(l) <= c with l = c - A says V(l) - l <= A: the first grid point where it holds, and c is V there
     first = int(np.argmax(excess <= room / noise))
-    # a few steps could aim below the rank itself; nobody would expect that
-    return max(0.0, float(gaps[first] + excess[first])) * noise
+    # a few steps may aim below the rank itself: the end of the range counts as a full set, which is a surplus
+    return float(gaps[first] + excess[first]) * noise
 
 
 @lru_cache(maxsize=64)
@@ -252,4 +252,6 @@ def _unequal_factor(room: float, noises: tuple[float, ...]) -> float:
     bad, good = 0.0, 1.0
     while not valid(good):
         bad, good = good, 2 * good
+    while valid(bad):
+        bad, good = 2 * bad - 1, bad
     return last_where(valid, good, bad, within=1e-3)

@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -31,7 +32,7 @@ from dpscp.quantile.minimax import step_rises
 # Numbers n that lie this close together, in standard deviations of the rank, are bounded by one of them.
 _BLOCK = 0.02
 # Mass that the sums leave out, and the rounding of what they add up.
-_LEFT_OUT = 1e-12
+LEFT_OUT = 1e-12
 # Part of 1 - confidence that is charged for a size that came out far from the truth.
 _SIZE_SHARE = 0.02
 # The law of noise and size together, in units of the noise: spacing and reach of its table.
@@ -66,6 +67,16 @@ class KnownSize:
     def __post_init__(self) -> None:
         check_count("n", self.n, minimum=0)
 
+    @property
+    def planned(self) -> int:
+        """The number of scores that the target is computed from."""
+        return self.n
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the planned number around the true one."""
+        return 0.0
+
     def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need them)
         """The one value."""
         return _Blocks.of(self.n, self.n, 1, 0.0)
@@ -73,6 +84,14 @@ class KnownSize:
     def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
         """No noise of the size enters the rank."""
         return 0.0, 0.0
+
+    def target(self, alpha: float, n: int) -> float:
+        """The rank that a search of n scores aims at, its offset aside."""
+        return (1 - alpha) * (n + 1)
+
+    def step(self, alpha: float) -> float:
+        """The most that one more score raises a count less that target."""
+        return alpha
 
 
 @dataclass(frozen=True)
@@ -88,16 +107,66 @@ class DrawnSize:
 
     def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need it)
         """The binomial law of n."""
-        low, high = _window(self.n_records, self.part)
-        width = _block_width(self.n_records * self.part, alpha, count_noise)
-        starts = np.arange(low, high, width)
-        law = stats.binom(self.n_records, self.part)
-        masses = np.diff(law.cdf(np.append(starts, starts[-1] + width) - 1))
-        return _Blocks(starts, width, masses, _LEFT_OUT)
+        return _drawn_blocks(self, alpha, count_noise)
 
     def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
         """No noise of the size enters the rank."""
         return 0.0, 0.0
+
+    def target(self, alpha: float, n: int) -> float:
+        """The rank that a search of n scores aims at, its offset aside."""
+        return (1 - alpha) * (n + 1)
+
+    def step(self, alpha: float) -> float:
+        """The most that one more score raises a count less that target."""
+        return alpha
+
+
+@dataclass(frozen=True)
+class CountedSize:
+    """Each of ``n_records``, a public count, was drawn with probability ``part``, by a coin that nobody learns.
+
+    The search aims by its centred statistic at the rank that the expected number of scores has. What is said about it
+    is an average over the coins too.
+    """
+
+    n_records: int
+    part: float
+
+    def __post_init__(self) -> None:
+        check_count("n_records", self.n_records)
+        check_fraction("part", self.part)
+
+    @property
+    def planned(self) -> Fraction:
+        """The number of scores that the target is computed from: the expected one."""
+        return Fraction(self.part) * self.n_records
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the planned number around the true one."""
+        return math.sqrt(self.n_records * self.part * (1 - self.part))
+
+    @property
+    def law(self) -> tuple[Numbers, Numbers]:
+        """Numbers of scores and their probabilities; what is left out has less than ``LEFT_OUT``."""
+        return _binomial(self.n_records, self.part)
+
+    def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need it)
+        """The binomial law of the number of scores."""
+        return _drawn_blocks(self, alpha, count_noise)
+
+    def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
+        """No noise of the size enters the rank: its law is in the blocks."""
+        return 0.0, 0.0
+
+    def target(self, alpha: float, n: int) -> float:
+        """The rank that a search of n scores aims at, its offset aside."""
+        return 0.5 * (n + 1) + (0.5 - alpha) * (float(self.planned) + 1)
+
+    def step(self, alpha: float) -> float:  # noqa: ARG002 (others need it)
+        """The most that one more score raises a count less that target."""
+        return 0.5
 
 
 @dataclass(frozen=True)
@@ -107,14 +176,24 @@ class NoisySize:
     ``size_unit`` is the spacing of the integers that the noise was drawn on, in ranks.
     """
 
-    released: float
+    released: float | Fraction
     size_noise: float
     size_unit: float = 0.0
 
     def __post_init__(self) -> None:
-        real_number("released", self.released)
+        real_number("released", float(self.released))
         check_positive("size_noise", self.size_noise)
         check_nonnegative("size_unit", self.size_unit)
+
+    @property
+    def planned(self) -> float | Fraction:
+        """The number of scores that the target is computed from."""
+        return self.released
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the planned number around the true one."""
+        return self.size_noise
 
     def reach(self, confidence: float) -> float:
         """How far the released number may lie from the true one, but for what a bound at ``confidence`` is charged."""
@@ -128,15 +207,23 @@ class NoisySize:
         charge = _SIZE_SHARE * tail
         low = max(0, math.ceil(self.released - self._reach(charge)))
         high = max(low, math.floor(self.released + self._reach(charge)))
-        return _Blocks.of(low, high, _block_width(low, alpha, count_noise), charge)
+        return _Blocks.of(low, high, _block_width(low, alpha, count_noise, alpha), charge)
 
     def spread(self, alpha: float) -> tuple[float, float]:
         """The rank aims at (1/2 - alpha) of the released number: deviation and lattice spacing of that."""
         swing = abs(0.5 - alpha)
         return swing * self.size_noise, swing * self.size_unit
 
+    def target(self, alpha: float, n: int) -> float:
+        """The rank that a search of n scores aims at, its offset and the noise of the size aside."""
+        return (1 - alpha) * (n + 1)
 
-Size = KnownSize | DrawnSize | NoisySize
+    def step(self, alpha: float) -> float:
+        """The most that one more score raises a count less that target."""
+        return alpha
+
+
+Size = KnownSize | DrawnSize | NoisySize | CountedSize
 
 
 def release_miss_bound(
@@ -197,7 +284,7 @@ def release_offset(
     """The smallest offset, in ranks, with which a release covers ``level`` with probability ``confidence``.
 
     See ``release_miss_bound`` for the arguments and what is assumed; with a ``NoisySize`` the result holds whatever was
-    released, so it may be computed from it. Never below 0, and rounded up.
+    released, so it may be computed from it. It may be negative, and is rounded up.
 
     >>> [round(release_offset(0.95, KnownSize(n), level=0.9, alpha=0.1, count_noise=5, steps=10)) for n in (100, 1000)]
     [14, 23]
@@ -210,6 +297,8 @@ def release_offset(
     good, bad = 1.0, 0.0
     while not search.holds_for_all(level, good, tail):
         good, bad = 2 * good, good
+    while search.holds(level, bad, tail):
+        bad = 2 * bad - count_noise
     enough = good
     while True:
         near = 1e-3 * max(1.0, count_noise / 8)
@@ -223,7 +312,7 @@ class _Search:
     """The noise of a search and what is known about n, ready to be asked for several levels and offsets."""
 
     def __init__(self, alpha: float, count_noise: float, steps: int, size: Size, tail: float, *, graded: bool) -> None:
-        self.alpha = check_probability("alpha", alpha)
+        self.alpha, self.size = check_probability("alpha", alpha), size
         self.count_noise = check_positive("count_noise", count_noise)
         steps = check_count("steps", steps)
         self.rises = tuple(step_rises(steps).tolist()) if graded else (0.0,) * steps
@@ -236,7 +325,7 @@ class _Search:
         self._hard = [self._count - 1]
 
     def miss_bound(self, level: float, offset: float) -> float:
-        """P(B + M >= (1 - alpha)(n + 1) + offset), added up over n or at the worst n."""
+        """P(B + M >= target + offset), added up over n or at the worst n."""
         return max(self._bounds(level, offset, range(self._count)))
 
     def holds(self, level: float, offset: float, tail: float) -> bool:
@@ -252,17 +341,17 @@ class _Search:
         return bounds[worst] <= tail
 
     def _bounds(self, level: float, offset: float, which: Iterable[int]) -> list[float]:
-        # a block of n counts as its first: each further record raises B - (1 - alpha)(n + 1) by at most alpha
-        needed = offset - self.unit - self.alpha * (self.sizes.width - 1)
+        # a block of n counts as its first: each further record raises B less its target by at most one step
+        needed = offset - self.unit - self.size.step(self.alpha) * (self.sizes.width - 1)
         found = []
         for place in which:
             ranks, mass = self._ranks(level, place)
             total = float(mass @ _noise_tail((needed - ranks) / self.count_noise, self.rises, self.spread))
-            found.append(min(1.0, total + self.sizes.charge + _LEFT_OUT))
+            found.append(min(1.0, total + self.sizes.charge + LEFT_OUT))
         return found
 
     def _ranks(self, level: float, place: int) -> tuple[Numbers, Numbers]:
-        """The law of B - (1 - alpha)(n + 1) at one block, or over all n where these are added up."""
+        """The law of B less its target at one block, or over all n where these are added up."""
         if (level, place) not in self._laws:
             self._laws = {key: law for key, law in self._laws.items() if key[0] == level}
             self._laws[level, place] = self._made(level, place)
@@ -275,12 +364,20 @@ class _Search:
         return _mixture(laws, self.sizes.masses, _GRID * self.count_noise)
 
     def _at(self, n: int, level: float) -> tuple[Numbers, Numbers]:
-        counts = np.arange(*_window(n, level), dtype=np.float64)
-        # from one count to the next: exact to a few ulps at any n, where a formula with factorials is not
-        ratios = (n - counts[:-1]) / (counts[:-1] + 1) * (level / (1 - level))
-        logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
-        mass = np.exp(logs - logs.max())
-        return counts - (1 - self.alpha) * (n + 1), mass / mass.sum()
+        counts, mass = _binomial(n, level)
+        return counts - self.size.target(self.alpha, n), mass
+
+
+def _binomial(n: int, share: float) -> tuple[Numbers, Numbers]:
+    """The values of a Binomial(n, share) and their probabilities, but for a mass below ``LEFT_OUT``."""
+    counts = np.arange(*_window(n, share), dtype=np.float64)
+    if share == 1:
+        return counts, np.where(counts == n, 1.0, 0.0)
+    # from one count to the next: exact to a few ulps at any n, where a formula with factorials is not
+    ratios = (n - counts[:-1]) / (counts[:-1] + 1) * (share / (1 - share))
+    logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+    mass = np.exp(logs - logs.max())
+    return counts, mass / mass.sum()
 
 
 def _mixture(laws: list[tuple[Numbers, Numbers]], weights: Numbers, spacing: float) -> tuple[Numbers, Numbers]:
@@ -299,8 +396,17 @@ def _window(n: int, share: float) -> tuple[int, int]:
     return max(0, math.floor(n * share - reach)), min(n, math.ceil(n * share + reach)) + 1
 
 
-def _block_width(n: float, alpha: float, count_noise: float) -> int:
-    return max(1, math.floor(_BLOCK * math.hypot(math.sqrt(n * alpha * (1 - alpha)), count_noise) / alpha))
+def _drawn_blocks(size: DrawnSize | CountedSize, alpha: float, count_noise: float) -> _Blocks:
+    """The law of the number of records that coins draw, in blocks."""
+    low, high = _window(size.n_records, size.part)
+    width = _block_width(size.n_records * size.part, alpha, count_noise, size.step(alpha))
+    starts = np.arange(low, high, width)
+    masses = np.diff(stats.binom(size.n_records, size.part).cdf(np.append(starts, starts[-1] + width) - 1))
+    return _Blocks(starts, width, masses, LEFT_OUT)
+
+
+def _block_width(n: float, alpha: float, count_noise: float, step: float) -> int:
+    return max(1, math.floor(_BLOCK * math.hypot(math.sqrt(n * alpha * (1 - alpha)), count_noise) / step))
 
 
 def _noise_tail(t: Numbers, rises: tuple[float, ...], spread: float) -> Numbers:

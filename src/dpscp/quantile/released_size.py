@@ -55,14 +55,7 @@ class ReleasedSize:
 
     def known(self) -> NoisySize:
         """What it says about the true number."""
-        return NoisySize(float(self.value), self.size_noise, 1 / self.noise.scale)
-
-    def offset(self, alpha: float, count_noise: float, steps: int) -> float:
-        """``sized_offset`` of the last step of a search with this size."""
-        size_unit = 1 / self.noise.scale
-        return sized_offset(
-            alpha, float(self.value), self.size_noise, count_noise, steps, size_unit=size_unit, graded=True
-        )
+        return NoisySize(self.value, self.size_noise, 1 / self.noise.scale)
 
 
 def release_size(size: int, size_noise: float | LatticeNoise, source: IntegerSource) -> ReleasedSize:
@@ -121,11 +114,12 @@ def _smallest_offset(room: float, spread: float, steps: int, graded: bool) -> fl
     def holds(c: float) -> bool:
         return float(_MASSES @ worst_excess(c - room + starts, steps, graded=graded)) <= room
 
-    good = 1.0
+    good, bad = 1.0, 0.0
     while not holds(good):
         good *= 2
-    bad = 0.0
-    while good - bad > 1e-5 * max(1.0, good):
+    while holds(bad):
+        good, bad = bad, 2 * bad - 1
+    while good - bad > 1e-5 * max(1.0, abs(good)):
         middle = (good + bad) / 2
         bad, good = (bad, middle) if holds(middle) else (middle, good)
     return good

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpscp._checks import check_choice, check_count, check_nonnegative, check_positive, check_probability, check_range
+from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, check_range
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
 from dpscp.privacy.events import DpEvent
-from dpscp.quantile.correction import marginal_offset, union_noise_buffer
 from dpscp.quantile.counts import EVEN, Counter, Halving, StreamCounts, as_counter
-from dpscp.quantile.minimax import graded_offset, mean_rise, step_rises, worst_final_gap
+from dpscp.quantile.minimax import worst_final_gap
 from dpscp.quantile.observer import CountView, SearchObserver, SearchView
-from dpscp.quantile.release_level import KnownSize, release_offset
-from dpscp.quantile.released_size import ReleasedSize, release_size, size_tail
+from dpscp.quantile.offsets import Aim, Correction, Rank, conformal_rank, round_level, search_level
+from dpscp.quantile.release_level import CountedSize, KnownSize, NoisySize
+from dpscp.quantile.released_size import ReleasedSize, release_size
 
 __all__ = [
     "AskedCounts",
@@ -27,13 +27,8 @@ __all__ = [
     "default_steps",
     "noisy_midpoint_quantile",
     "private_quantile",
-    "rank_sensitivity",
-    "round_level",
 ]
 
-CORRECTIONS = ("minimax", "marginal", "union", "none")
-RANKS = ("centred", "linear", "ceil")
-_LEVEL_UNIT = 10**6
 # Scores may crowd: the grid's share of the error is planned for a density this many times the uniform one.
 _CROWDING = 2.0
 _FEWEST, _MOST = 6, 22
@@ -58,12 +53,25 @@ class PrivateQuantile:
     alpha: float
     score_range: tuple[float, float]
     n_records: int
-    correction: str
-    rank: str
+    correction: Correction
+    rank: Rank
     offset: float
     seeded: bool
     released_size: ReleasedSize | None = None
     fine_near: float | tuple[float, float] | None = None
+    counted_size: CountedSize | None = None
+
+    @property
+    def aim(self) -> Aim:
+        """Where the search aimed, in public numbers."""
+        size = _size_known(self.n_records, self.released_size, self.counted_size)
+        level = round_level(self.alpha)
+        return Aim(level, Rank(self.rank), Correction(self.correction), size, self.count_noise, self.steps)
+
+    @property
+    def last_offset(self) -> float:
+        """The offset of the last step."""
+        return self.offset - self.aim.mean_rise
 
     @property
     def is_finite(self) -> bool:
@@ -106,31 +114,6 @@ class AskedCounts:
         return max(1, steps - place.bit_length())
 
 
-def round_level(alpha: float) -> Fraction:
-    """``alpha`` rounded down to a multiple of 1e-6, so that the scaled rank statistic is an integer."""
-    alpha = check_probability("alpha", alpha)
-    exact, level = Fraction(alpha), Fraction(round(alpha * _LEVEL_UNIT), _LEVEL_UNIT)
-    # a float such as 0.1 or 1 - 0.9 lies a hair above or below its decimal, which is what was meant
-    if level - exact > Fraction(1, 2**52):
-        level = Fraction(math.floor(exact * _LEVEL_UNIT), _LEVEL_UNIT)
-    if level == 0:
-        raise ValueError(f"alpha must be at least {1 / _LEVEL_UNIT:g}, got {alpha:g}")
-    return level
-
-
-def rank_sensitivity(rank: str, alpha: float) -> Fraction:
-    """How much one added or removed record changes the rank statistic.
-
-    ``centred`` C - (n + 1)/2: 1/2; ``linear`` C - (1 - alpha)(n + 1): max(alpha, 1 - alpha);
-    ``ceil`` C - ceil((1 - alpha)(n + 1)): 1.
-
-    Theory: section 1.2
-    """
-    check_choice("rank", rank, RANKS)
-    level = round_level(alpha)
-    return {"centred": Fraction(1, 2), "linear": max(level, 1 - level), "ceil": Fraction(1)}[rank]
-
-
 def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = True, graded: bool = False) -> int:
     """How many halvings balance the noise they cost against the width of the last bracket, from public numbers.
 
@@ -165,6 +148,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     n_min: float | None = None,
     size_noise: float | LatticeNoise | None = None,
     released_size: ReleasedSize | None = None,
+    counted_size: CountedSize | None = None,
     release_confidence: float | None = None,
     asked: AskedCounts | None = None,
     fine_near: float | tuple[float, float] | None = None,
@@ -197,9 +181,12 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         aim at the rank that follows from it. The promise then holds for every number of scores, none included,
         whatever ``n_records`` says (it is a plan only). Needs ``rank="centred"`` and ``correction="minimax"``.
     released_size : the ``released_size`` of an earlier search of the same scores, to be used again at no cost.
+    counted_size : the scores are a part that secret coins drew, each record with the same probability, from a table
+        whose number of records is public: ``CountedSize(n_records, part)``. No size is released; the promise is an
+        average over the coins too. Needs ``rank="centred"`` and ``correction="minimax"``.
     release_confidence : aim so high that, with this probability over scores and noise, this one threshold lies at or
         above the 1 - alpha quantile of the scores' law, beside the average. For independent scores whose number is
-        public (n_records) or released.
+        public (n_records), released, or drawn from a counted table.
     asked : shared by several searches of the same scores, see ``AskedCounts``; ``event`` is still that of this search
         alone. Needs ``rank="centred"``.
     fine_near : a public value near which thresholds are told apart most finely: the further away, the wider the cells
@@ -216,168 +203,43 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     Paper: Algorithm 2 [alg:dp_binary_search], Lemma 1 [lem:one_sided_qhat], Lemma 2 [lemma:search_privacy];
     Theory: Results A, F, G and I
     """
-    low, high = check_range("score_range", score_range)
-    halving = Halving.fine(fine_near, (low, high))
-    check_choice("correction", correction, CORRECTIONS)
-    sized, promised = size_noise is not None or released_size is not None, 1 - check_probability("alpha", alpha)
-    if sized:
-        _check_sized(rank, correction, n_min, size_noise, released_size)
-        alpha = check_probability("alpha", alpha) - size_tail(alpha)
-    level = round_level(alpha)
+    span = check_range("score_range", score_range)
+    halving = Halving.fine(fine_near, span)
+    kind, statistic_kind = Correction.parse(correction), Rank.parse(rank)
+    is_released = _check_sizes(size_noise, released_size, counted_size)
+    level = search_level(alpha, size_is_released=is_released)
     _check_numbers(rank_buffer, failure_probability, n_records, n_min, steps)
-    plan = _NoisePlan.of(mu, count_noise, rank_sensitivity(rank, alpha), graded=correction == "minimax")
-    # a stream is read while its histogram is made, so its steps must be known before its length is
-    stream_steps = steps or (plan.default_steps(n_records) if n_records else _STREAM_STEPS)
-    counter = as_counter(scores, (low, high), stream_steps, allow_empty=sized or n_min is not None, halving=halving)
-    source = IntegerSource(random_state)
-    bought = None
+    plan = _NoisePlan.of(mu, count_noise, statistic_kind.sensitivity(level), graded=kind.is_graded)
+    n_records = n_records or (None if counted_size is None else max(1, round(counted_size.planned)))
+    stream_steps = steps or plan.stream_steps(n_records)
+    may_be_empty = is_released or counted_size is not None or n_min is not None
+    counter = as_counter(scores, span, stream_steps, allow_empty=may_be_empty, halving=halving)
+    source, bought = IntegerSource(random_state), None
     if size_noise is not None:
         released_size = bought = release_size(counter.size, size_noise, source)
-    found = counter.size if released_size is None else round(released_size.value)
-    nominal = n_records or max(1, found)
+    nominal = n_records or max(1, counter.size if released_size is None else round(released_size.value))
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
-    noise, least = plan.noise(steps), nominal if n_min is None else n_min
-    aim = _Aim(level, rank, correction, nominal, least, released_size, noise, steps)
-    offset = math.ceil(rank_buffer) + aim.offset(failure_probability)
-    if release_confidence is not None:
-        alone = aim.offset_of_one_release(release_confidence, promised, sure_of_size=n_min is None)
-        offset = max(offset, alone)
-    statistic = aim.statistic(counter.size, offset)
-    asked = AskedCounts() if asked is None else _for_this_search(asked, rank, noise, steps, (low, high), halving)
-    draws = noise.sample(steps, source)
-    seen: list[CountView] | None = None if observer is None else []
-    threshold = _right_endpoint_search(counter, (low, high), statistic, draws, halving, asked, seen)
-    if observer is not None and seen is not None:
-        observer(statistic.view((low, high), seen, bought, halving))
-    spent = noise.event(steps) if bought is None else compose(bought.event, noise.event(steps))
-    result = aim.found(threshold, offset, spent, (low, high), fine_near, seeded=random_state is not None)
-    if not result.is_finite:
-        warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=2)
-    return result
-
-
-@dataclass(frozen=True)
-class _Aim:
-    """Where a search aims, from public numbers: the wanted rank, and how far above it the noise makes it go.
-
-    ``nominal`` is the planned number of scores, ``least`` the smallest that the promise must hold for.
-    """
-
-    level: Fraction
-    rank: str
-    correction: str
-    nominal: int
-    least: float
-    released_size: ReleasedSize | None
-    noise: LatticeNoise
-    steps: int
-
-    def __post_init__(self) -> None:
-        if self.least > self.nominal:
-            raise ValueError(f"n_min must be at most n_records, got {self.least:g} and {self.nominal}")
-
-    @property
-    def _graded(self) -> bool:
-        """Whether each step aims higher than the one after it."""
-        return self.correction == "minimax"
-
-    @property
-    def planned(self) -> Fraction:
-        """The number of scores that the target is computed from."""
-        return Fraction(self.nominal) if self.released_size is None else self.released_size.value
-
-    @property
-    def wanted_rank(self) -> Fraction:
-        """The rank of the quantile; an integer where the statistic or the paper's buffer is about one."""
-        if self.rank == "ceil" or (self.correction == "union" and self.rank != "linear"):
-            return Fraction(conformal_rank(self.level, self.nominal))
-        return (1 - self.level) * (self.planned + 1)
-
-    def offset(self, failure_probability: float | None) -> Fraction:
-        """What the correction adds to the wanted rank at the last step."""
-        return Fraction(0) if self.correction == "none" else self._correction(failure_probability) + self._unit
-
-    @property
-    def _unit(self) -> Fraction:
-        """One lattice unit covers the difference between the discrete noise and the normal law of the formulas."""
-        return Fraction(1, self.noise.scale)
-
-    def _correction(self, failure_probability: float | None) -> Fraction:
-        alpha, count_noise, steps = float(self.level), self.noise.count_noise, self.steps
-        if self.released_size is not None:
-            return Fraction(self.released_size.offset(alpha, count_noise, steps))
-        if self.correction == "minimax":
-            return Fraction(graded_offset(alpha, self.least, count_noise, steps))
-        if self.correction == "marginal":
-            return Fraction(marginal_offset(self.least, alpha, count_noise, steps))
-        beta = failure_probability if failure_probability is not None else min(0.5, 1 / self.nominal)
-        # the -1 of tau stands for "a count below an integer rank lies at least 1 below it": the rank must be one
-        return Fraction(union_noise_buffer(count_noise, steps, beta)) + (1 if self.rank == "linear" else 0)
-
-    def offset_of_one_release(self, confidence: float, level: float, *, sure_of_size: bool) -> Fraction:
-        """The offset with which this one threshold covers ``level`` with this confidence.
-
-        Theory: Result I
-        """
-        if not sure_of_size or self.correction not in ("minimax", "marginal"):
-            raise ValueError(
-                f"release_confidence={confidence:g} needs a number of scores that is public or released (no "
-                "n_min) and correction='minimax' or 'marginal'"
-            )
-        alone = release_offset(
-            confidence,
-            KnownSize(self.nominal) if self.released_size is None else self.released_size.known(),
-            level=level,
-            alpha=float(self.level),
-            count_noise=self.noise.count_noise,
-            steps=self.steps,
-            graded=self._graded,
-        )
-        return Fraction(alone) + self._unit
-
-    def statistic(self, size: int, offset: Fraction) -> "_Statistic":
-        """What is taken off each count, and the bar that the rest must reach; ``size`` is the true number of scores."""
-        if self.rank == "ceil":
-            return _Statistic(self.noise.scale, Fraction(conformal_rank(self.level, size)), offset, self._rises)
-        weight = Fraction(1, 2) if self.rank == "centred" else 1 - self.level
-        needed = self.wanted_rank - weight * (self.planned + 1) + offset
-        return _Statistic(self.noise.scale, weight * (size + 1), needed, self._rises)
-
-    @property
-    def _rises(self) -> tuple[int, ...]:
-        """How far above the last step's bar that of each step lies, rounded up to the lattice."""
-        if not self._graded:
-            return (0,) * self.steps
-        return tuple(math.ceil(self.noise.sigma * rise) for rise in step_rises(self.steps).tolist())
-
-    def found(
-        self,
-        threshold: float,
-        offset: Fraction,
-        event: DpEvent,
-        score_range: tuple[float, float],
-        fine_near: float | tuple[float, float] | None,
-        *,
-        seeded: bool,
-    ) -> PrivateQuantile:
-        """The released threshold with the public numbers it was made with; ``offset`` is that of the last step."""
-        offset += Fraction(self.noise.count_noise * mean_rise(self.steps)) if self._graded else 0
-        return PrivateQuantile(
+    noise, size = plan.noise(steps), _size_known(nominal, released_size, counted_size)
+    aim = Aim(level, statistic_kind, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
+    offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
+    statistic = _Statistic.of(aim, offset, noise, counter.size)
+    asked = AskedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, span, halving)
+    threshold, seen = _right_endpoint_search(counter, span, statistic, noise.sample(steps, source), halving, asked)
+    if observer is not None:
+        observer(statistic.view(span, seen, bought, halving))
+    return _warn_of_full_sets(
+        PrivateQuantile(
             threshold=threshold,
-            rank_target=float(self.wanted_rank + offset),
-            count_noise=self.noise.count_noise,
-            steps=self.steps,
-            event=event,
-            alpha=float(self.level),
-            score_range=score_range,
-            n_records=self.nominal,
-            correction=self.correction,
-            rank=self.rank,
-            offset=float(offset),
-            seeded=seeded,
-            released_size=self.released_size,
+            event=noise.event(steps) if bought is None else compose(bought.event, noise.event(steps)),
+            score_range=span,
+            n_records=nominal,
+            seeded=random_state is not None,
+            released_size=released_size,
             fine_near=fine_near,
+            counted_size=counted_size,
+            **aim.public_numbers(offset),
         )
+    )
 
 
 def _check_numbers(
@@ -394,31 +256,33 @@ def _check_numbers(
         check_count("steps", steps)
 
 
-def _check_sized(
-    rank: str,
-    correction: str,
-    n_min: float | None,
-    size_noise: float | LatticeNoise | None,
-    released_size: ReleasedSize | None,
-) -> None:
-    """A released size goes with one statistic and one offset; and it is bought or given, not both."""
-    if rank != "centred" or correction != "minimax":
-        raise ValueError(
-            "size_noise and released_size need rank='centred' and correction='minimax', "
-            f"got {rank!r} and {correction!r}"
-        )
-    if n_min is not None:
-        raise ValueError(f"n_min must be None with a released size, got {n_min:g}: the size is found, not assumed")
+def _check_sizes(
+    size_noise: float | LatticeNoise | None, released_size: ReleasedSize | None, counted_size: CountedSize | None
+) -> bool:
+    """Return whether a size is released; more than one way to treat a private number of scores is refused."""
+    is_released = size_noise is not None or released_size is not None
     if size_noise is not None and released_size is not None:
         raise ValueError("give size_noise (release the size) or released_size (use one again), not both")
+    if counted_size is not None and is_released:
+        raise ValueError("give counted_size or a released size, not both: the law of the coins replaces the release")
+    return is_released
+
+
+def _size_known(
+    nominal: int, released_size: ReleasedSize | None, counted_size: CountedSize | None
+) -> KnownSize | NoisySize | CountedSize:
+    """Return what a search knows about the number of its scores."""
+    if counted_size is not None:
+        return counted_size
+    return KnownSize(nominal) if released_size is None else released_size.known()
 
 
 def _for_this_search(
-    asked: AskedCounts, rank: str, noise: LatticeNoise, steps: int, score_range: tuple[float, float], halving: Halving
+    asked: AskedCounts, rank: Rank, noise: LatticeNoise, steps: int, score_range: tuple[float, float], halving: Halving
 ) -> AskedCounts:
     """``asked``, if its counts are those of this search."""
-    if rank != "centred":
-        raise ValueError(f"asked needs rank='centred', got {rank!r}: other statistics differ from level to level")
+    if not rank.is_same_at_all_levels:
+        raise ValueError(f"asked needs rank='centred', got '{rank}': other statistics differ from level to level")
     asked.require_alike(noise, steps, score_range, halving)
     return asked
 
@@ -434,6 +298,12 @@ class _Statistic:
     removed: Fraction
     needed: Fraction
     rises: tuple[int, ...]
+
+    @classmethod
+    def of(cls, aim: Aim, offset: Fraction, noise: LatticeNoise, size: int) -> "_Statistic":
+        """Return what is taken off each count and the bar; ``size`` is the true number of scores."""
+        removed = aim.rank.removed(aim.level, size)
+        return cls(noise.scale, removed, aim.needed(offset), aim.lattice_rises(noise.sigma))
 
     @property
     def base(self) -> int:
@@ -456,13 +326,13 @@ def _right_endpoint_search(
     draws: list[int],
     halving: Halving,
     asked: AskedCounts,
-    seen: list[CountView] | None,
-) -> float:
+) -> tuple[float, list[CountView]]:
     """Halve the range; move the right end only where the noisy statistic reaches its bar: integers are compared.
 
-    Each count that is asked for goes to ``seen``, if there is one.
+    Returns the right end that is left, and each count that was asked for.
     """
     left, right = score_range
+    seen: list[CountView] = []
     scale, base, bar = statistic.scale, statistic.base, statistic.bar
     for step, (noise, rise) in enumerate(zip(draws, statistic.rises, strict=True)):
         middle = float(halving.middle(left, right))
@@ -471,13 +341,13 @@ def _right_endpoint_search(
         count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
         margin = scale * count - base + asked.noise(step, left, right, noise) - bar
         # a count at the very end of the range is not asked for: such a step tells no more than its noise
-        if seen is not None and not at_the_end:
+        if not at_the_end:
             seen.append(CountView((left, right), count, margin))
         if margin >= rise:
             right = middle
         else:
             left = middle
-    return float(right)
+    return float(right), seen
 
 
 @dataclass(frozen=True)
@@ -504,10 +374,21 @@ class _NoisePlan:
             return self.count_noise
         return lattice_noise(float(self.sensitivity) * math.sqrt(steps) / (self.mu or 0.0), self.sensitivity)
 
+    def stream_steps(self, n_records: int | None) -> int:
+        """Return the steps of a stream: it is read while its histogram is made, before its length is known."""
+        return self.default_steps(n_records) if n_records else _STREAM_STEPS
+
     def default_steps(self, n_records: int) -> int:
         own = self.count_noise
         unit = own.count_noise if own is not None else float(self.sensitivity) / (self.mu or 0.0)
         return default_steps(n_records, unit_noise=unit, shared_budget=own is None, graded=self.graded)
+
+
+def _warn_of_full_sets(result: PrivateQuantile) -> PrivateQuantile:
+    """Return ``result``, with a warning to the caller of the search where it ended at the end of its range."""
+    if not result.is_finite:
+        warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=3)
+    return result
 
 
 def _end_of_range_message(result: PrivateQuantile) -> str:
@@ -571,13 +452,8 @@ def noisy_midpoint_quantile(
         alpha=float(level),
         score_range=(low, high),
         n_records=nominal,
-        correction="none",
-        rank="ceil",
+        correction=Correction.NONE,
+        rank=Rank.CEIL,
         offset=0.0,
         seeded=random_state is not None,
     )
-
-
-def conformal_rank(level: Fraction, n: int) -> int:
-    """ceil((1 - alpha)(n + 1)) in exact arithmetic."""
-    return math.ceil((1 - level) * (n + 1))
