@@ -2538,38 +2538,46 @@ mutant(
     "all rows of a person in a block are counted for bounds",
     f"{PERSON_BLOCKS}::test_repeating_a_persons_only_row_changes_no_sum_and_no_batch",
 )
+IDS = "tests/test_person_ids.py"
 mutant(
-    "sources/persons.py",
-    '(ids.dtype.kind == "f" and',
-    '(ids.dtype.kind == "c" and',
-    "an id that is a float in one file is another person",
-    f"{PERSON_BLOCKS}::test_ids_of_files_with_other_types_are_the_same_persons",
-)
-mutant(
-    "persons.py",
-    '    _check_told_apart(ids, str(getattr(persons, "dtype", "")).lower())\n',
-    "",
+    "_person_ids.py",
+    'if "\\0" in characters or ',
+    "if ",
     "two persons whose ids look alike are one",
     "tests/test_persons.py::test_ids_of_which_two_may_look_like_one_are_refused",
 )
 mutant(
-    "sources/persons.py",
-    "ids.max() >= 2**63",
-    "ids.max() >= 2**64",
-    "a large id of a file becomes a negative one",
-    f"{PERSON_BLOCKS}::test_what_is_refused",
+    "_person_ids.py",
+    "raise ValueError(_MISSING if np.isnan(ids).any() else _FLOATS)",
+    "return _of_objects(ids.astype(np.int64).tolist())",
+    "persons whose ids round to one number are one",
+    f"{IDS}::test_what_may_split_or_merge_persons_is_refused",
 )
 mutant(
-    "sources/persons.py",
-    "ids.dtype.kind for _, _, ids in pieces}",
-    "ids.dtype.kind for _, _, ids in pieces if len(ids)}",
+    "_person_ids.py",
+    "if chunk.null_count or ",
+    "if ",
+    "Arrow's missing ids are one person",
+    f"{IDS}::test_what_may_split_or_merge_persons_is_refused",
+)
+mutant(
+    "_person_ids.py",
+    'large = kind == "u" and bool((ids >= _LARGEST).any())',
+    "large = False",
+    "a large id becomes a negative one",
+    f"{IDS}::test_one_person_has_one_key_in_every_block",
+)
+mutant(
+    "_person_ids.py",
+    "return PersonIds(self.kind, self.keys[rows])",
+    "return PersonIds(self.kind if len(self.keys[rows]) else None, self.keys[rows])",
     "a person is text in one file, a number in another, and counts twice",
     f"{PERSON_BLOCKS}::test_text_in_one_part_and_numbers_in_another_are_refused_wherever_they_meet",
 )
 mutant(
     "sources/persons.py",
-    "place = hash_array(",
-    "place = np.arange(len(ids), dtype=np.uint64) + 0 * hash_array(",
+    "place = ids.hashes() % ",
+    "place = (np.arange(len(ids), dtype=np.uint64) + 0 * ids.hashes()) % ",
     "rows of one person go to several blocks",
     f"{PERSON_BLOCKS}::test_all_rows_of_a_person_meet_in_one_block",
 )
