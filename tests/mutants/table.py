@@ -1628,6 +1628,13 @@ mutant(
 )
 mutant(
     "persistence.py",
+    'with os.fdopen(handle, "wb") as file:\n            yield file\n',
+    'with os.fdopen(handle, "wb") as file:\n            os.chmod(temporary, 0o644)\n            yield file\n',
+    "predictions are readable by all, whatever the umask says",
+    "tests/test_persistence.py::TestWriting::test_files_respect_the_umask_and_the_file_that_they_replace",
+)
+mutant(
+    "persistence.py",
     "os.replace(temporary, target)",
     "open(target, 'wb').write(open(temporary, 'rb').read())",
     "a file is overwritten in place",
