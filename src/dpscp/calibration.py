@@ -15,6 +15,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._checks import check_count, check_nonnegative, check_probability, check_range
+from dpscp._trust import OWN_SCORES
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
@@ -362,7 +363,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     alpha = check_probability("alpha", alpha)
     chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
     unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
-    spent = _spent_by(training, unit)
+    spent = _spent_by(training, unit).assume(OWN_SCORES)
     if unit.by_person:
         scores, n_records = _one_score_each(scores, persons, unit, random_state), n_persons
     nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
@@ -386,7 +387,10 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         score_range=score_range,
         fine_near=fine_near,
         random_state=random_state,
-        extra_assumptions=stability.assumptions if chosen.needs_stability and stability is not None else (),
+        extra_assumptions=(
+            *spent.assumptions,
+            *(stability.assumptions if chosen.needs_stability and stability is not None else ()),
+        ),
     )
     threshold, certificate = float(found.values[0, 0]), found.certificates[0]
     if certificate.is_vacuous or math.isinf(threshold):

@@ -2315,7 +2315,7 @@ mutant(
 )
 mutant(
     "conformal/base.py",
-    "            *((PREFIT,) if self.prefit else ()),\n",
+    "            *trusted_training(self.estimator, prefit=self.prefit),\n",
     "",
     "a certificate does not say that it trusts a prefit estimator",
     f"{PREFIT_TESTS}::test_all_records_calibrate_and_only_the_search_is_paid",
@@ -2544,6 +2544,21 @@ mutant(
     "if not isinstance(source, RecordSource):",
     "all rows of a person in a block are counted for bounds",
     f"{PERSON_BLOCKS}::test_repeating_a_persons_only_row_changes_no_sum_and_no_batch",
+)
+TRUST = "tests/test_trust.py"
+mutant(
+    "sources/digests.py",
+    "if self.digests.get(block.id) != digest(block, self.key):",
+    "if block.id not in self.digests:",
+    "a collection that shuffles at each reading is trained on and held out at once",
+    "tests/sources/test_digests.py::test_a_collection_that_shuffles_at_each_computation_is_refused",
+)
+mutant(
+    "conformal/base.py",
+    "            *trusted_records(brought),\n",
+    "",
+    "a release does not say that it trusts how the records came",
+    f"{TRUST}::test_each_thing_that_is_trusted_is_on_record",
 )
 IDS = "tests/test_person_ids.py"
 mutant(

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._checks import check_count
+from dpscp._trust import GROUP_FUNCTION
 from dpscp.budget import BudgetStore
 from dpscp.conformal.fitted import Fitted
-from dpscp.conformal.prefit import PREFIT, Prefit
+from dpscp.conformal.prefit import Prefit
 from dpscp.conformal.reading import Given, Reading, Taken, from_arrays, from_source
 from dpscp.conformal.refits import remember, tell_of_other_fits
+from dpscp.conformal.trust import trusted_records, trusted_training
 from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
@@ -38,11 +40,6 @@ from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import WIDEST_TABLE
 from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.torch_records import inputs_of, labelled_arrays
-
-GROUP_FUNCTION = (
-    "groups gives a record its group from that record alone (privacy needs it too: groups share no budget because each "
-    "record lies in one of them, whatever the others are)"
-)
 
 
 class PrivateConformal(Fitted):
@@ -135,7 +132,8 @@ class PrivateConformal(Fitted):
             tell_of_other_fits(brought)
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
-            *((PREFIT,) if self.prefit else ()),
+            *trusted_training(self.estimator, prefit=self.prefit),
+            *trusted_records(brought),
             *request.task.trusted,
         )
         found = release(

@@ -39,6 +39,15 @@ def inputs_of(X: Any) -> Any:
     return _columns(X)[0] if _holds_items(X) else _array(X)
 
 
+def has_own_items(value: Any) -> bool:
+    """Whether code of the caller's may make the items: those of a ``TensorDataset`` are rows of its tensors."""
+    if not _holds_items(value):
+        return False
+    data = load_torch().utils.data
+    dataset = value.dataset if isinstance(value, data.DataLoader) else value
+    return type(dataset) is not data.TensorDataset
+
+
 def _holds_items(value: Any) -> bool:
     if not comes_from_torch(value):
         return False
