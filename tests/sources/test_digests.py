@@ -33,7 +33,7 @@ def shuffled(frame):
 
 
 def classifier(**changes):
-    training = DPSGD(hidden=(), sampling_rate=0.5, steps=3, learning_rate=1.0)
+    training = DPSGD(hidden=(), sampling_rate=1.0, steps=3, learning_rate=1.0, noise_multiplier=9.0)
     return dp.PrivateConformalClassifier(training, epsilon=4.0, guarantee="split", accountant="rdp", **changes)
 
 

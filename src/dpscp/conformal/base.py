@@ -72,12 +72,14 @@ class PrivateConformal(Fitted):
 
         X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
         arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
-        once, in the order of the data set; a loader that would drop or repeat records is refused. Or X is a record
-        source (``dpscp.sources``: files, a cluster, blocks of arrays) and y is left out: the records are read block by
-        block and never together in memory; every block is looked at before anything is spent. With a
-        ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
+        once, item by item in the order of the data set; a loader that would drop or repeat records is refused, and so
+        is one with a ``collate_fn`` of its own. Or X is a record source (``dpscp.sources``: files, a cluster, blocks of
+        arrays) and y is left out: the records are read block by block and never together in memory; every block is
+        looked at before anything is spent, and compared at each later reading. With a ``DistributedSource`` every
+        process of the group calls ``fit``, and each of them is fitted.
 
-        ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
+        ``persons`` holds one id for each row, where a person may have several; both promises are then per person. Ids
+        are text, integers, booleans or dates of one kind; floating-point numbers, missing ids and objects are refused.
 
         With ``schema``, X is a frame (pandas, polars, Arrow) and y the name of its target column:
         ``fit(frame, "income", schema=dp.Schema.read(path))``. The schema declares types, bounds, categories, classes
