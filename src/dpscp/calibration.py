@@ -214,7 +214,9 @@ def _certificate(
         advice = _TOO_WIDE if too_wide else _advice(rule, sizes, expected)
     else:
         terms["finite_threshold_expected"] = False
-    found = Certificate(rule.guarantee.name, 1 - alpha, coverage, (*assumptions, *extra_assumptions), terms, advice)
+    found = Certificate(
+        rule.guarantee.name, 1 - alpha, coverage, (*assumptions, *extra_assumptions, *spent.assumptions), terms, advice
+    )
     return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
 
 
@@ -387,10 +389,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         score_range=score_range,
         fine_near=fine_near,
         random_state=random_state,
-        extra_assumptions=(
-            *spent.assumptions,
-            *(stability.assumptions if chosen.needs_stability and stability is not None else ()),
-        ),
+        extra_assumptions=stability.assumptions if chosen.needs_stability and stability is not None else (),
     )
     threshold, certificate = float(found.values[0, 0]), found.certificates[0]
     if certificate.is_vacuous or math.isinf(threshold):

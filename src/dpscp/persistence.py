@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import secrets
 import stat
 import tokenize
 import zipfile
@@ -21,6 +20,8 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpscp.privacy.seeds import secure_bytes
 
 FORMAT = "dpscp-model"
 FORMAT_VERSION = 2
@@ -57,7 +58,7 @@ def written_whole(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[I
     with suppress(OSError):
         mode &= stat.S_IMODE(os.stat(target).st_mode)
     # the system applies the umask when it creates a file; tempfile's files and chmod know nothing of it
-    temporary = os.path.join(os.path.dirname(target), f".dpscp-{secrets.token_hex(8)}")
+    temporary = os.path.join(os.path.dirname(target), f".dpscp-{secure_bytes()(8).hex()}")
     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
         with os.fdopen(handle, "wb") as file:
