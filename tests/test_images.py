@@ -136,11 +136,44 @@ def test_a_loader_that_drops_or_repeats_records_is_refused():
         labelled_arrays(data.DataLoader(pairs, batch_size=3, drop_last=True), None)
     several = data.RandomSampler(pairs, replacement=True)
     few = data.RandomSampler(pairs, num_samples=4)
-    for sampler in (several, few, Repeating()):
+    for sampler in (several, few, Repeating(), data.SequentialSampler(range(4)), data.SubsetRandomSampler([0, 1])):
         with pytest.raises(ValueError, match=r"may drop or repeat records; .* give its dataset"):
             labelled_arrays(data.DataLoader(pairs, sampler=sampler), None)
     with pytest.raises(ValueError, match="may drop or repeat records"):
         labelled_arrays(data.DataLoader(pairs, batch_sampler=data.BatchSampler(Repeating(), 3, False)), None)
+
+
+class Twice(data.DataLoader):
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield from (batch, batch)
+
+
+def test_a_loader_that_passes_over_its_records_in_its_own_way_is_refused():
+    with pytest.raises(ValueError, match="may drop or repeat records"):
+        labelled_arrays(Twice(data.TensorDataset(torch.zeros(10, 2), torch.zeros(10))), None)
+
+
+def padded(items):
+    """Pad to the longest record of the batch: one record decides how many features all have."""
+    inputs, targets = zip(*items, strict=True)
+    return torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True), torch.tensor(targets)
+
+
+def averaged(items):
+    """Give each record the mean of its batch: one record is in all others."""
+    inputs, targets = zip(*items, strict=True)
+    return torch.stack(inputs).mean(0).expand(len(items), -1), torch.tensor(targets)
+
+
+@pytest.mark.parametrize("collate", [padded, averaged])
+def test_what_sees_several_records_at_once_is_refused(collate):
+    ragged = data.StackDataset([torch.ones(17), torch.ones(17)], [0, 1])
+    for brought in (ragged, data.StackDataset([torch.ones(17), torch.ones(40)], [0, 1])):
+        loader = data.DataLoader(brought, collate_fn=collate)
+        for read in (inputs_of, lambda given: labelled_arrays(given, None)):
+            with pytest.raises(ValueError, match="collate_fn sees several records at once"):
+                read(loader)
 
 
 class Stream(data.IterableDataset):
@@ -148,15 +181,11 @@ class Stream(data.IterableDataset):
         return ((torch.full((2,), float(i)), i) for i in range(3000))
 
 
-def test_streams_own_collation_and_items_that_do_not_fit():
+def test_streams_and_items_that_do_not_fit():
     X, y = labelled_arrays(data.DataLoader(Stream(), batch_size=7), None)
     assert X.shape == (3000, 2)
     np.testing.assert_array_equal(y, np.arange(3000))
     np.testing.assert_array_equal(inputs_of(Stream()), X)
-    doubled = data.DataLoader(
-        Stream(), collate_fn=lambda items: (torch.stack([2 * x for x, _ in items]), [1] * len(items))
-    )
-    np.testing.assert_array_equal(labelled_arrays(doubled, None)[0], 2 * X)
     lone = data.TensorDataset(torch.zeros(5, 2))
     with pytest.raises(ValueError, match="must be a pair"):
         labelled_arrays(lone, None)

@@ -10,10 +10,13 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, persistence
+from dpscp.cli.tables import written_table
+from dpscp.report.page import write_atomically
 from dpscp.training import DPSGD, ObjectivePerturbation, Preprocessed, PrivateCentring, SufficientStatistics, UnitNorm
 
 CLASSIFIER = {"epsilon": 4.0, "guarantee": "split", "accountant": "rdp", "random_state": 0}
@@ -211,6 +214,27 @@ class TestWriting:
         tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
         with pytest.raises(PermissionError):
             model.save(tmp_path / "model")
+
+    @pytest.mark.parametrize(("umask", "tables"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+    def test_files_respect_the_umask_and_the_file_that_they_replace(self, tmp_path, model, umask, tables):
+        """Who may not read the user's other files does not read predictions, while they are written or later."""
+        old = os.umask(umask)
+        try:
+            for name in ("sets.csv", "sets.parquet", "sets.csv.gz"):
+                with written_table(tmp_path / name) as write:
+                    write(pa.RecordBatch.from_pydict({"predicted": [1, 2]}))
+                    (temporary,) = tmp_path.glob(".dpscp-*")
+                    assert stat.S_IMODE(temporary.stat().st_mode) == tables
+                assert stat.S_IMODE((tmp_path / name).stat().st_mode) == tables
+            write_atomically(tmp_path / "report.html", b"page")
+            assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == tables
+            model.save(tmp_path / "model")
+            assert stat.S_IMODE((tmp_path / "model").stat().st_mode) == 0o600
+            (tmp_path / "report.html").chmod(0o400)
+            write_atomically(tmp_path / "report.html", b"again")
+            assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o400
+        finally:
+            os.umask(old)
 
 
 def load_bytes(tmp_path, data):

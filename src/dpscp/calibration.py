@@ -15,6 +15,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp._checks import check_count, check_nonnegative, check_probability, check_range
+from dpscp._trust import OWN_SCORES
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
@@ -207,7 +208,8 @@ def _certificate(
             terms = replace(terms, release_confidence=confidence, release_level=level)
             assumptions.append(INDEPENDENT.format(f"{rule.unit.noun}s"))
         advice = _TOO_WIDE if too_wide else _advice(rule, smallest, expected)
-    found = Certificate(rule.guarantee.name, 1 - alpha, coverage, (*assumptions, *extra_assumptions), terms, advice)
+    assumed = (*assumptions, *extra_assumptions, *spent.assumptions)
+    found = Certificate(rule.guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
     return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
 
 
@@ -349,7 +351,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     alpha = check_probability("alpha", alpha)
     chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
     unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
-    spent = _spent_by(training, unit)
+    spent = _spent_by(training, unit).assume(OWN_SCORES)
     if unit.by_person:
         scores, n_records = _one_score_each(scores, persons, unit, random_state), n_persons
     nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))

@@ -10,16 +10,18 @@ import hashlib
 import io
 import json
 import os
-import tempfile
+import stat
 import tokenize
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpscp.privacy.seeds import secure_bytes
 
 FORMAT = "dpscp-model"
 FORMAT_VERSION = 2
@@ -46,14 +48,21 @@ def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Map
 
 
 @contextmanager
-def written_whole(path: str | PathLike[str], *, mode: int = 0o644) -> Iterator[IO[bytes]]:
-    """A file to write to, under a temporary name beside ``path`` and renamed at the end; a failure leaves nothing."""
+def written_whole(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """A file to write to, under a temporary name beside ``path`` and renamed at the end; a failure leaves nothing.
+
+    At most ``mode`` may read and write it, less what the umask takes away, and nobody who may not use a file that it
+    replaces. So from its first byte on.
+    """
     target = os.path.abspath(os.fspath(path))
-    handle, temporary = tempfile.mkstemp(prefix=".dpscp-", dir=os.path.dirname(target))
+    with suppress(OSError):
+        mode &= stat.S_IMODE(os.stat(target).st_mode)
+    # the system applies the umask when it creates a file; tempfile's files and chmod know nothing of it
+    temporary = os.path.join(os.path.dirname(target), f".dpscp-{secure_bytes()(8).hex()}")
+    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)

@@ -9,7 +9,7 @@ Who has how many rows, and how many persons there are, is private: nothing here 
 Theory: Result H
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_count
+from dpscp._person_ids import read_person_ids
 from dpscp.privacy import Ledger, secure_generator
 from dpscp.privacy.seeds import KEPT_ROWS, SCORED_ROWS, stream_seed
 from dpscp.privacy.units import RECORDS, PersonWithIds, PersonWithoutIds, Unit
@@ -190,64 +191,19 @@ class _OnePerRow(Persons):
 def person_numbers(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> Index:
     """Each row's person, numbered in the order in which persons first appear.
 
-    ``persons`` holds one id a row, any hashable values; ``columns`` are the names of the features. Ids that are
-    missing (None, NaN, empty text), of two kinds (text and numbers: "7" would not be 7), that may stand for two persons
-    (text with NUL characters, floats beyond their whole numbers), too few or too many are refused; nothing from them is
-    printed.
+    ``persons`` holds one id a row, as `dpscp._person_ids` reads them; ``columns`` are the names of the features. Too
+    few ids, too many, and a column of ids that is also a feature are refused; nothing from the ids is printed.
     """
-    if isinstance(persons, str | bytes) or not np.iterable(persons) or getattr(persons, "ndim", 1) != 1:
-        raise TypeError("persons must hold one id for each row of X: a list, an array or a column")
     name = getattr(persons, "name", None)
     if name is not None and any(name == column for column in columns):
         raise ValueError(
             f"persons is the column {name!r}, which is also a feature in X: a model must not learn from ids; "
             "drop the column from X"
         )
-    ids = persons.tolist() if isinstance(persons, np.ndarray) else list(persons)
+    ids = read_person_ids(persons)
     if len(ids) != n_rows:
         raise ValueError("persons must hold one id for each row of X: X and persons differ in length")
-    if any(map(_is_missing, ids)):
-        raise ValueError(
-            "persons holds a missing id (None, NaN or empty text): give each row the id of its person, or drop rows "
-            "whose person is not known"
-        )
-    if len({isinstance(i, str) for i in ids}) > 1:
-        raise ValueError("persons mixes text with other ids, and '7' is not 7: make all of them text or none")
-    _check_told_apart(ids, str(getattr(persons, "dtype", "")).lower())
-    numbers: dict[Any, int] = {}
-    found = None
-    try:
-        found = np.fromiter((numbers.setdefault(i, len(numbers)) for i in ids), dtype=np.int64, count=n_rows)
-    except TypeError:
-        found = None
-    if found is None:  # outside the handler: its message would name the type of an id only, but may print more
-        raise TypeError("persons must hold hashable ids: text, numbers or tuples")
-    return found
-
-
-def _check_told_apart(ids: Sequence[Any], dtype: str) -> None:
-    """Refuse ids of which two may look like one: the persons behind them would share the noise that hides one."""
-    texts = "".join(i for i in ids if isinstance(i, str))
-    if "\0" in texts or any("\ud800" <= character <= "\udfff" for character in set(texts)):
-        raise ValueError(
-            "persons holds text with NUL characters or half surrogate pairs, which not every table tells apart: write "
-            "the ids without them"
-        )
-    digits = {"float16": 11, "float32": 24}.get(dtype, 53)
-    if any(isinstance(i, float | np.floating) and abs(float(i)) >= 2.0**digits for i in ids):
-        raise ValueError(
-            f"persons holds floating-point numbers of 2^{digits} and more, where several whole numbers are one: give "
-            "ids as text or as integers, from where they were read first"
-        )
-
-
-def _is_missing(identity: Any) -> bool:
-    if identity is None or (isinstance(identity, str) and not identity.strip()):
-        return True
-    try:
-        return bool(identity != identity)  # NaN and pandas' NaT differ from themselves
-    except (TypeError, ValueError):  # pandas' NA has no truth value
-        return True
+    return ids.numbers()
 
 
 def kept_rows(

@@ -100,7 +100,7 @@ def release(
             score_range=request.task.score_range,
             fine_near=request.task.fine_near,
             random_state=search_seed,
-            extra_assumptions=(*request.task.assumptions, *assumed, *told),
+            extra_assumptions=(*request.task.assumptions, *told),
             observer=observer,
         )
     # what one row meets becomes the promise to a person without ids

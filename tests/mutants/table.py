@@ -1642,6 +1642,13 @@ mutant(
 )
 mutant(
     "persistence.py",
+    'with os.fdopen(handle, "wb") as file:\n            yield file\n',
+    'with os.fdopen(handle, "wb") as file:\n            os.chmod(temporary, 0o644)\n            yield file\n',
+    "predictions are readable by all, whatever the umask says",
+    "tests/test_persistence.py::TestWriting::test_files_respect_the_umask_and_the_file_that_they_replace",
+)
+mutant(
+    "persistence.py",
     "os.replace(temporary, target)",
     "open(target, 'wb').write(open(temporary, 'rb').read())",
     "a file is overwritten in place",
@@ -2378,7 +2385,7 @@ mutant(
 )
 mutant(
     "conformal/base.py",
-    "            *((PREFIT,) if self.prefit else ()),\n",
+    "            *trusted_training(self.estimator, prefit=self.prefit),\n",
     "",
     "a certificate does not say that it trusts a prefit estimator",
     f"{PREFIT_TESTS}::test_all_records_calibrate_and_only_the_search_is_paid",
@@ -2608,38 +2615,61 @@ mutant(
     "all rows of a person in a block are counted for bounds",
     f"{PERSON_BLOCKS}::test_repeating_a_persons_only_row_changes_no_sum_and_no_batch",
 )
+TRUST = "tests/test_trust.py"
 mutant(
-    "sources/persons.py",
-    '(ids.dtype.kind == "f" and',
-    '(ids.dtype.kind == "c" and',
-    "an id that is a float in one file is another person",
-    f"{PERSON_BLOCKS}::test_ids_of_files_with_other_types_are_the_same_persons",
+    "sources/digests.py",
+    "if self.digests.get(block.id) != digest(block, self.key):",
+    "if block.id not in self.digests:",
+    "a collection that shuffles at each reading is trained on and held out at once",
+    "tests/sources/test_digests.py::test_a_collection_that_shuffles_at_each_computation_is_refused",
 )
 mutant(
-    "persons.py",
-    '    _check_told_apart(ids, str(getattr(persons, "dtype", "")).lower())\n',
+    "conformal/base.py",
+    "            *trusted_records(brought),\n",
     "",
+    "a release does not say that it trusts how the records came",
+    f"{TRUST}::test_each_thing_that_is_trusted_is_on_record",
+)
+IDS = "tests/test_person_ids.py"
+mutant(
+    "_person_ids.py",
+    'if "\\0" in characters or ',
+    "if ",
     "two persons whose ids look alike are one",
     "tests/test_persons.py::test_ids_of_which_two_may_look_like_one_are_refused",
 )
 mutant(
-    "sources/persons.py",
-    "ids.max() >= 2**63",
-    "ids.max() >= 2**64",
-    "a large id of a file becomes a negative one",
-    f"{PERSON_BLOCKS}::test_what_is_refused",
+    "_person_ids.py",
+    "raise ValueError(_MISSING if np.isnan(ids).any() else _FLOATS)",
+    "return _of_objects(ids.astype(np.int64).tolist())",
+    "persons whose ids round to one number are one",
+    f"{IDS}::test_what_may_split_or_merge_persons_is_refused",
 )
 mutant(
-    "sources/persons.py",
-    "ids.dtype.kind for _, _, ids in pieces}",
-    "ids.dtype.kind for _, _, ids in pieces if len(ids)}",
+    "_person_ids.py",
+    "if chunk.null_count or ",
+    "if ",
+    "Arrow's missing ids are one person",
+    f"{IDS}::test_what_may_split_or_merge_persons_is_refused",
+)
+mutant(
+    "_person_ids.py",
+    'large = kind == "u" and bool((ids >= _LARGEST).any())',
+    "large = False",
+    "a large id becomes a negative one",
+    f"{IDS}::test_one_person_has_one_key_in_every_block",
+)
+mutant(
+    "_person_ids.py",
+    "return PersonIds(self.kind, self.keys[rows])",
+    "return PersonIds(self.kind if len(self.keys[rows]) else None, self.keys[rows])",
     "a person is text in one file, a number in another, and counts twice",
     f"{PERSON_BLOCKS}::test_text_in_one_part_and_numbers_in_another_are_refused_wherever_they_meet",
 )
 mutant(
     "sources/persons.py",
-    "place = hash_array(",
-    "place = np.arange(len(ids), dtype=np.uint64) + 0 * hash_array(",
+    "place = ids.hashes() % ",
+    "place = (np.arange(len(ids), dtype=np.uint64) + 0 * ids.hashes()) % ",
     "rows of one person go to several blocks",
     f"{PERSON_BLOCKS}::test_all_rows_of_a_person_meet_in_one_block",
 )

@@ -66,7 +66,10 @@ def classifier(dtype="float32", **changes):
 def released(model):
     """Everything that a fit publishes, to the last bit."""
     arrays = {name: value.tobytes() for name, value in model.model_.arrays().items()}
-    return arrays, model.threshold_.tobytes(), model.ledger_.to_json(), [c.to_dict() for c in model.certificates_]
+    # but for the sentence that says where the records came from
+    ledger, believed = model.ledger_.declare(assumed=()), set(model.ledger_.assumptions)
+    certificates = [c.to_dict() | {"assumptions": set(c.assumptions) - believed} for c in model.certificates_]
+    return arrays, model.threshold_.tobytes(), ledger.to_dict(), certificates
 
 
 def in_memory(schema, frame) -> ArraySource:

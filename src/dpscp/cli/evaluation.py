@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._person_ids import PersonIds, read_person_ids
 from dpscp.cli.tables import CommandError, Table
 from dpscp.exceptions import SeededWarning
 from dpscp.persons import kept_rows
@@ -59,7 +60,7 @@ class Labelled:
         person = self.schema.person
         if not self.one_each or person is None or person not in self.table.column_names:
             return None
-        ids = np.concatenate([block[person].to_pandas() for block in self.table.blocks(label, [person])])
+        ids = PersonIds.joined([read_person_ids(block[person]) for block in self.table.blocks(label, [person])])
         with warnings.catch_warnings():
             # the seed is no fault here: nothing about an evaluation is private, and the output says so
             warnings.simplefilter("ignore", SeededWarning)

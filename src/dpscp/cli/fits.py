@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._person_ids import PersonIds, read_person_ids
 from dpscp.cli.evaluation import Labelled, is_held_out, note_of, refuse_training_table
 from dpscp.cli.tables import CommandError, Table, open_table
 from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
@@ -41,7 +42,7 @@ class Records:
     X: NDArray[np.float64] | RecordSource
     y: NDArray[Any] | None
     count: int
-    persons: NDArray[Any] | None = None
+    persons: PersonIds | None = None
 
     @classmethod
     def of(cls, schema: Schema, table: Table) -> "Records":
@@ -54,7 +55,7 @@ class Records:
             for frame in table.frames("reading", schema)
         ]
         X, y, persons = zip(*parts, strict=True)
-        ids = None if persons[0] is None else np.concatenate(persons)
+        ids = None if persons[0] is None else PersonIds.joined([read_person_ids(part) for part in persons])
         return cls(np.concatenate(X), np.concatenate(y), sum(map(len, y)), ids)
 
 
@@ -72,7 +73,7 @@ def size_mismatch(schema: Schema, records: Records) -> str | None:
     """
     people = records.persons
     declared = schema.n_records if schema.person is None else schema.n_persons
-    found = records.count if people is None else len(set(people.tolist()))
+    found = records.count if people is None else len(np.unique(people.numbers()))
     if declared is None or abs(found - declared) <= _SIZE_TOLERANCE * declared:
         return None
     name = "n_records" if schema.person is None else "n_persons"

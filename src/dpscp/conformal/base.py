@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._checks import check_count
+from dpscp._trust import GROUP_FUNCTION
 from dpscp.budget import BudgetStore
 from dpscp.conformal.fitted import Fitted
-from dpscp.conformal.prefit import PREFIT, Prefit
+from dpscp.conformal.prefit import Prefit
 from dpscp.conformal.reading import Given, Reading, Taken, from_arrays, from_source
 from dpscp.conformal.refits import remember, tell_of_other_fits
+from dpscp.conformal.trust import trusted_records, trusted_training
 from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
@@ -39,11 +41,6 @@ from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import WIDEST_TABLE
 from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.torch_records import inputs_of, labelled_arrays
-
-GROUP_FUNCTION = (
-    "groups gives a record its group from that record alone (privacy needs it too: groups share no budget because each "
-    "record lies in one of them, whatever the others are)"
-)
 
 
 class PrivateConformal(Fitted):
@@ -76,12 +73,14 @@ class PrivateConformal(Fitted):
 
         X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
         arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
-        once, in the order of the data set; a loader that would drop or repeat records is refused. Or X is a record
-        source (``dpscp.sources``: files, a cluster, blocks of arrays) and y is left out: the records are read block by
-        block and never together in memory; every block is looked at before anything is spent. With a
-        ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
+        once, item by item in the order of the data set; a loader that would drop or repeat records is refused, and so
+        is one with a ``collate_fn`` of its own. Or X is a record source (``dpscp.sources``: files, a cluster, blocks of
+        arrays) and y is left out: the records are read block by block and never together in memory; every block is
+        looked at before anything is spent, and compared at each later reading. With a ``DistributedSource`` every
+        process of the group calls ``fit``, and each of them is fitted.
 
-        ``persons`` holds one id for each row, where a person may have several; both promises are then per person.
+        ``persons`` holds one id for each row, where a person may have several; both promises are then per person. Ids
+        are text, integers, booleans or dates of one kind; floating-point numbers, missing ids and objects are refused.
 
         With ``schema``, X is a frame (pandas, polars, Arrow) and y the name of its target column:
         ``fit(frame, "income", schema=dp.Schema.read(path))``. The schema declares types, bounds, categories, classes
@@ -136,7 +135,8 @@ class PrivateConformal(Fitted):
             tell_of_other_fits(brought)
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
-            *((PREFIT,) if self.prefit else ()),
+            *trusted_training(self.estimator, prefit=self.prefit),
+            *trusted_records(brought),
             *request.task.trusted,
         )
         found = release(

@@ -16,10 +16,6 @@ from dpscp.privacy import Ledger
 from dpscp.records import check_row_by_row
 from dpscp.training.private_model import PrivateModel, Unsaved
 
-PREFIT = (
-    "estimator was trained without these records (prefit=True says so) and gives each row its outputs from that row "
-    "alone; the records that it was trained on are not protected by this release"
-)
 # Outputs of one row may differ by so much when other rows are asked about with it: float32 sums do.
 _ROUNDING = 1e-4
 

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from dpscp.exceptions import SeededWarning
 from dpscp.persons import kept_rows
-from dpscp.privacy.seeds import KEPT_ROWS, BlockStreams
+from dpscp.privacy.seeds import KEPT_ROWS, BlockStreams, secure_bytes
 from dpscp.privacy.units import Unit
 from dpscp.records import check_finite, group_index
 from dpscp.sources import ArraySource, Block, DistributedSource, RecordSource
+from dpscp.sources.digests import FirstReading, SameBlocks, is_fixed
 from dpscp.sources.persons import KeptRows, PersonSource
 from dpscp.training.device import check_device
 
@@ -83,7 +84,13 @@ def from_source(given: Given, reading: Reading, random_state: int | None, device
             "rows of one person may lie in several processes: give the ids, DistributedSource(X, y, persons=ids), or "
             "files that are read by the same schema"
         )
-    found = source.map(replace(reading, thorough=True)).sum(_FirstLook(by_person, device))
+    look = _FirstLook(replace(reading, thorough=True), by_person, device)
+    if is_fixed(source):
+        found = source.sum(look)
+    else:
+        key = secure_bytes()(32)
+        found, digests = source.sum(FirstReading(look, key))
+        source = source.map(SameBlocks(dict(digests), key))
     if not found:
         raise ValueError("X holds 0 sample(s): at least one record is needed")
     if by_person:
@@ -97,10 +104,12 @@ def from_source(given: Given, reading: Reading, random_state: int | None, device
 class _FirstLook:
     """How many records, or persons, a block has, after a look at all its numbers."""
 
+    reading: Reading
     by_person: bool
     device: str | None
 
     def __call__(self, block: Block) -> int:
+        block = self.reading(block)
         if self.device is not None:
             check_device(self.device)
         if len(block) and (block.persons is not None) != self.by_person:

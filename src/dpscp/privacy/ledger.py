@@ -201,7 +201,7 @@ class Ledger:
 
     def assume(self, *texts: str) -> "Ledger":
         """A new ledger with more assumptions of its privacy."""
-        return self.declare(**{_ASSUMED: [*self.assumptions, *texts]}) if texts else self
+        return self.declare(**{_ASSUMED: list(dict.fromkeys((*self.assumptions, *texts)))}) if texts else self
 
     def mark_seeded(self) -> "Ledger":
         """A new ledger that says its noise came from a seed."""
@@ -209,9 +209,9 @@ class Ledger:
 
     def then(self, other: "Ledger") -> "Ledger":
         """A new ledger with the entries and facts of ``other`` after this one's; ``ValueError`` for unlike units."""
-        return Ledger(
-            self.entries + other.entries, {**self.public_facts, **other.public_facts}, self.seeded or other.seeded
-        )
+        facts = {**self.public_facts, **other.public_facts}
+        both = Ledger(self.entries + other.entries, facts, self.seeded or other.seeded)
+        return both.assume(*self.assumptions)
 
     @property
     def event(self) -> DpEvent:

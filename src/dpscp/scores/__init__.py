@@ -5,6 +5,7 @@ score, the set that a threshold makes of it, and its public range. The estimator
 function. To add one: write its value, and a line in the table of its file.
 """
 
+from dpscp._trust import OWN_SCORE
 from dpscp.scores.functions import (
     absolute_residual,
     aps,
@@ -19,7 +20,7 @@ from dpscp.scores.functions import (
     raps_range,
 )
 from dpscp.scores.intervals import INTERVAL_SCORES, IntervalScore, Pair, interval_score
-from dpscp.scores.labels import LABEL_SCORES, OWN_SCORE, LabelScore, label_score
+from dpscp.scores.labels import LABEL_SCORES, LabelScore, label_score
 
 __all__ = [
     "INTERVAL_SCORES",

@@ -22,10 +22,6 @@ from dpscp.scores.functions import (
 
 Floats = NDArray[Any]
 
-OWN_SCORE = (
-    "conformity_score gives a row its scores from that row of probabilities alone (privacy needs it too: else one "
-    "record would change the scores of the others)"
-)
 # A score may leave its range by what sums of float32 probabilities lose.
 _ROUNDING = 1e-5
 

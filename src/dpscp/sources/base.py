@@ -11,7 +11,8 @@ and promises:
 
 * Ids are the integers 0, 1, 2, ...; reading the source again gives the same blocks with the same ids and the same rows
   in the same order. Draws (batches, held-out parts) are made from a key and the id where the block lies, so that a
-  block that was lost and read again draws the same and nothing more is spent.
+  block that was lost and read again draws the same and nothing more is spent. ``fit`` compares a keyed digest of each
+  block with that of the first reading (``dpscp.sources.digests``): totals may then also hold lists, put end to end.
 * A block holds at most 2^25 records and is read into memory as a whole; work on it needs little beside it (functions
   read it in ``parts``). A source keeps no block longer than ``sum`` needs it, unless it was mapped with ``keep=True``:
   such a result is read at every step of training and is worth its memory.

@@ -31,7 +31,8 @@ class DaskSource:
     draw the same batches, and spend nothing.
 
     Collections must give the same rows each time they are computed. A dask frame with a shuffle, a sample without a
-    seed or a data base that changes does not: persist it, or write it to Parquet first.
+    seed or a data base that changes does not: persist it, or write it to Parquet first. ``fit`` compares a keyed digest
+    of each block between readings and refuses another content or order.
 
     Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does; they belong inside
     the trusted side. Give the cluster encrypted connections (``distributed.Security``) where its network is shared.

@@ -30,10 +30,10 @@ class DistributedSource:
 
     ``X`` and ``y`` are the rows and targets of this process alone (arrays or tensors on the CPU), in ``n_blocks``
     blocks; or ``X`` is a source of one's own in this process, such as the ``ParquetSource`` of its part of the files. A
-    record must be with one process only. ``persons`` holds the ids of the rows' persons, text or whole numbers, where
-    one may have several; rows then travel once, to the process that gets all rows of their person by a hash of the id
-    (so they do where a ``ParquetSource`` or ``CSVSource`` reads a schema that names persons). Every process makes the
-    source, and then calls the same::
+    record must be with one process only. ``persons`` holds the ids of the rows' persons, as in ``fit``, where one may
+    have several. Rows then travel once, to the process that gets all rows of their person by a hash of the id (so they
+    do where a ``ParquetSource`` or ``CSVSource`` reads a schema that names persons). Every process makes the source,
+    and then calls the same::
 
         estimator.fit(DistributedSource(X_here, y_here))
         trained = source.lead(lambda: mechanism.train_source(source, n_records=n))

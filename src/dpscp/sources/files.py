@@ -120,9 +120,10 @@ def _is_data(path: Path) -> bool:
     return path.is_file() and path.name.lower().endswith((".parquet", ".pq"))
 
 
-def _state(path: Path) -> tuple[int, int]:
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes with the content of a file: the time of its last change too, which no program can set."""
     found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class ParquetSource(TableSource):

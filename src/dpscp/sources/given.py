@@ -37,11 +37,16 @@ class SparkFrame(Protocol):
         """The frame of what a function makes of each partition."""
 
 
+def is_dask(X: Any) -> bool:
+    """Whether a caller brought a Dask array or frame."""
+    return isinstance(X, DaskArray | DaskFrame)
+
+
 def plain_source(X: Any, y: Any) -> RecordSource | None:
     """The source of Dask arrays, or of a dask frame of numbers and a series; None for anything else."""
     if isinstance(X, str | PathLike):
         raise TypeError("X is the path of a table, which is read by a schema: give schema=dp.Schema... as well")
-    return DaskSource(X, y) if isinstance(X, DaskArray | DaskFrame) else None
+    return DaskSource(X, y) if is_dask(X) else None
 
 
 def declared_source(X: Any, schema: Schema) -> RecordSource | None:

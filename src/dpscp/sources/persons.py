@@ -17,14 +17,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.persons import Persons, kept_of, person_numbers
+from dpscp._person_ids import PersonIds, read_person_ids
+from dpscp.persons import Persons, kept_of
 from dpscp.privacy.seeds import BlockStreams
 from dpscp.privacy.units import RECORDS, Unit
 from dpscp.sources.base import Block, RecordSource
 from dpscp.sources.scratch import Scratch
 
 Array = NDArray[Any]
-Dealt = tuple[Array, Array, Array]
+Dealt = tuple[Array, Array, PersonIds]
 """Rows, targets, and the id of each row's person."""
 Total = TypeVar("Total")
 
@@ -89,10 +90,10 @@ class OneRowEach:
 
 def dealt(rows: Array, targets: Array, persons: Any, count: int) -> list[Dealt]:
     """Rows, targets and ids dealt out to so many places by a hash of the ids, in their order."""
-    from pandas.util import hash_array
-
-    ids = _keys(persons)
-    place = hash_array(ids.astype(object) if ids.dtype.kind == "U" else ids, categorize=False) % np.uint64(count)
+    ids = read_person_ids(persons)
+    if not len(ids) == len(rows) == len(targets):
+        raise ValueError("persons must hold one id for each row")
+    place = ids.hashes() % np.uint64(count)
     order = np.argsort(place, kind="stable")
     ends = np.searchsorted(place[order], np.arange(1, count, dtype=np.uint64))
     return [(rows[part], targets[part], ids[part]) for part in np.split(order, ends)]
@@ -119,32 +120,10 @@ def met(pieces: Callable[[slice], Iterable[Dealt]], count: int, *, senders: int 
 def grouped(number: int, pieces: Sequence[Dealt]) -> Block:
     """The block of what was dealt to one place; persons in the order in which they first appear."""
     # an empty piece too says of which kind the ids of its table are, unless that was empty as well
-    if len({ids.dtype.kind for _, _, ids in pieces} - {_NO_IDS.dtype.kind}) > 1:
-        raise ValueError("persons mixes text with other ids, and '7' is not 7: make all of them text or none")
+    ids = PersonIds.joined([piece[2] for piece in pieces])
     found = [piece for piece in pieces if len(piece[2])] or list(pieces[:1])
-    rows, targets, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    person = person_numbers(ids, len(ids))
+    rows, targets = (np.concatenate([piece[part] for piece in found]) for part in (0, 1))
+    person = ids.numbers()
     order = np.argsort(person, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(person))]) if len(ids) else np.zeros(1, dtype=np.int64)
     return Block(number, rows[order], targets[order], Persons(offsets.astype(np.int64)))
-
-
-_NO_IDS = np.empty(0, dtype=bool)
-
-
-def _keys(persons: Any) -> Array:
-    """Ids as text, or as whole numbers of one kind: equal ids must be equal bits, in whatever part of a table."""
-    person_numbers(persons, len(persons))  # missing, mixed, unhashable or doubtful ids are refused with its words
-    ids = np.asarray(persons)
-    if not len(ids):
-        return _NO_IDS
-    if ids.dtype.kind == "u" and ids.max() >= 2**63:
-        raise ValueError(
-            "persons in a table that is read in blocks must be whole numbers below 2^63, or text: make the ids text"
-        )
-    if ids.dtype.kind in "iu" or (ids.dtype.kind == "f" and (ids == np.floor(ids)).all()):
-        return ids.astype(np.int64)
-    texts = ids.tolist()
-    if not all(isinstance(one, str) for one in texts):
-        raise TypeError("persons in a table that is read in blocks must be text or whole numbers: make the ids text")
-    return np.array(texts)

@@ -153,14 +153,19 @@ def as_frame(block: Any, schema: Schema) -> Any:
     """What the schema uses of an Arrow batch, as a pandas frame; texts of numeric columns become numbers.
 
     A column with a cell that is neither a number nor a mark for a missing one stays as it is: the schema refuses it.
+    Ids of persons stay Arrow's: pandas would make floating-point numbers of integers where one is missing.
     """
+    import pandas as pd
     import pyarrow as pa
 
     numeric = {column.name for column in schema.columns if column.type == "numeric"}
     numeric |= {schema.target} if schema.task == "regression" else set()
     used = [name for name in block.schema.names if name in schema.column_names]
     columns = [_numbers(block[name]) if name in numeric else block[name] for name in used]
-    return pa.table(columns, names=used).to_pandas()
+    frame = pa.table(columns, names=used).to_pandas()
+    if schema.person in used:
+        frame[schema.person] = pd.arrays.ArrowExtensionArray(block[schema.person])
+    return frame
 
 
 def _numbers(texts: Any) -> Any:

@@ -1,10 +1,12 @@
 """Records as torch users bring them: tensors, a ``Dataset`` or a ``DataLoader``, read once into NumPy arrays.
 
-Training draws its own batches, so of a loader only the data set and the way it puts items together count. A loader that
-would drop or repeat records is refused: then what it gives is not the data set that the promises are about.
+Training draws its own batches, so of a loader only the data set counts: a record is one item of it. A loader that would
+drop or repeat records is refused: then what it gives is not the data set that the promises are about. So is one with a
+``collate_fn`` of the caller's own, which sees several records at once: padding to the longest of them would publish a
+length, and a mean over them would spread one record over all others.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -37,6 +39,15 @@ def inputs_of(X: Any) -> Any:
     return _columns(X)[0] if _holds_items(X) else _array(X)
 
 
+def has_own_items(value: Any) -> bool:
+    """Whether code of the caller's may make the items: those of a ``TensorDataset`` are rows of its tensors."""
+    if not _holds_items(value):
+        return False
+    data = load_torch().utils.data
+    dataset = value.dataset if isinstance(value, data.DataLoader) else value
+    return type(dataset) is not data.TensorDataset
+
+
 def _holds_items(value: Any) -> bool:
     if not comes_from_torch(value):
         return False
@@ -53,11 +64,11 @@ def _array(value: Any) -> Any:
 def _columns(source: Any) -> tuple[NDArray[Any], ...]:
     """The parts of all items, one array each."""
     torch = load_torch()
-    dataset, collate = source, torch.utils.data.default_collate
+    dataset = source
     if isinstance(source, torch.utils.data.DataLoader):
         _refuse_other_records(source)
-        dataset, collate = source.dataset, source.collate_fn
-    batches = list(_batches(_items(dataset), collate))
+        dataset = source.dataset
+    batches = list(_batches(_items(dataset)))
     if not batches:
         raise ValueError(f"the {type(source).__name__} holds 0 sample(s): at least one record is needed")
     try:
@@ -74,7 +85,9 @@ def _items(dataset: Any) -> Iterator[Any]:
     return (dataset[place] for place in range(len(dataset)))
 
 
-def _batches(items: Iterator[Any], collate: Callable[[list[Any]], Any]) -> Iterator[tuple[Any, ...]]:
+def _batches(items: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
+    """The parts of some items at a time, put side by side as torch does it: items of other shapes do not fit."""
+    collate = load_torch().utils.data.default_collate
     while some := list(islice(items, _ITEMS_AT_ONCE)):
         try:
             batch = collate(some)
@@ -86,15 +99,24 @@ def _batches(items: Iterator[Any], collate: Callable[[list[Any]], Any]) -> Itera
 
 
 def _refuse_other_records(loader: Any) -> None:
-    """Refuse a loader that does not give every record of its data set once."""
+    """Refuse a loader that does not give every record of its data set once, as it is."""
     data = load_torch().utils.data
+    if loader.collate_fn is not data.default_collate:
+        raise ValueError(
+            "collate_fn sees several records at once, and what it makes of one may depend on the others (padding to "
+            "the longest record, a mean): give a Dataset whose items are (input, target) of one record each, of one "
+            "public shape, and a DataLoader without collate_fn"
+        )
     batches = loader.batch_sampler
     plain = type(batches) is data.BatchSampler  # not a subclass, which may draw what it likes
     sampler = batches.sampler if plain else loader.sampler
-    once = isinstance(loader.dataset, data.IterableDataset) or type(sampler) is data.SequentialSampler
-    if type(sampler) is data.RandomSampler:  # another order, which training does not use
+    if isinstance(loader.dataset, data.IterableDataset):
+        once = True
+    elif type(sampler) is data.RandomSampler:  # another order, which training does not use
         once = not sampler.replacement and sampler.num_samples == len(loader.dataset)
-    if not plain or not once:
+    else:
+        once = type(sampler) is data.SequentialSampler and len(sampler) == len(loader.dataset)
+    if not plain or not once or type(loader).__iter__ is not data.DataLoader.__iter__:
         raise ValueError(
             f"this {type(loader).__name__} draws its own batches ({type(sampler).__name__}) and may drop or repeat "
             "records; batches are drawn privately here: give its dataset, or a DataLoader without a sampler"

@@ -1,0 +1,253 @@
+"""The ids of persons: equal ids are one person in every source and block, everything doubtful is refused."""
+
+import datetime as dt
+import decimal
+import enum
+import pickle
+import uuid
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dpscp as dp
+from dpscp._person_ids import IdKind, PersonIds, read_person_ids
+from dpscp.persons import person_numbers
+from dpscp.sources.persons import dealt, grouped
+
+pl = pytest.importorskip("polars")
+torch = pytest.importorskip("torch")
+
+INTEGERS = [7, 9, 7, -2]
+DAY, OTHER = dt.date(2020, 1, 31), dt.date(1931, 5, 1)
+NOON, LATER = dt.datetime(2020, 1, 31, 12), dt.datetime(2020, 1, 31, 12, 0, 0, 1)
+ALIKE = {
+    IdKind.INTEGER: [
+        INTEGERS,
+        tuple(INTEGERS),
+        [np.int8(i) for i in INTEGERS],
+        *(np.array(INTEGERS, dtype=kind) for kind in ("int8", "int32", "int64", object)),
+        pd.Series(INTEGERS, dtype="int32"),
+        pd.Index(INTEGERS),
+        pd.Series(INTEGERS, dtype="Int64"),
+        pd.Series(INTEGERS, dtype="category"),
+        pd.Series(pd.Categorical(INTEGERS, categories=[3, 9, 7, -2])),
+        pd.Series(INTEGERS, dtype="int64[pyarrow]"),
+        pd.array(INTEGERS, dtype="Int16"),
+        pl.Series(INTEGERS),
+        pa.array(INTEGERS, pa.int16()),
+        pa.chunked_array([INTEGERS[:1], [], INTEGERS[1:]], pa.int64()),
+        pa.array(INTEGERS).dictionary_encode(),
+        torch.tensor(INTEGERS),
+        torch.tensor(INTEGERS, dtype=torch.int8),
+    ],
+    IdKind.TEXT: [
+        ["a", "b", "a", "c"],
+        np.array(["a", "b", "a", "c"]),
+        [np.str_("a"), "b", "a", "c"],
+        pd.Series(["a", "b", "a", "c"]),
+        pd.Series(["a", "b", "a", "c"], dtype=object),
+        pd.Series(["a", "b", "a", "c"], dtype="string[python]"),
+        pd.Series(["a", "b", "a", "c"], dtype="category"),
+        pl.Series(["a", "b", "a", "c"]),
+        pl.Series(["a", "b", "a", "c"], dtype=pl.Categorical),
+        pa.array(["a", "b", "a", "c"], pa.large_string()),
+        pa.array(["a", "b", "a", "c"]).dictionary_encode(),
+    ],
+    IdKind.BOOLEAN: [
+        [True, False, True],
+        np.array([True, False, True]),
+        pd.Series([True, False, True], dtype="boolean"),
+        pl.Series([True, False, True]),
+        pa.array([True, False, True]),
+        torch.tensor([True, False, True]),
+    ],
+    IdKind.DAY: [
+        [DAY, OTHER, DAY],
+        np.array([DAY, OTHER, DAY], dtype="datetime64[D]"),
+        list(np.array([DAY, OTHER, DAY], dtype="datetime64[D]")),
+        pl.Series([DAY, OTHER, DAY]),
+        pa.array([DAY, OTHER, DAY]),
+        pa.array([DAY, OTHER, DAY], pa.date64()),
+    ],
+    IdKind.INSTANT: [
+        [NOON, LATER, NOON],
+        *(np.array([NOON, LATER, NOON], dtype=f"datetime64[{unit}]") for unit in ("us", "ns")),
+        [pd.Timestamp(NOON), pd.Timestamp(LATER), pd.Timestamp(NOON)],
+        pd.Series([NOON, LATER, NOON]),
+        pl.Series([NOON, LATER, NOON]),
+        pa.array([NOON, LATER, NOON], pa.timestamp("us")),
+    ],
+    IdKind.ZONED: [
+        [d.astimezone(dt.timezone(dt.timedelta(hours=h))) for d, h in ((NOON, 0), (LATER, 2), (NOON, 5))],
+        pd.Series(pd.to_datetime([NOON, LATER, NOON])).dt.tz_localize(NOON.astimezone().tzinfo),
+    ],
+}
+CASES = [(kind, place) for kind, given in ALIKE.items() for place in range(len(given))]
+
+
+@pytest.mark.parametrize(("kind", "place"), CASES, ids=lambda part: str(part))
+def test_the_same_ids_have_the_same_keys_however_they_are_given(kind, place):
+    first, found = read_person_ids(ALIKE[kind][0]), read_person_ids(ALIKE[kind][place])
+    assert found.kind is kind
+    assert found.keys.tolist() == first.keys.tolist()
+    assert [type(key) for key in found.keys.tolist()] == [type(key) for key in first.keys.tolist()]
+    assert found.hashes().tolist() == first.hashes().tolist()
+    assert found.numbers().tolist() == [0, 1, 0, 2][: len(found)]
+    assert "persons" not in repr(found)
+    assert repr(found).count("keys") == 0
+
+
+class Own(enum.IntEnum):
+    ONE = 1
+
+
+class Word(str):
+    __slots__ = ()
+
+
+NAN = float("nan")
+MISSING = {
+    "None": [1, None],
+    "NaN in a list": ["a", NAN],
+    "NaN array": np.array([1.0, NAN]),
+    "NaT": np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"),
+    "NA": [1, pd.NA],
+    "pandas NaT": [pd.Timestamp(NOON), pd.NaT],
+    "masked": np.ma.array([1, 2], mask=[0, 1]),
+    "Int64": pd.Series([1, None], dtype="Int64"),
+    "string": pd.Series(["a", None]),
+    "category": pd.Series(["a", None], dtype="category"),
+    "pandas dates": pd.Series([NOON, None]),
+    "pandas of Arrow": pd.Series([1, None], dtype="int64[pyarrow]"),
+    "polars": pl.Series([1, None]),
+    "polars without type": pl.Series([None, None]),
+    "Arrow": pa.array([1, None]),
+    "Arrow text": pa.array(["a", None]),
+    "Arrow dictionary": pa.DictionaryArray.from_arrays([0, 1], pa.array(["a", None])),
+    "Arrow index": pa.DictionaryArray.from_arrays(pa.array([0, None]), pa.array(["a"])),
+    "Arrow chunks": pa.chunked_array([[1], [None]], pa.int64()),
+    "empty text": ["a", " "],
+    "text of a NaN": np.array(["a", NAN]),
+    "text of None": ["a", str(None)],
+    "text of NA": pd.Series([pd.NA, 1]).map(str),
+    "text of R": ["a", "NA"],
+}
+FLOATS = {
+    "list": [1.0, 2.0],
+    "list of float32": [np.float32(2**24), np.float32(2**24 + 1)],
+    "float64": np.array([1.0, 2.0]),
+    "float16": np.array([1.0, 2.0], dtype="float16"),
+    "beside integers": [2**60 + 1, 2.0**60],
+    "pandas": pd.Series([1.0, 2.0]),
+    "pandas nullable": pd.Series([1.0, 2.0], dtype="Float64"),
+    "category": pd.Series([1.0, 2.0], dtype="category"),
+    "polars": pl.Series([1.0, 2.0]),
+    "Arrow": pa.array([1.0, 2.0]),
+    "torch": torch.tensor([1.0, 2.0]),
+    "complex": np.array([1j, 2j]),
+}
+OBJECTS = {
+    "tuples": [("a", 1), ("b", 1)],
+    "tuples with NaN": [("a", NAN), ("a", NAN)],
+    "tensors": list(torch.tensor([7, 7])),
+    "bytes": [b"a", b"b"],
+    "array of bytes": np.array([b"a", b"b"]),
+    "decimal": [decimal.Decimal(1), decimal.Decimal(2)],
+    "uuid": [uuid.UUID(int=1), uuid.UUID(int=2)],
+    "enum": [Own.ONE, Own.ONE],
+    "derived text": [Word("a"), Word("b")],
+    "own objects": [object(), object()],
+    "lists": [["a"], ["b"]],
+    "durations": np.array([1, 2], dtype="timedelta64[s]"),
+    "months": np.array(["2020-01", "2020-02"], dtype="datetime64[M]"),
+    "periods": pd.Series(pd.period_range("2020", periods=2, freq="M")),
+    "multi-index": pd.MultiIndex.from_tuples([(1, 2), (1, 3)]),
+    "Arrow decimal": pa.array([decimal.Decimal(1), decimal.Decimal(2)]),
+    "Arrow structs": pa.array([{"a": 1}, {"a": 2}]),
+    "scalars": list(pa.array([1, 2])),
+    "days with hours": pa.array([1, 2], pa.int64()).view(pa.date64()),
+    "set": {1, 2},
+    "dictionary": {1: "a", 2: "b"},
+    "generator": (i for i in range(2)),
+    "table": np.zeros((2, 2), dtype=int),
+    "matrix": torch.zeros(2, 2, dtype=torch.int64),
+}
+MIXED = {
+    "text and integers": ["7", 7],
+    "booleans and integers": [True, 1],
+    "NumPy's booleans and integers": [np.True_, np.int64(1)],
+    "days and instants": [DAY, NOON],
+    "with and without zone": [NOON, NOON.replace(tzinfo=dt.UTC)],
+    "object column": pd.Series(["a", 1], dtype=object),
+    "categories": pd.Series([1, True, "a"], dtype="category")[:2],
+}
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "told"),
+    [
+        *(pytest.param(ids, ValueError, "missing id", id=f"missing {name}") for name, ids in MISSING.items()),
+        *(pytest.param(ids, ValueError, "floating-point", id=f"float {name}") for name, ids in FLOATS.items()),
+        *(pytest.param(ids, TypeError, "persons (must hold|holds da)", id=name) for name, ids in OBJECTS.items()),
+        *(pytest.param(ids, ValueError, "mixes", id=name) for name, ids in MIXED.items()),
+    ],
+)
+def test_what_may_split_or_merge_persons_is_refused(ids, error, told):
+    with pytest.raises(error, match=told):
+        person_numbers(ids, 2)
+
+
+def test_no_message_carries_an_id():
+    for ids in (["secret", 1], ["secret", None], [("secret",)], [b"secret"], ["secret\0"], [Word("secret")]):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            read_person_ids(ids)
+        assert "secret" not in str(caught.value)
+        assert caught.value.__context__ is None
+
+
+LARGE = 2**63 + 5
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (np.array([7, 7], dtype="int32"), np.array([7, 7], dtype="uint64")),
+        (np.array([7, LARGE], dtype="uint64"), [LARGE, 7]),
+        (np.array([LARGE, 7], dtype="uint64"), np.array([7, 7])),
+        (pa.array([7, LARGE], pa.uint64()), pl.Series([7, LARGE], dtype=pl.UInt64)),
+        (["seven", "x"], pa.array(["seven", "x"])),
+        (np.array([NOON], dtype="datetime64[s]"), np.array([NOON], dtype="datetime64[ns]")),
+        (np.array(["9999-01-01"], dtype="datetime64[s]"), [dt.datetime(9999, 1, 1)]),
+    ],
+    ids=str,
+)
+def test_one_person_has_one_key_in_every_block(first, second):
+    """Rows of a person that lie in two files of other types go to one place and are one person there."""
+    pieces = []
+    for ids in (first, second):
+        n = len(ids)
+        pieces.append(pickle.loads(pickle.dumps(dealt(np.zeros((n, 1)), np.zeros(n), ids, 3))))
+    blocks = [grouped(place, [parts[place] for parts in pieces]) for place in range(3)]
+    everyone = PersonIds.joined([read_person_ids(first), read_person_ids(second)])
+    assert sum(block.persons.count for block in blocks) == len(set(everyone.keys.tolist()))
+    assert sum(map(len, blocks)) == len(everyone)
+
+
+def test_integers_beyond_int64_are_not_their_low_bits():
+    assert person_numbers([-1, 2**64 - 1, 2**64 - 1, 2**70, -1], 5).tolist() == [0, 1, 1, 2, 0]
+    pieces = [dealt(np.zeros((1, 1)), np.zeros(1), ids, 1)[0] for ids in ([-1], [2**64 - 1])]
+    assert grouped(0, pieces).persons.count == 2
+
+
+def test_many_rows_of_one_person_move_the_released_size_by_one_person():
+    """200 rows of one person whose ids are elements of a tensor were 200 persons."""
+    n, own = 2000, 200
+    ids = torch.cat([torch.arange(n), torch.full((own,), n)])
+    scores = np.linspace(0, 1, n + own)
+    options = {"held_out": True, "score_range": (0, 1), "epsilon": 1, "delta": 1e-5, "rows_per_person": 3}
+    found = dp.calibrate(scores, persons=ids, random_state=0, **options)
+    assert found.ledger.public_facts["n_persons"] == n + 1
+    with pytest.raises(TypeError, match="make each id text"):
+        dp.calibrate(scores, persons=list(ids), **options)
