@@ -108,8 +108,8 @@ def _draw(rows: Any, operation: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _record_dimension(shape: tuple[int, ...], n: int) -> int | None:
-    """The dimension of the records: the first one, which may hold several rows a record, or the only one of size n."""
-    if shape and shape[0] >= n and shape[0] % n == 0:
-        return 0
+    """The dimension of the records: of size n, the first before others, or a first one of several rows a record."""
     places = [dim for dim, size in enumerate(shape) if size == n]
-    return places[0] if len(places) == 1 else None
+    if places and (places[0] == 0 or len(places) == 1):
+        return places[0]
+    return 0 if shape and shape[0] > n and shape[0] % n == 0 else None
