@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpscp import BudgetStore, PrivateConformalClassifier, load
+from dpscp._object_state import reachable, state_digest
 from dpscp.training import opacus
-from dpscp.training.object_state import reachable, state_digest
 from dpscp.training.opacus import OpacusTraining, add_clipped
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.torch_random import draws_by_row, secret_draws

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._checks import check_count
+from dpscp._object_state import can_be_copied
 from dpscp.budget import BudgetStore
 from dpscp.conformal.fitted import Fitted
 from dpscp.conformal.prefit import PREFIT, Prefit
@@ -43,6 +44,7 @@ GROUP_FUNCTION = (
     "groups gives a record its group from that record alone (privacy needs it too: groups share no budget because each "
     "record lies in one of them, whatever the others are)"
 )
+UNCOPIED = "{} cannot be copied, so it meets the records itself, and keeps nothing of them"
 
 
 class PrivateConformal(Fitted):
@@ -136,6 +138,7 @@ class PrivateConformal(Fitted):
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
             *((PREFIT,) if self.prefit else ()),
+            *self._uncopied(),
             *request.task.trusted,
         )
         found = release(
@@ -177,6 +180,13 @@ class PrivateConformal(Fitted):
             self._check_prefit()
         for name in filter(_is_fitted, list(vars(self))):
             delattr(self, name)
+
+    def _uncopied(self) -> tuple[str, ...]:
+        """What is assumed of objects of the caller that meet the records themselves, because they have no copy."""
+        met = self.prefit or isinstance(self.estimator, PrivateModel)  # a mechanism sees to its own module
+        held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
+        held |= {"estimator": self.estimator} if met else {}
+        return tuple(UNCOPIED.format(name) for name, value in held.items() if not can_be_copied(value))
 
     def _check_prefit(self) -> None:
         """Refuse what has no meaning for an estimator that is trained already."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscp.training.object_state import changed_paths, state_digest
+from dpscp._object_state import changed_paths, state_digest
 from dpscp.training.torch_modules import (
     gradient_rows,
     load_opacus,

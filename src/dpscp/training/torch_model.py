@@ -24,6 +24,7 @@ from dpscp.training.torch_modules import (
     load_torch,
     out_of_memory,
     private_copy,
+    refuse_unknown_arrays,
     refuse_unknown_buffers,
     separate_copy,
     without_opacus_hooks,
@@ -220,7 +221,7 @@ def torch_model(
     """A TorchModel around a copy of a trained module (unwrapped if Opacus wrapped it).
 
     Refused like a module to be trained: layers that mix records, folded tokens, another number of outputs than
-    classes; and every buffer that ``start_buffers`` does not show to be the one of before training.
+    classes; an array in an attribute; every buffer that ``start_buffers`` does not show to be that of before training.
     """
     torch = load_torch()
     if not isinstance(module, torch.nn.Module):
@@ -228,6 +229,7 @@ def torch_model(
     inner = getattr(module, "_module", module)
     refuse_unknown_buffers(inner, start_buffers)
     plain = private_copy(without_opacus_hooks(inner))
+    refuse_unknown_arrays(plain)
     if input_shape is None:
         leading: Any = next((m for m in plain.modules() if not list(m.children())), None)
         if not isinstance(leading, torch.nn.Linear):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from dpscp.training.object_state import changed_paths, has_array, reachable, state_digest
+from dpscp._object_state import changed_paths, has_array, reachable, state_digest
 
 Result = TypeVar("Result")
 _EXTRA = "training a torch module needs torch and Opacus, which are an optional extra: pip install 'dpscp[torch]'"
@@ -201,9 +201,7 @@ def check_unchanged(before: Mapping[str, str], module: Any, *, trained: bool = F
 
     Only names of the start are given: a new name, or a key of a dictionary, may come from a record.
     """
-    paths = changed_paths(before, state_of(module, trained=trained))
-    known = tuple(path for path in paths if f".{path}" in before)
-    refuse_changes(known or (paths[:1] and ("an attribute or item that it did not have before",)))
+    refuse_changes(changed_paths(before, state_of(module, trained=trained), known_only=True))
 
 
 def refuse_changes(paths: tuple[str, ...]) -> None:
@@ -236,13 +234,6 @@ def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None)
         "take start_buffers={name: value.clone() for name, value in module.named_buffers()} before training, and "
         "pass it here"
     )
-    declared = {id(value) for value in (*module.parameters(), *module.buffers())}
-    for path, held in reachable(module):
-        if has_array(held) and id(held) not in declared and not isinstance(held, torch.nn.Parameter):
-            raise ValueError(
-                f"nothing shows that {path.lstrip('.')!r}, an array in an attribute of the module, does not come from "
-                "the records: register it as a buffer before training (register_buffer), or delete it"
-            )
     for name, value in module.named_buffers():
         if start_buffers is None or not isinstance(start_buffers.get(name), torch.Tensor):
             raise ValueError(f"nothing shows that the buffer {name!r} does not come from the records: {remedy}")
@@ -254,6 +245,17 @@ def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None)
             raise ValueError(
                 f"the buffer {name!r} changed during training: it holds statistics of the records that the engine's "
                 "account does not cover; train with the layer in evaluation mode"
+            )
+
+
+def refuse_unknown_arrays(module: Any) -> None:
+    """Refuse arrays that a module trained elsewhere holds beside its parameters and buffers."""
+    declared = {id(value) for value in (*module.parameters(), *module.buffers())}
+    for path, held in reachable(module):
+        if has_array(held) and id(held) not in declared:
+            raise ValueError(
+                f"nothing shows that {path.lstrip('.')!r}, an array in an attribute of the module, does not come from "
+                "the records: register it as a buffer before training (register_buffer), or delete it"
             )
 
 

@@ -1,10 +1,12 @@
 """What an object of the caller holds: a digest of every value that can be reached from it, by path.
 
 Code of the caller may keep what passes through it, in an attribute, a list, a closure or a class. Two digests, before
-and after a call on synthetic rows, show that. torch is not imported for it.
+and after a call on synthetic rows, show that. What a call leaves on a throwaway copy is gone with the copy.
+torch is not imported for any of this.
 """
 
 import contextlib
+import copy
 import functools
 import hashlib
 import pickle
@@ -25,7 +27,49 @@ _CODE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, weakref.re
 _TRUSTED = frozenset({"torch", "numpy", "scipy", "sklearn", "opacus", "pandas", "dpscp", *sys.stdlib_module_names})
 # What Opacus writes on parameters and layers while it works; ``gradient_rows`` empties it.
 _OPACUS = frozenset({"grad_sample", "_forward_counter", "_current_grad_sample", "activations", "max_batch_len"})
+# Objects of these packages change by themselves, and hold no values of rows.
+_RESTLESS = frozenset({"logging", "threading", "warnings"})
+# Attributes of classes that Python writes itself, the last one when an object is copied.
+_NAMES_OF_PYTHON = frozenset(
+    {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__slots__", "__slotnames__"}
+)
 _MOST_VALUES = 200_000
+
+
+def throwaway(value: Any) -> Any:
+    """A deep copy of an object of the caller, to meet records in its place; the object itself where it has none.
+
+    A method goes with a copy of its object. A function is not copied, and neither is what it closes over.
+    """
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # locks, sessions and the like
+        return value
+
+
+def can_be_copied(value: Any) -> bool:
+    """Whether an object of the caller can be deep-copied; a function counts, though its closure is not copied."""
+    try:
+        copy.deepcopy(value)
+    except Exception:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def refuse_memory(name: str, value: Any) -> Iterator[None]:
+    """Refuse an object of the caller, called ``name``, that is another one after the calls made inside.
+
+    Only paths of before are given: a new one, or a key of a dictionary, may come from a record.
+    """
+    before = state_digest(value)
+    yield
+    paths = changed_paths(before, state_digest(value), known_only=True)
+    if paths:
+        raise ValueError(
+            f"{name} keeps something of the rows that it is called with ({', '.join(paths)}): it must be a function of "
+            "its rows that changes nothing, neither in itself nor in what it closes over"
+        )
 
 
 def state_digest(root: Any, *, ignore: frozenset[str] = _OPACUS) -> dict[str, str]:
@@ -55,10 +99,24 @@ def state_digest(root: Any, *, ignore: frozenset[str] = _OPACUS) -> dict[str, st
     return found
 
 
-def changed_paths(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """The paths whose values differ, appeared or vanished, as a reader would write them."""
+def changed_paths(before: Mapping[str, str], after: Mapping[str, str], *, known_only: bool = False) -> tuple[str, ...]:
+    """The paths whose values differ, appeared or vanished, as a reader would write them.
+
+    ``known_only`` names, for a value that appeared, the nearest object of before that holds it: a new name, or the key
+    of a new item, may come from a record.
+    """
     paths = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    if known_only:
+        paths = [next(p for p in _prefixes(path) if p in before) for path in paths]
     return tuple(dict.fromkeys(path.lstrip(".") or "the object itself" for path in paths))
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """The path, what holds it, and so on up to the root."""
+    while path:
+        yield path
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    yield ""
 
 
 def has_array(value: Any) -> bool:
@@ -101,7 +159,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     yield from _items(value)
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
-    if isinstance(value, _CODE):
+    if isinstance(value, _CODE) or type(value).__module__.partition(".")[0] in _RESTLESS:
         return
     yield from _attributes(_instance_attributes(value))
     if _is_tensor(value) and value.is_leaf and value.grad is not None:
@@ -137,7 +195,7 @@ def _attributes(held: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, item in list(held.items()):
         if name in ("_parameters", "_buffers", "_modules") and isinstance(item, Mapping):
             yield from ((f".{inner}", part) for inner, part in item.items())
-        elif name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__slots__"):
+        elif name not in _NAMES_OF_PYTHON:
             yield f".{name}", item
 
 
@@ -183,7 +241,9 @@ def _own_digest(value: Any, has_children: bool) -> str:
         return f"{kind} {_hash(bytes(value))}"
     if isinstance(value, Mapping | Sequence | set | frozenset | deque):
         return f"{kind} of {len(value)}"
-    if has_children or isinstance(value, (*_CODE, type, types.FunctionType, types.MethodType, types.CellType)):
+    if isinstance(value, types.FunctionType | type):
+        return f"{kind} {value.__qualname__} {id(value)}"
+    if has_children or isinstance(value, (*_CODE, types.MethodType, types.CellType)):
         return kind
     try:
         return f"{kind} {_hash(pickle.dumps(value))}"
@@ -192,6 +252,8 @@ def _own_digest(value: Any, has_children: bool) -> str:
 
 
 def _tensor_digest(value: Any) -> str:
+    if value.device.type == "meta":  # a shape without numbers
+        return ""
     plain = value.detach().cpu().contiguous()
     try:
         return _hash(plain.reshape(-1).view(sys.modules["torch"].uint8).numpy().tobytes())
