@@ -6,13 +6,15 @@ on synthetic rows; what hides from the dry run is left behind with the copy that
 
 import math
 import pickle
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from dpscp import BudgetStore, PrivateConformalClassifier, load
+from dpscp import BudgetStore, PrivateConformalClassifier, load, scoring
 from dpscp._object_state import reachable, state_digest
-from dpscp.training import opacus
+from dpscp.audit import ReleasedModuleGame, audit, find_traces
+from dpscp.training import opacus, torch_model
 from dpscp.training.opacus import OpacusTraining, add_clipped
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.torch_random import draws_by_row, secret_draws
@@ -453,3 +455,36 @@ def test_a_module_in_float64_is_refused_before_anything_is_spent(tmp_path):
     assert (tmp_path / "store").read_bytes() == before
     converts = Own(lambda _, rows: rows.double()).double()
     assert training(converts).train(*records()).model.outputs(records()[0]).shape == (60, 2)
+
+
+# ---- the audit's games
+
+
+def test_the_audit_of_masks_under_a_known_seed_passes():
+    """With masks of torch's own generator the same runs disprove the claim, see the next test."""
+    assert audit("torch dropout", runs=40).passed
+
+
+def test_the_audit_finds_masks_of_a_known_seed(monkeypatch):
+    monkeypatch.setattr(opacus, "secret_draws", lambda _: nullcontext())
+    result = audit("torch dropout", runs=40)
+    assert not result.passed
+
+
+def test_a_whole_fit_leaves_no_trace_of_a_record():
+    game = ReleasedModuleGame("memory", n=20)
+    assert ReleasedModuleGame("words").fitted(True) is None
+    assert audit(ReleasedModuleGame("words"), runs=4).audited[0] == 0
+    released = game.fitted(True)
+    assert not find_traces(released, [game.records(True)[0][-1, 0]])
+    object.__setattr__(released.model_.module, "notes", {"largest": 1234.5678})
+    assert find_traces(released, [1234.5678]) == ("model_.module.notes['largest']", "pickle")
+
+
+@pytest.mark.slow
+def test_the_audit_of_whole_fits_passes_and_finds_scoring_on_the_released_module(monkeypatch):
+    assert audit("torch release", runs=60).passed
+    monkeypatch.setattr(torch_model, "separate_copy", lambda module: module)
+    monkeypatch.setattr(scoring, "throwaway", lambda model: model)
+    result = audit("torch release", runs=160)
+    assert not result.passed
