@@ -10,7 +10,6 @@ import copy
 import functools
 import hashlib
 import pickle
-import random
 import sys
 import types
 import weakref
@@ -233,7 +232,7 @@ def _own_digest(value: Any, has_children: bool) -> str:
     if isinstance(value, np.ndarray):
         content = b"" if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
         return f"{kind} {value.dtype} {value.shape} {_hash(content)}"
-    if isinstance(value, random.Random):
+    if hasattr(value, "getstate"):  # a generator of Python's own
         return f"{kind} {_hash(repr(value.getstate()).encode())}"
     if kind == "Generator" and hasattr(value, "get_state"):
         return f"{kind} {_tensor_digest(value.get_state())}"

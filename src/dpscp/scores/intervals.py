@@ -183,7 +183,8 @@ class OwnIntervalScore:
             raise ValueError("conformity_score.interval must hold every target whose score is at most the threshold")
 
     def interval(self, pair: Pair, thresholds: Floats) -> Floats:
-        return throwaway(self.score).interval(pair, thresholds)
+        score: IntervalScore = throwaway(self.score)
+        return score.interval(pair, thresholds)
 
 
 INTERVAL_SCORES: Mapping[str, IntervalScore] = {

@@ -216,7 +216,7 @@ class _Trial:
             failure = error
         if failure is not None:
             raise ValueError(
-                f"the module or its loss fails on {len(rows)} synthetic rows at once, before any record was used"
+                "the module or its loss fails on a larger batch of synthetic rows, before any record was used"
             ) from failure
         trained = [p for p in wrapped.parameters() if p.requires_grad]
         return [
@@ -242,7 +242,7 @@ class _Trial:
         mode = draws_by_row(range(len(rows)))
         with mode, load_torch().no_grad():
             module(rows)
-        return bool(mode.calls)  # type: ignore[attr-defined]
+        return bool(mode.calls)
 
     def _move(self, module: Any, found: _Rows, seed: int) -> None:
         torch = load_torch()

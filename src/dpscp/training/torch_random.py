@@ -6,7 +6,7 @@ In a dry run each row brings its own draws (``draws_by_row``): that is the coupl
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -44,19 +44,21 @@ def _cpu_state(content: bytes) -> Any:
     return torch.from_numpy(state)
 
 
-def draws_by_row(keys: Sequence[int], seed: int = 0) -> AbstractContextManager[Any]:
-    """Give every row of a batch its own draws: those of its key, whatever the other rows are.
+def draws_by_row(keys: Sequence[int], seed: int = 0) -> Any:
+    """Return a context in which every row of a batch has its own draws: those of its key, whatever the others are.
 
     A random operation over a tensor with the records in its first dimension, or in another one, is made row by row.
-    One over a tensor without such a dimension is shared by all rows, and must not depend on how many they are.
+    One over a tensor without such a dimension is shared by all rows, and must not depend on how many they are. The
+    attribute ``calls`` of the context counts the operations.
     """
     return _by_row_class()(keys, seed)
 
 
 def _by_row_class() -> Any:
     torch = load_torch()
+    mode: Any = torch.utils._python_dispatch.TorchDispatchMode
 
-    class _ByRow(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]
+    class _ByRow(mode):  # type: ignore[misc]  # torch may not be there
         def __init__(self, keys: Sequence[int], seed: int) -> None:
             super().__init__()
             self.keys, self.seed, self.calls = list(keys), seed, 0
