@@ -16,7 +16,7 @@ ROOT = Path(dpscp.__file__).parent
 
 # A room may import rooms of an earlier row only. Put a new room in its row.
 LAYERS = [
-    {"_checks", "_elsewhere", "_person_ids", "_printed", "_sklearn", "_trust", "exceptions"},
+    {"_checks", "_elsewhere", "_object_state", "_person_ids", "_printed", "_sklearn", "_trust", "exceptions"},
     {"privacy"},
     {"frames", "persons"},
     {"quantile", "sets", "metrics", "records", "persistence", "budget", "schema"},

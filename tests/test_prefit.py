@@ -159,3 +159,93 @@ def test_without_prefit_a_fitted_estimator_is_refused_and_a_frozen_one_survives_
         PrivateConformalClassifier(model, classes=["a", "b", "c"], **SETTINGS).fit(X, y)
     frozen = clone(PrivateConformalClassifier(FrozenEstimator(model), prefit=True, **SETTINGS))
     assert frozen.fit(X, y).predict_set(X)[1].shape == (1000, 3, 1)
+
+
+# ---- records meet a copy of what the caller brings
+
+
+class Keeping(GaussianNB):
+    """Keeps the rows that it is asked about."""
+
+    def predict_proba(self, X):
+        self.seen_ = np.array(X)
+        return super().predict_proba(X)
+
+
+class Locked(Keeping):
+    """An estimator without a deep copy."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("it holds a lock")
+
+
+def test_an_estimator_that_keeps_its_rows_is_released_without_them():
+    keeping = Keeping().fit(*labelled(500, 0))
+    clf = PrivateConformalClassifier(keeping, prefit=True, **SETTINGS).fit(*labelled(1000, 1))
+    assert not hasattr(keeping, "seen_")
+    assert not any("cannot be copied" in text for text in clf.ledger_.assumptions)
+    with pytest.raises(ValueError, match="estimator keeps something of the rows that it is called with"):
+        PrivateConformalClassifier(Locked().fit(*labelled(500, 0)), prefit=True, **SETTINGS).fit(*labelled(1000, 1))
+
+
+class LockedModel(GaussianNB):
+    def __deepcopy__(self, memo):
+        raise TypeError("it holds a lock")
+
+
+def test_an_estimator_that_cannot_be_copied_is_on_record():
+    clf = PrivateConformalClassifier(LockedModel().fit(*labelled(500, 0)), prefit=True, **SETTINGS)
+    clf.fit(*labelled(1000, 1))
+    text = "estimator cannot be copied, so it meets the records itself, and keeps nothing of them"
+    assert text in clf.ledger_.assumptions
+    assert text in clf.certificate_.assumptions
+
+
+class KeepingScore:
+    natural = False
+
+    def range(self, n_classes):  # noqa: ARG002
+        return 0.0, 1.0
+
+    def of_labels(self, probabilities):
+        self.seen = probabilities
+        return 1 - probabilities
+
+
+class KeepingGroups:
+    def __call__(self, X):
+        self.seen = np.array(X)
+        return (X[:, 0] > 0).astype(int)
+
+
+def test_scores_groups_and_models_of_the_caller_are_left_as_they_were(model):
+    X, y = labelled(1000, 1)
+    score, groups, keeping = KeepingScore(), KeepingGroups(), Keeping().fit(*labelled(500, 0))
+    settings = {**SETTINGS, "conformity_score": score, "groups": groups, "group_values": [0, 1]}
+    PrivateConformalClassifier(model, prefit=True, **settings).fit(X, y).predict_set(X)
+    private = dp.PrivateModel.from_outputs(
+        lambda rows: np.log(keeping.predict_proba(rows) + 1e-9),
+        spent=dp.Ledger(),
+        task="classification",
+        n_features=2,
+        classes=("a", "b", "c"),
+    )
+    with pytest.raises(ValueError, match=r"estimator keeps something of the rows .*keeping"):
+        PrivateConformalClassifier(private, classes=["a", "b", "c"], guarantee="split", **SETTINGS).fit(
+            *labelled(1000, 9)
+        )
+    assert not hasattr(score, "seen")
+    assert not hasattr(groups, "seen")
+
+
+@pytest.mark.parametrize("name", ["conformity_score", "groups"])
+def test_functions_that_keep_their_rows_in_a_closure_are_refused(model, name):
+    seen = []
+
+    def function(rows):
+        seen.append(rows)
+        return 1 - rows if name == "conformity_score" else (rows[:, 0] > 0).astype(int)
+
+    settings = {**SETTINGS, name: function, "group_values": [0, 1] if name == "groups" else None}
+    with pytest.raises(ValueError, match=rf"{name} keeps something of the rows that it is called with \(.*seen"):
+        PrivateConformalClassifier(model, prefit=True, **settings).fit(*labelled(1000, 1))

@@ -7,7 +7,7 @@ count of the records is replaced.
 import numbers
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
 from dpscp._checks import check_probability, check_range
+from dpscp._object_state import refuse_memory, throwaway
 
 # The beginnings of scikit-learn messages that hold nothing from the records.
 _HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
@@ -261,7 +262,7 @@ def group_index(
         raise ValueError("group_values must list at least one group, and each group once")
 
     def places(part: Any, size: int) -> NDArray[np.int64]:
-        values = np.asarray(groups(part))
+        values = np.asarray(throwaway(groups)(part))
         if values.shape != (size,):
             raise ValueError("groups must return one value for each record")
         index = np.full(size, -1, dtype=np.int64)
@@ -269,7 +270,7 @@ def group_index(
             index[values == value] = place
         return index
 
-    with untold_overflow():
+    with untold_overflow(), refuse_memory("groups", groups) if thorough else nullcontext():
         index = places(X, n)
         check_row_by_row("groups", places, X, index, thorough=thorough)
     return index

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._object_state import throwaway
 from dpscp.quantile.counts import look_at
 from dpscp.records import untold_overflow
 from dpscp.sources import Block, RecordSource
@@ -40,10 +41,12 @@ class Scoring:
 
     def scores(self, block: Block) -> tuple[Array, tuple[str, ...]]:
         """The score of every record, and what is to be said about the correction."""
-        model, steps = unwrapped(self.trained.model)
-        trained, block = replace(self.trained, model=model), block.through(*steps)
+        model, _ = unwrapped(self.trained.model)
         # a model of the caller's own sees its rows at once, as it does in prediction
         own = not isinstance(model, DenseModel | ScaledTargetModel)
+        # and a copy of it sees them: what it keeps of them is thrown away
+        model, steps = unwrapped(throwaway(self.trained.model) if own else self.trained.model)
+        trained, block = replace(self.trained, model=model), block.through(*steps)
         found: list[Array] = []
         told: tuple[str, ...] = ()
         with untold_overflow():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpscp._checks import check_choice, check_positive, check_probability
+from dpscp._object_state import refuse_memory, throwaway
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
@@ -360,11 +361,12 @@ def _rehearse(request: Request, mechanism: Mechanism) -> None:
 
 def _try_model(request: Request, model: Model) -> None:
     """Ask a model that was trained elsewhere about a made-up row: a wrong number of outputs shows before it costs."""
-    try:
-        with untold_overflow():
-            outputs = np.asarray(model.outputs(np.zeros((1, model.n_features))))
-    except Exception as error:
-        raise ValueError("the model fails on a made-up row of zeros, before any record was used") from error
+    with refuse_memory("estimator", model):
+        try:
+            with untold_overflow():
+                outputs = np.asarray(throwaway(model).outputs(np.zeros((1, model.n_features))))
+        except Exception as error:
+            raise ValueError("the model fails on a made-up row of zeros, before any record was used") from error
     _check_outputs(request.task, outputs.shape[1])
 
 

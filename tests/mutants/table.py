@@ -2587,10 +2587,47 @@ mutant(
 )
 mutant(
     "training/opacus.py",
-    "generator = self.streams.generator(block.id, self.step)",
-    "generator = self.streams.generator(block.id)",
+    "self.streams.generator(block.id, self.step)",
+    "self.streams.generator(block.id)",
     "every step of a torch module draws the same batch of a block",
     f"{TORCH}::test_blocks_draw_batches_of_their_own_in_every_step",
+)
+TORCH_STATE = "tests/training/test_torch_state.py"
+MASKS = f"{TORCH_STATE}::test_masks_do_not_follow_the_known_seed_and_the_generator_stays_where_it_was"
+mutant(
+    "training/opacus.py",
+    "self.layers.generator(block.id, self.step)",
+    "self.layers.generator(block.id)",
+    "layers of a torch module draw the same in every step",
+    MASKS,
+)
+mutant(
+    "training/torch_random.py",
+    "torch.set_rng_state(_cpu_state(random_bytes(624 * 4)))",
+    "torch.manual_seed(int.from_bytes(random_bytes(8), 'little'))",
+    "layers of a torch module draw from 32 secret bits",
+    MASKS,
+)
+mutant(
+    "training/torch_model.py",
+    "separate_copy(self.module).eval()",
+    "self.module.eval()",
+    "rows go through the released torch module",
+    f"{TORCH_STATE}::test_nothing_on_the_released_estimator_comes_from_rows_that_were_scored",
+)
+mutant(
+    "training/torch_dry_run.py",
+    "        trial.check_outputs()\n",
+    "",
+    "mixing while records are scored is not looked for",
+    f"{TORCH_STATE}::test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spent",
+)
+mutant(
+    "conformal/prefit.py",
+    "answer=throwaway(self.answer)",
+    "answer=self.answer",
+    "records go through the caller's own estimator",
+    "tests/test_prefit.py::test_an_estimator_that_keeps_its_rows_is_released_without_them",
 )
 PERSON_BLOCKS = "tests/sources/test_person_blocks.py"
 WHOLE = f"{PERSON_BLOCKS}::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory"

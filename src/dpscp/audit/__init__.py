@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dpscp.audit.model_game import ModelGame
     from dpscp.audit.modules import ModuleGame
     from dpscp.audit.person_games import PersonSearchGame, PersonTrainingGame
+    from dpscp.audit.released import ReleasedModuleGame, find_traces
 else:  # the package's front page imports this room: it stays light until a game is played
     _HOLDERS = {
         "Audit": "dpscp.audit.bounds",
@@ -29,6 +30,8 @@ else:  # the package's front page imports this room: it stays light until a game
         "ModuleGame": "dpscp.audit.modules",
         "PersonSearchGame": "dpscp.audit.person_games",
         "PersonTrainingGame": "dpscp.audit.person_games",
+        "ReleasedModuleGame": "dpscp.audit.released",
+        "find_traces": "dpscp.audit.released",
     }
     __getattr__ = held_by(_HOLDERS, __name__)
 
@@ -41,8 +44,10 @@ __all__ = [
     "PersonSearchGame",
     "PersonTrainingGame",
     "PipelineGame",
+    "ReleasedModuleGame",
     "SearchGame",
     "TrainingGame",
     "audit",
     "audited_epsilons",
+    "find_traces",
 ]

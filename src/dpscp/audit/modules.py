@@ -15,6 +15,7 @@ from dpscp.training.torch_modules import load_torch
 Array = NDArray[np.float64]
 _TOKENS = 16
 _OTHERS = 3
+_SHIFTED = 300
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class ModuleGame:
     ``module="tokens"`` folds the 16 tokens of a record into the batch dimension: clipping would bound tokens, and a
     record could move the sum by 16 clip norms. ``"buffers"`` is a batch normalisation without parameters, whose running
     statistics would be released as they are. ``"separate"`` is honest: tokens in a dimension of their own.
+    ``"dropout"`` is honest too, and its attacker sets torch's seed: with masks of that seed the record, in front of
+    300 others, would shift the mask of each of them.
 
     A module that is refused releases nothing, so that both worlds look alike; ``refusal`` is the reason. A refusal
     while it trains is something that the attacker sees.
@@ -34,7 +37,7 @@ class ModuleGame:
     knowledge: str = "black-box"
 
     def __post_init__(self) -> None:
-        check_choice("module", self.module, ("tokens", "buffers", "separate"))
+        check_choice("module", self.module, ("tokens", "buffers", "separate", "dropout"))
         check_choice("knowledge", self.knowledge, ("black-box",))
 
     @property
@@ -61,14 +64,27 @@ class ModuleGame:
         if self.refusal:
             return np.zeros((runs, 1))
         mechanism, size = self._mechanism(), sum(v.numel() for v in self._built().state_dict().values())
-        rows = np.zeros((_OTHERS + 1, _TOKENS))
-        rows[-1] = 100.0  # zero rows with zero targets add nothing to any gradient
-        kept = slice(None) if with_record else slice(-1)
-        return np.array([self._released(mechanism, rows[kept], size) for _ in range(runs)])
+        rows, targets = self._records(with_record)
+        return np.array([self._released(mechanism, rows, targets, size) for _ in range(runs)])
 
-    def _released(self, mechanism: OpacusTraining, rows: Array, size: int) -> Array:
+    def _records(self, with_record: bool) -> tuple[Array, Array]:
+        """Rows and targets of a world; the first one is the record."""
+        if self.module == "dropout":
+            rows = np.where(np.cos(np.arange((_SHIFTED + 1) * _TOKENS) ** 2) > 0, 1.0, -1.0).reshape(-1, _TOKENS)
+            targets = np.ones(len(rows))
+        else:
+            rows = np.zeros((_OTHERS + 1, _TOKENS))
+            rows[0] = 100.0  # zero rows with zero targets add nothing to any gradient
+            targets = rows[:, 0]
+        kept = slice(0 if with_record else 1, None)
+        return rows[kept], targets[kept]
+
+    def _released(self, mechanism: OpacusTraining, rows: Array, targets: Array, size: int) -> Array:
+        torch = load_torch()
         try:
-            model = mechanism.train(rows, rows[:, 0], n_records=_OTHERS).model
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)  # the attacker knows it
+                model = mechanism.train(rows, targets, n_records=_OTHERS).model
         except ValueError:
             return np.append(np.zeros(size), 1.0)
         return np.append(np.concatenate([np.ravel(v) for v in model.arrays().values()]), 0.0)
@@ -79,7 +95,9 @@ class ModuleGame:
 
     def _built(self) -> Any:
         nn = load_torch().nn
-        if self.module == "buffers":
+        if self.module == "dropout":
+            layers = [nn.Dropout(0.5), nn.Linear(_TOKENS, 1, bias=False)]
+        elif self.module == "buffers":
             layers = [nn.BatchNorm1d(_TOKENS, affine=False), nn.Linear(_TOKENS, 1, bias=False)]
         else:
             token = nn.Linear(1, 1, bias=False)

@@ -20,6 +20,8 @@ GAMES = (
     "person training",
     "torch tokens",
     "torch buffers",
+    "torch dropout",
+    "torch release",
 )
 
 
@@ -34,10 +36,11 @@ def audit(
 ) -> "Audit":
     """Try to break a privacy claim of this library, with its own code, on this machine.
 
-    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, ``"person search"`` and
-    ``"person training"`` (the worlds differ by a person with several rows), ``"torch tokens"`` and
-    ``"torch buffers"`` (modules that must be refused; black-box, needs the extra ``dpscp[torch]``), or a game of your
-    own. ``runs`` in each of the two worlds (default: about a minute of work at most). ``null=True`` plays both worlds
+    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, ``"person search"`` and ``"person
+    training"`` (the worlds differ by a person with several rows), ``"torch tokens"`` and ``"torch buffers"`` (modules
+    that must be refused), ``"torch dropout"`` (masks of a known seed) and ``"torch release"`` (a whole fit, all of
+    the released estimator); the last four are black-box and need the extra ``dpscp[torch]``. Or a game of your own.
+    ``runs`` in each of the two worlds (default: about a minute of work at most). ``null=True`` plays both worlds
     without the record: every bound must then be 0. The result holds the claimed curve and the audited lower bound;
     ``passed`` is False if the claim was disproved, which happens to honest code with probability at most 1 -
     ``confidence``.
@@ -53,6 +56,7 @@ def audit(
     from dpscp.audit.games import PipelineGame, SearchGame, TrainingGame, audited_mechanism
     from dpscp.audit.modules import ModuleGame
     from dpscp.audit.person_games import PersonSearchGame, PersonTrainingGame
+    from dpscp.audit.released import ReleasedModuleGame
     from dpscp.privacy import epsilon_of
 
     default = 60_000
@@ -61,7 +65,9 @@ def audit(
         unit = "release" if knowledge == "white-box" else "run"
         if game == "search":
             chosen: Game = SearchGame(knowledge, unit)
-        elif game in ("torch tokens", "torch buffers"):
+        elif game == "torch release":
+            chosen, default = ReleasedModuleGame(), 200
+        elif game.startswith("torch "):
             chosen, default = ModuleGame(game.removeprefix("torch ")), 400
         elif game == "pipeline":
             chosen, default = PipelineGame(knowledge), 1000

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._checks import check_count
+from dpscp._object_state import can_be_copied
 from dpscp._trust import GROUP_FUNCTION
 from dpscp.budget import BudgetStore
 from dpscp.conformal.fitted import Fitted
@@ -41,6 +42,8 @@ from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import WIDEST_TABLE
 from dpscp.training.scaling import ScaledTargetModel
 from dpscp.training.torch_records import inputs_of, labelled_arrays
+
+UNCOPIED = "{} cannot be copied, so it meets the records itself, and keeps nothing of them"
 
 
 class PrivateConformal(Fitted):
@@ -137,6 +140,7 @@ class PrivateConformal(Fitted):
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
             *trusted_training(self.estimator, prefit=self.prefit),
             *trusted_records(brought),
+            *self._uncopied(),
             *request.task.trusted,
         )
         found = release(
@@ -178,6 +182,13 @@ class PrivateConformal(Fitted):
             self._check_prefit()
         for name in filter(_is_fitted, list(vars(self))):
             delattr(self, name)
+
+    def _uncopied(self) -> tuple[str, ...]:
+        """What is assumed of objects of the caller that meet the records themselves, because they have no copy."""
+        met = self.prefit or isinstance(self.estimator, PrivateModel)  # a mechanism sees to its own module
+        held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
+        held |= {"estimator": self.estimator} if met else {}
+        return tuple(UNCOPIED.format(name) for name, value in held.items() if not can_be_copied(value))
 
     def _check_prefit(self) -> None:
         """Refuse what has no meaning for an estimator that is trained already."""

@@ -2,13 +2,15 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dpscp._object_state import refuse_memory, throwaway
 from dpscp._sklearn import BaseEstimator
 from dpscp.exceptions import NotFittedError
 from dpscp.persistence import plain
@@ -89,10 +91,16 @@ class Prefit:
         """The outputs for the records of a fit; nothing that goes wrong tells of them.
 
         Sets ``n_features_in_`` and ``feature_names_in_`` on ``owner``. An estimator that looks at other rows than the
-        one it is asked about is refused.
+        one it is asked about is refused. Records meet a copy of the estimator: what it keeps of them is thrown away.
         """
         validate_data(owner, X, reset=True, skip_check_array=True)
-        self._try_it(vars(owner).get("n_features_in_"))
+        apart = replace(self, answer=throwaway(self.answer))
+        is_shared = apart.answer is self.answer  # a function, or an object that cannot be copied
+        with refuse_memory("estimator", self.answer) if is_shared else nullcontext():
+            apart._try_it(vars(owner).get("n_features_in_"))
+            return apart._outputs_of_records(X)
+
+    def _outputs_of_records(self, X: Any) -> NDArray[np.float64]:
         failure = ""
         try:
             values = self.outputs(X)

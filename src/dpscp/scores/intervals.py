@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_choice
+from dpscp._object_state import refuse_memory, throwaway
 from dpscp.records import check_row_by_row, untold_overflow
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
 from dpscp.sets import normalized_interval, quantile_interval, residual_interval
@@ -151,7 +152,9 @@ class OwnIntervalScore:
         table = np.column_stack([targets, pair.lower, pair.upper])
 
         def scores(part: Floats, n: int) -> Floats:
-            own = np.asarray(self.score.of_targets(part[:, 0], Pair(part[:, 1], part[:, 2], pair.y_bounds)), float)
+            own = np.asarray(
+                throwaway(self.score).of_targets(part[:, 0], Pair(part[:, 1], part[:, 2], pair.y_bounds)), float
+            )
             if own.shape != (n,):
                 raise ValueError("conformity_score must return one score for every record, a real number")
             return np.where(np.isnan(own), np.inf, own)
@@ -170,7 +173,8 @@ class OwnIntervalScore:
             upper = lower
         pair = Pair(np.repeat(lower, 7), np.repeat(upper, 7), y_bounds)
         targets = np.tile(ends, len(lower))
-        scores = self.of_targets(targets, pair)
+        with refuse_memory("conformity_score", self.score):
+            scores = self.of_targets(targets, pair)
         inside = np.asarray(self.score.interval(pair, scores[:, None]), float)
         if inside.shape != (len(targets), 2, 1):
             raise ValueError("conformity_score.interval must return the ends of an interval, (n, 2, n_levels)")
@@ -179,7 +183,8 @@ class OwnIntervalScore:
             raise ValueError("conformity_score.interval must hold every target whose score is at most the threshold")
 
     def interval(self, pair: Pair, thresholds: Floats) -> Floats:
-        return self.score.interval(pair, thresholds)
+        score: IntervalScore = throwaway(self.score)
+        return score.interval(pair, thresholds)
 
 
 INTERVAL_SCORES: Mapping[str, IntervalScore] = {

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._checks import check_choice
+from dpscp._object_state import refuse_memory, throwaway
 from dpscp.records import check_row_by_row, untold_overflow
 from dpscp.scores.functions import (
     aps_of_labels,
@@ -104,7 +105,8 @@ class OwnLabelScore:
 
     def try_it(self, n_classes: int) -> None:
         """Refuse a score that cannot work, on made-up probabilities: no record is used."""
-        scores = self.of_labels(_made_up_probabilities(n_classes), thorough=True)
+        with refuse_memory("conformity_score", self.score):
+            scores = self.of_labels(_made_up_probabilities(n_classes), thorough=True)
         (low, high), (least, most) = (scores.min(), scores.max()), self.range(n_classes)
         if not (low >= least - _ROUNDING and high <= most + _ROUNDING):
             raise ValueError(
@@ -113,7 +115,8 @@ class OwnLabelScore:
             )
 
     def _scores(self, probabilities: Floats) -> Floats:
-        scores = np.asarray(self.score.of_labels(probabilities))
+        # what a call leaves on the caller's object is gone with the copy
+        scores = np.asarray(throwaway(self.score).of_labels(probabilities))
         if scores.shape != probabilities.shape or scores.dtype.kind not in "fiub":
             raise ValueError("conformity_score must return one score for every row and label, a real number")
         return np.where(np.isnan(scores), np.inf, scores)

@@ -6,8 +6,8 @@ from the data, ``int(n / len(loader))``, and its noise comes from torch's genera
 the CPU, Philox on CUDA), which are not cryptographic; its ``secure_mode`` needs a package that cannot be
 had. So the sampling rate, the number of steps and the normaliser are public constants here, batches and
 noise come from ``dpscp.privacy.secure_generator`` (on a GPU noise comes from ``DeviceNoise``), noisy sums are
-rounded to the public grid, and an empty batch takes a noisy step like any other. torch's own generator is still
-used by layers that draw for themselves (dropout), which privacy does not depend on.
+rounded to the public grid, and an empty batch takes a noisy step like any other. Layers that draw for themselves
+(dropout) use torch's generators, on a secret state of each step (``secret_draws``; proof in docs/guarantees.md).
 
 Floating point. A clipped gradient is cut towards zero to a public grid of clip_norm / 2**32, so its norm never
 grows, and the integers are added exactly, in whatever order and parts: a record moves the sum by at most clip_norm.
@@ -18,11 +18,11 @@ torch and Opacus are imported when a mechanism is made, not when this module is:
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
 from dpscp.persons import Persons
 from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generator
-from dpscp.privacy.seeds import BATCHES, BlockStreams, secure_bytes
+from dpscp.privacy.seeds import BATCHES, LAYERS, BlockStreams, secure_bytes
 from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.training.descent import GRID, poisson_batches
 from dpscp.training.device_noise import DeviceNoise
@@ -39,6 +39,7 @@ from dpscp.training.gradients import CLIP_SLACK
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import GaussianSums, Needs, Rehearsal, Trained, paid_event, set_noise
 from dpscp.training.release import gaussian_release, warn_large_delta
+from dpscp.training.torch_dry_run import dry_run
 from dpscp.training.torch_model import TorchModel, as_float32, torch_model, torch_rows
 from dpscp.training.torch_modules import (
     advice,
@@ -47,11 +48,12 @@ from dpscp.training.torch_modules import (
     load_opacus,
     load_torch,
     private_copy,
-    rehearse,
+    refuse_changes,
     released_copy,
     state_of,
     with_room,
 )
+from dpscp.training.torch_random import secret_draws
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +64,8 @@ LOSSES = ("cross_entropy", "squared", "huber")
 # Clipped gradients are integers in units of clip_norm / _UNITS; sums of _MOST_RECORDS of them fit in 64 bits.
 _UNITS = 2**32
 _MOST_RECORDS = 2**30
+# The last dry run of each module that passed: what it looked at, its loss, and the number of outputs.
+_TRIED: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, int]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,12 @@ class OpacusTraining(GaussianSums):
     input_shape : the shape of one record, where X holds records as flat rows; None: as X has it.
 
     Refused, before any record is used: layers that mix records or keep statistics of them, unless they are
-    frozen and in evaluation mode, where they stay; and, on made-up rows, a module or loss whose gradient of a
+    frozen and in evaluation mode, where they stay; and, on synthetic rows, a module or loss whose gradient of a
     record is not that of the record alone (tokens folded into the batch, attention or means over the batch), that
-    changes its buffers, or has another number of outputs than classes. Refused after training: a buffer or a
-    frozen parameter that differs from its start. Assumed: the module and the loss are functions of their inputs,
-    parameters and buffers; Python state of their own (a memory of earlier batches) is not seen, and neither is
-    code that mixes records only on rows unlike the made-up ones.
+    changes anything in itself (parameters, buffers, Python attributes), draws random numbers in evaluation mode, or
+    has another number of outputs than classes. Refused after training: anything in the module that differs from its
+    start. Records only meet copies: the released module is the one of the start with the trained parameters.
+    Assumed: module and loss treat real rows like the synthetic ones; state outside the module is not seen.
 
     Paper: Algorithm 3 [alg:dp-sgd], with the fixed normaliser of Theory: section 1.6
     """
@@ -196,7 +200,7 @@ class OpacusTraining(GaussianSums):
 
         What comes back from a block is the sum of its clipped gradients in integers, so that the total, and with it the
         proof, does not depend on how records lie in blocks and processes. The modules of all processes start from this
-        one's; draws of the module's own (dropout) follow the key of the batches.
+        one's; draws of the module's own (dropout) follow a secret key, block and step.
         """
         event, whole = paid_event(self), source.whole
         given = (source.width,) if whole is None else whole.rows.shape[1:]
@@ -241,9 +245,32 @@ class OpacusTraining(GaussianSums):
             # before the labels are known there is at least a first one
             return numbers.to(dtype) if self.task == "regression" else numbers % len(classes or (0,))
 
+        tried = state_of(self.module, trained=True), input_shape, classes, self.device, self.physical_batch
+        loss, found = self.loss, _TRIED.get(self.module)
+        if found is not None and found[0] == tried and found[1] is loss:
+            return found[2]
         module = private_copy(self.module)
-        n_outputs = None if classes is None else len(classes)
-        return rehearse(module, input_shape, target, self._losses, device=self.device, n_outputs=n_outputs)
+        n_outputs = with_room(
+            lambda: dry_run(
+                module,
+                input_shape,
+                target,
+                self._losses,
+                device=self.device,
+                n_outputs=None if classes is None else len(classes),
+                most_rows=self.physical_batch,
+            ),
+            self._no_room,
+        )
+        _TRIED[self.module] = tried, loss, n_outputs
+        return n_outputs
+
+    @property
+    def _no_room(self) -> str:
+        return (
+            f"device={self.device!r} has no room for gradients of physical_batch={self.physical_batch} records at "
+            "once; give a smaller physical_batch, which changes nothing else"
+        )
 
     def _descend(
         self,
@@ -264,7 +291,8 @@ class OpacusTraining(GaussianSums):
         # in clip norms; the slack is for torch, which may round a record's gradient differently in another batch
         noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
         noisy = _releasing(device, noise, rng, random_state, sum(p.numel() for p in trainable))
-        gradient = _BatchSum(replace(self, module=module), streams, secure_bytes()(16))
+        layers = BlockStreams.of(random_state, LAYERS)
+        gradient = _BatchSum(replace(self, module=module), streams, layers, secure_bytes()(16))
         block = source.whole
         batches = repeat(None, self.steps) if block is None else self.batches(block.owners.count, rng)
         for step, drawn in enumerate(batches):
@@ -340,13 +368,14 @@ class _BatchSum:
 
     A function of the block and of these constants alone. ``mechanism`` holds the module at its current parameters;
     ``run`` is the name of the run, for what is kept between its steps. The batch is drawn here from ``streams``, or
-    given as ``drawn``.
+    given as ``drawn``. Layers that draw for themselves draw from ``layers``, the same when a block is read again.
 
     Theory: section 1.6
     """
 
     mechanism: OpacusTraining
     streams: BlockStreams | None
+    layers: BlockStreams
     run: bytes
     step: int = 0
     drawn: NDArray[np.int64] | None = None
@@ -363,37 +392,28 @@ class _BatchSum:
 
     def on_device(self, block: Block) -> tuple[list[Any], int]:
         """The sums where they were computed, and the number of records."""
-        mechanism = self.mechanism
-        return with_room(
-            lambda: self._summed(block),
-            f"device={mechanism.device!r} has no room for gradients of physical_batch={mechanism.physical_batch} "
-            "records at once; give a smaller physical_batch, which changes nothing else",
-        )
+        return with_room(lambda: self._summed(block), self.mechanism._no_room)
 
     def _summed(self, block: Block) -> tuple[list[Any], int]:
         torch, mechanism, drawn = load_torch(), self.mechanism, self.drawn
         device, last = torch.device(mechanism.device), self.step == mechanism.steps - 1
-        draws: AbstractContextManager[Any] = nullcontext()
         if self.streams is not None:
-            generator = self.streams.generator(block.id, self.step)
-            drawn = next(mechanism.batches(block.owners.count, generator))
-            draws = torch.random.fork_rng([] if device.type == "cpu" else [device])
+            drawn = next(mechanism.batches(block.owners.count, self.streams.generator(block.id, self.step)))
         assert drawn is not None
         batch = block.owners.rows_of(drawn)
         rows, target = torch.from_numpy(block.rows), torch.from_numpy(block.targets)
         weights = None if block.weights is None else torch.tensor(block.weights, device=device)
-        with _ENGINES.of(self.run, partial(_Engine, mechanism), last=last) as engine, draws:
+        layers = self.layers.generator(block.id, self.step)
+        with _ENGINES.of(self.run, partial(_Engine, mechanism), last=last) as engine, secret_draws(layers.bytes):
             engine.start_from(mechanism.module)
             sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in engine.trained]
-            if self.streams is not None:  # a module that draws for itself draws the same when a block is read again
-                torch.manual_seed(int(generator.integers(2**63)))
             for begin in range(0, len(batch), mechanism.physical_batch):
                 part = torch.from_numpy(batch[begin : begin + mechanism.physical_batch])
                 samples = gradient_rows(
                     engine.module, mechanism._losses, rows[part].to(device), target[part].to(device)
                 )
                 add_clipped(samples, mechanism.clip_norm, sums, None if weights is None else weights[part])
-            engine.check(last=last)
+            engine.check(mechanism.module, last=last)
         return sums, len(batch)
 
 
@@ -403,10 +423,10 @@ class _Engine:
     def __init__(self, mechanism: OpacusTraining) -> None:
         grad_sample_module, _ = load_opacus()
         self.inner = private_copy(mechanism.module).to(mechanism.device)
-        self.start = state_of(self.inner)
         # loss_reduction="sum": gradients of the summed loss are the records' own gradients, unscaled
         self.module = grad_sample_module(self.inner, loss_reduction="sum")
         self.trained = [p for p in self.module.parameters() if p.requires_grad]
+        self.start = state_of(self.inner)
         self._versions = self._found_versions()
 
     def start_from(self, module: "torch.nn.Module") -> None:
@@ -414,11 +434,15 @@ class _Engine:
         released_copy(self.inner, module)
         self.inner.train()
 
-    def check(self, *, last: bool) -> None:
-        """Refuse a module that changed its own state; bit for bit after the last step and where torch saw a change.
+    def check(self, module: "torch.nn.Module", *, last: bool) -> None:
+        """Refuse a module that changed its own state; all of it after the last step and where torch saw a change.
 
-        The bits of a frozen backbone are too many to look at in every step.
+        The trained parameters must be those of ``module`` in every step. The bits of a frozen backbone are too many to
+        look at in every step.
         """
+        equal, kept = load_torch().equal, dict(module.named_parameters())
+        moved = [name for name, p in self.inner.named_parameters() if p.requires_grad and not equal(p, kept[name])]
+        refuse_changes(tuple(moved))
         if last or self._found_versions() != self._versions:
             check_unchanged(self.start, self.inner)
 

@@ -6,6 +6,8 @@ a module of the same architecture; it must have the same names, shapes and kinds
 
 import copy
 import math
+import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -17,19 +19,21 @@ from dpscp._checks import check_choice, check_count
 from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import saved_as
 from dpscp.training.networks import softmax
+from dpscp.training.torch_dry_run import dry_run, rows_per_forward, synthetic_rows
 from dpscp.training.torch_modules import (
     load_torch,
-    made_up_rows,
+    out_of_memory,
     private_copy,
+    refuse_unknown_arrays,
     refuse_unknown_buffers,
-    rehearse,
+    separate_copy,
     without_opacus_hooks,
 )
+from dpscp.training.torch_random import secret_draws
 
 if TYPE_CHECKING:
     import torch
 
-_ROWS_PER_FORWARD = 4096
 # Made-up rows of several lengths: between them the layers leave the range where one activation looks like another.
 _LENGTHS = (1.0, 1.0, 10.0, 10.0, 100.0, 100.0)
 # Other processors round float32 sums differently, by far less than this; another activation answers otherwise.
@@ -42,8 +46,9 @@ _LONGEST_RECORD = 2**24
 class TorchModel:
     """A trained torch module behind the names of a Model; inputs and outputs are NumPy arrays.
 
-    ``arrays`` holds the state dict. The module's code is not data: reading it back needs a module of the same
-    architecture.
+    ``module`` never sees a row: rows meet a copy of it that is thrown away, so that nothing a forward pass leaves on
+    its module is kept, pickled or saved. ``arrays`` holds the state dict. The module's code is not data: reading it
+    back needs a module of the same architecture.
 
     Theory: section 1.7
     """
@@ -70,12 +75,23 @@ class TorchModel:
             if math.prod(rows.shape[1:]) != self.n_features:
                 raise ValueError(f"X must have {self.n_features} numbers a record, got {math.prod(rows.shape[1:])}")
             rows = rows.reshape(len(rows), *self.input_shape)
-        module = self.module.eval()
-        parts = []
-        with torch.no_grad():
-            for start in range(0, max(1, len(rows)), _ROWS_PER_FORWARD):
-                chunk = torch.from_numpy(rows[start : start + _ROWS_PER_FORWARD]).to(self.device)
-                parts.append(module(chunk).cpu().numpy())
+        module, at_once = separate_copy(self.module).eval(), rows_per_forward(self.input_shape)
+        parts, failure = [], ""
+        try:
+            with torch.no_grad(), secret_draws(os.urandom), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's warnings print shapes, and with them numbers of records
+                for start in range(0, max(1, len(rows)), at_once):
+                    chunk = torch.from_numpy(rows[start : start + at_once]).to(self.device)
+                    parts.append(module(chunk).cpu().numpy())
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            failure = type(error).__name__
+        if failure:  # outside the handler: its words may carry values of the rows
+            raise RuntimeError(
+                f"the module failed on the rows ({failure}); the message is withheld because it may carry something of "
+                "them: try synthetic rows of the same kind"
+            )
         values = np.concatenate(parts)
         return values[:, None] if values.ndim == 1 else values
 
@@ -163,12 +179,12 @@ def _require_same_state(own: Mapping[str, NDArray[Any]], saved: Mapping[str, NDA
 def _answers(module: Any, input_shape: tuple[int, ...]) -> list[NDArray[np.float32] | None]:
     """What the module answers on each kind of made-up rows, on the CPU; None where that is no finite number."""
     torch = load_torch()
-    on_cpu = module if all(p.device.type == "cpu" for p in module.parameters()) else copy.deepcopy(module).cpu()
+    on_cpu = copy.deepcopy(module).cpu()
     lengths = torch.tensor(_LENGTHS).reshape(-1, *(1 for _ in input_shape))
     answers: list[NDArray[np.float32] | None] = []
     on_cpu.eval()
     with torch.no_grad():
-        for kind, rows in enumerate(made_up_rows(input_shape, len(_LENGTHS))):
+        for kind, rows in enumerate(synthetic_rows(input_shape, len(_LENGTHS))):
             given = rows.float() * lengths if kind == 0 else rows.float()
             try:
                 outputs = on_cpu(given).reshape(len(_LENGTHS), -1).numpy()
@@ -205,7 +221,7 @@ def torch_model(
     """A TorchModel around a copy of a trained module (unwrapped if Opacus wrapped it).
 
     Refused like a module to be trained: layers that mix records, folded tokens, another number of outputs than
-    classes; and every buffer that ``start_buffers`` does not show to be the one of before training.
+    classes; an array in an attribute; every buffer that ``start_buffers`` does not show to be that of before training.
     """
     torch = load_torch()
     if not isinstance(module, torch.nn.Module):
@@ -213,6 +229,7 @@ def torch_model(
     inner = getattr(module, "_module", module)
     refuse_unknown_buffers(inner, start_buffers)
     plain = private_copy(without_opacus_hooks(inner))
+    refuse_unknown_arrays(plain)
     if input_shape is None:
         leading: Any = next((m for m in plain.modules() if not list(m.children())), None)
         if not isinstance(leading, torch.nn.Linear):
@@ -220,7 +237,7 @@ def torch_model(
         input_shape = (leading.in_features,)
     shape = tuple(check_count("input_shape", s) for s in input_shape)
     labels = None if classes is None else check_classes(classes, "cross_entropy")
-    rehearse(
+    dry_run(
         plain,
         shape,
         lambda count, _: torch.zeros(count),

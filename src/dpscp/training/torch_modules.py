@@ -1,9 +1,8 @@
 """What a torch module must be so that clipping its per-record gradients bounds what one record can do.
 
-Three things are checked. Every submodule, by kind: layers that mix records, or keep statistics of them, are
-refused, or held in evaluation mode for good where they are frozen. The whole module, on made-up rows before any
-record is used (``rehearse``): it must run, and the gradients that Opacus hands out must be those of each record
-alone. And its state after training: no buffer and no frozen parameter may have changed.
+Three things are checked. Every submodule, by kind: layers that mix records, keep statistics of them or rewrite their
+parameters are refused, or held in evaluation mode for good where they are frozen. The whole module, on synthetic rows
+before any record is used (``torch_dry_run``). And its state after training: nothing in it may have changed.
 
 The only file that imports torch, but for the source that uses its process groups; and only when it is asked to:
 ``pip install dpscp[torch]``.
@@ -12,17 +11,14 @@ The only file that imports torch, but for the source that uses its process group
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
+from dpscp._object_state import changed_paths, has_array, reachable, state_digest
 
 Result = TypeVar("Result")
 _EXTRA = "training a torch module needs torch and Opacus, which are an optional extra: pip install 'dpscp[torch]'"
-_MADE_UP_ROWS = 4
-# A rehearsal moves every trained parameter off its start: a gradient that is zero there hides what it is made of.
-_MADE_UP_STEP = 0.05
 
 
 def load_torch() -> Any:
@@ -69,7 +65,12 @@ def private_copy(module: Any) -> Any:
         # asked of the kind: a lazy layer without a shape cannot be copied, let alone checked
         if isinstance(part, torch.nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
             raise ValueError(f"{_place(path, part)} is lazy, without a shape: apply the module to a made-up row first")
-    copied = copy.deepcopy(module)
+        if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) and part.max_norm is not None:
+            raise ValueError(
+                f"{_place(path, part)} has max_norm={part.max_norm:g} and so rewrites its parameters while it is "
+                "applied, outside the noise: leave max_norm out"
+            )
+    copied = separate_copy(module)
     if not any(p.requires_grad for p in copied.parameters()):
         raise ValueError("module has no parameter that requires a gradient: there is nothing to train")
     frozen = _frozen_parts(copied)
@@ -81,6 +82,27 @@ def private_copy(module: Any) -> Any:
         part.train(False)
         part.train = partial(_stays_in_evaluation, part)
     return copied.train()
+
+
+def separate_copy(module: Any) -> Any:
+    """A deep copy that shares no part, parameter or buffer with the module; ValueError where there is none."""
+    try:
+        copied = copy.deepcopy(module)
+    except Exception as error:
+        failure = type(error).__name__
+    else:
+        own = {id(part) for part in _parts_of(module)}
+        if not any(id(part) in own for part in _parts_of(copied)):
+            return copied
+        failure = "the copy shares parts with the module"
+    raise ValueError(
+        f"module cannot be copied ({failure}), and records may only meet copies of it: keep no tensors of earlier "
+        "calls on it, and no __deepcopy__ of its own"
+    )
+
+
+def _parts_of(module: Any) -> list[Any]:
+    return [*module.modules(), *module.parameters(), *module.buffers()]
 
 
 def _stays_in_evaluation(part: Any, mode: bool = True) -> Any:  # noqa: ARG001 (the signature of Module.train)
@@ -164,31 +186,36 @@ def _place(path: str, part: Any) -> str:
 # ---- state that is not trained
 
 
-def state_of(module: Any, *, trained: bool = False) -> dict[str, Any]:
-    """The bits of every buffer and every frozen parameter, copied; of the trained parameters too where asked for."""
-    return {name: bits.clone() for name, bits in _state_bits(module, trained).items()}
+def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
+    """A digest of all that a module holds, Python attributes included; of trained parameters only where asked for."""
+    digest = state_digest(module)
+    if not trained:
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                digest.pop(f".{name}", None)
+    return digest
 
 
-def _state_bits(module: Any, trained: bool) -> dict[str, Any]:
-    kept = dict(module.named_buffers())
-    kept |= {name: p for name, p in module.named_parameters() if trained or not p.requires_grad}
-    return {name: _bits(value) for name, value in kept.items()}
+def check_unchanged(before: Mapping[str, str], module: Any, *, trained: bool = False) -> None:
+    """Refuse a module whose ``state_of`` is not what it was.
+
+    Only names of the start are given: a new name, or a key of a dictionary, may come from a record.
+    """
+    refuse_changes(changed_paths(before, state_of(module, trained=trained), known_only=True))
+
+
+def refuse_changes(paths: tuple[str, ...]) -> None:
+    """Refuse a module whose values at these paths changed."""
+    if paths:
+        raise ValueError(
+            f"the module changed its own state while it was applied ({', '.join(paths)}), and such state may hold "
+            "something of the records: keep layers with statistics frozen and in evaluation mode, and take every "
+            "update of parameters, buffers and attributes out of forward and of hooks"
+        )
 
 
 def _bits(value: Any) -> Any:
     return value.detach().contiguous().reshape(-1).view(load_torch().uint8)
-
-
-def check_unchanged(before: Mapping[str, Any], module: Any, *, trained: bool = False) -> None:
-    """Refuse a module whose ``state_of`` is not what it was."""
-    equal, after = load_torch().equal, _state_bits(module, trained)
-    same = {name for name in before.keys() & after.keys() if equal(before[name], after[name])}
-    changed = sorted((before.keys() | after.keys()) - same)
-    if changed:
-        raise ValueError(
-            f"the module changed its own state while it was applied ({', '.join(changed)}), and such state would be "
-            "released without noise: keep the layer frozen and in evaluation mode, or take the update out of forward"
-        )
 
 
 def released_copy(start: Any, trained: Any) -> Any:
@@ -203,11 +230,11 @@ def released_copy(start: Any, trained: Any) -> Any:
 def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None) -> None:
     """Refuse buffers of a module trained elsewhere unless they are shown to be those of before training."""
     torch = load_torch()
+    remedy = (
+        "take start_buffers={name: value.clone() for name, value in module.named_buffers()} before training, and "
+        "pass it here"
+    )
     for name, value in module.named_buffers():
-        remedy = (
-            "take start_buffers={name: value.clone() for name, value in module.named_buffers()} before training, and "
-            "pass it here"
-        )
         if start_buffers is None or not isinstance(start_buffers.get(name), torch.Tensor):
             raise ValueError(f"nothing shows that the buffer {name!r} does not come from the records: {remedy}")
         before = start_buffers[name]
@@ -218,6 +245,17 @@ def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None)
             raise ValueError(
                 f"the buffer {name!r} changed during training: it holds statistics of the records that the engine's "
                 "account does not cover; train with the layer in evaluation mode"
+            )
+
+
+def refuse_unknown_arrays(module: Any) -> None:
+    """Refuse arrays that a module trained elsewhere holds beside its parameters and buffers."""
+    declared = {id(value) for value in (*module.parameters(), *module.buffers())}
+    for path, held in reachable(module):
+        if has_array(held) and id(held) not in declared:
+            raise ValueError(
+                f"nothing shows that {path.lstrip('.')!r}, an array in an attribute of the module, does not come from "
+                "the records: register it as a buffer before training (register_buffer), or delete it"
             )
 
 
@@ -296,200 +334,3 @@ def with_room(work: Callable[[], Result], remedy: str) -> Result:
         if not out_of_memory(error):
             raise
     raise MemoryError(remedy)  # outside the handler: nothing leads from here to the other words
-
-
-# ---- the rehearsal
-
-
-def rehearse(
-    module: Any,
-    input_shape: tuple[int, ...],
-    target: Callable[[int, Any], Any],
-    losses: Callable[[Any, Any], Any],
-    *,
-    device: str,
-    n_outputs: int | None = None,
-) -> int:
-    """Run the module on made-up rows and compare every record's gradient with the one plain autograd finds for that
-    record alone; the number of outputs a record.
-
-    ``module`` is a ``private_copy``, ``target(count, dtype)`` makes up targets. Refused: a module that fails, that has
-    another number of outputs than ``n_outputs``, that mixes records, in whatever way, or whose state changes. Layers of
-    torch's own dropout are switched off; a module that draws its own random numbers is compared with the same draws in
-    training mode, and record by record in evaluation mode.
-    """
-    torch = load_torch()
-    forked = [torch.device(device)] if torch.device(device).type == "cuda" else []
-    with torch.random.fork_rng(devices=forked), torch.enable_grad():
-        stage = _Stage.found(module, input_shape, target, losses, device, n_outputs)
-        stage.compare()
-        return stage.n_outputs
-
-
-class _Stage:
-    """A copy of the module with made-up rows and targets that it accepts."""
-
-    def __init__(self, module: Any, rows: Any, target: Any, losses: Callable[[Any, Any], Any], n_outputs: int) -> None:
-        self.module, self.rows, self.target, self.losses, self.n_outputs = module, rows, target, losses, n_outputs
-
-    @classmethod
-    def found(
-        cls,
-        module: Any,
-        input_shape: tuple[int, ...],
-        target: Callable[[int, Any], Any],
-        losses: Callable[[Any, Any], Any],
-        device: str,
-        n_outputs: int | None,
-    ) -> "_Stage":
-        """The first precision and kind of rows with which the module runs: float64 shows the weakest mixing."""
-        torch = load_torch()
-        failure: Exception | None = None
-        for dtype in (torch.float64, torch.float32):
-            trial = copy.deepcopy(module).to(device=device, dtype=dtype)
-            _switch_off_dropout(trial)
-            goals = target(_MADE_UP_ROWS, dtype).to(device)
-            for rows in made_up_rows(input_shape):
-                rows = rows.to(device=device, dtype=dtype)
-                try:
-                    outputs = trial(rows)
-                except Exception as error:
-                    failure = error
-                    continue
-                width = _check_outputs(outputs, n_outputs)
-                try:
-                    values = losses(outputs, goals)
-                    usable = bool(torch.isfinite(outputs).all() and torch.isfinite(values).all())
-                except Exception as error:
-                    failure = error
-                    continue
-                if values.shape != (_MADE_UP_ROWS,):
-                    raise ValueError("loss must return one number a record")
-                if usable:
-                    return cls(trial, rows, goals, losses, width)
-        # the cause speaks of made-up rows only
-        raise ValueError(
-            f"the module or its loss fails on made-up rows of shape {tuple(input_shape)}, before any record was used: "
-            "its first layer must fit the number of features, its outputs the loss"
-        ) from failure
-
-    def compare(self) -> None:
-        """Refuse the module if what Opacus calls the gradient of a record is anything else."""
-        torch = load_torch()
-        self._move_parameters()
-        before = state_of(self.module, trained=True)
-        draws = not torch.equal(self._outputs(0), self._outputs(1))
-        plain = copy.deepcopy(self.module)
-        wrapper, _ = load_opacus()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Opacus warns about torch's names for its hooks
-            wrapped = wrapper(self.module, loss_reduction="sum")
-        torch.manual_seed(0)
-        found = gradient_rows(wrapped, self.losses, self.rows, self.target)
-        trained = [p for p in wrapped.parameters() if p.requires_grad]
-        samples = [
-            torch.zeros_like(p).expand(len(self.rows), *p.shape) if s is None else s
-            for p, s in zip(trained, found, strict=True)
-        ]
-        if draws:
-            _require_same(samples, [self._within(plain, self.rows, self.target, i) for i in range(len(self.rows))])
-            _require_same(samples, [self._among_others(plain, i) for i in range(len(self.rows))])
-            plain.eval()
-            in_batch = [self._within(plain, self.rows, self.target, i) for i in range(len(self.rows))]
-            samples = [torch.stack(one) for one in zip(*in_batch, strict=True)]
-        _require_same(samples, [self._alone(plain, i) for i in range(len(self.rows))])
-        for used in (self.module, plain):
-            check_unchanged(before, used, trained=True)
-
-    def _move_parameters(self) -> None:
-        torch = load_torch()
-        trained = [p for p in self.module.parameters() if p.requires_grad]
-        start = [p.detach().clone() for p in trained]
-        source = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for p in trained:
-                p.add_(torch.randn(p.shape, generator=source, dtype=p.dtype).to(p.device), alpha=_MADE_UP_STEP)
-            if not torch.isfinite(self._outputs(0)).all():
-                for p, value in zip(trained, start, strict=True):
-                    p.copy_(value)
-
-    def _outputs(self, seed: int) -> Any:
-        torch = load_torch()
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            return self.module(self.rows)
-
-    def _within(self, plain: Any, rows: Any, target: Any, record: int) -> list[Any]:
-        """The gradient of one record's loss in this batch, by plain autograd."""
-        torch = load_torch()
-        torch.manual_seed(0)
-        loss = self.losses(plain(rows), target)[record]
-        trained = [p for p in plain.parameters() if p.requires_grad]
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
-
-    def _among_others(self, plain: Any, record: int) -> list[Any]:
-        rows, target = self.rows.flip(0), self.target.flip(0)
-        rows[record], target[record] = self.rows[record], self.target[record]
-        return self._within(plain, rows, target, record)
-
-    def _alone(self, plain: Any, record: int) -> list[Any]:
-        one = slice(record, record + 1)
-        return self._within(plain, self.rows[one], self.target[one], 0)
-
-
-def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
-    torch = load_torch()
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim == 0 or len(outputs) != _MADE_UP_ROWS:
-        raise ValueError("module must return one tensor with one row a record")
-    if n_outputs is None:
-        return int(outputs[0].numel())
-    if outputs.ndim != 2 or outputs.shape[1] != n_outputs:
-        found = tuple(outputs.shape[1:])
-        raise ValueError(
-            f"module must have one output for each of the {n_outputs} classes, outputs of shape "
-            f"(records, {n_outputs}); its outputs have the shape (records, {', '.join(map(str, found))})"
-        )
-    return n_outputs
-
-
-def made_up_rows(input_shape: tuple[int, ...], count: int = _MADE_UP_ROWS) -> Iterator[Any]:
-    """Rows for modules of any numbers, of numbers in (0, 1), and of token ids; the same ones wherever they are made."""
-    torch = load_torch()
-    shape = (count, *input_shape)
-    # SplitMix64 of 1, 2, ...: torch's generators may change from version to version
-    bits = np.arange(1, 1 + math.prod(shape), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    unit = (((bits ^ (bits >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53).reshape(shape)
-    yield torch.from_numpy((unit - 0.5) * math.sqrt(12))
-    yield torch.from_numpy(unit)
-    tokens = (unit > 0.5).astype(np.float64)
-    tokens.reshape(count, -1)[:, 0] = np.arange(count) % 2  # at least two rows differ
-    yield torch.from_numpy(tokens)
-
-
-def _switch_off_dropout(module: Any) -> None:
-    nn = load_torch().nn
-    own = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-    for part in module.modules():
-        if type(part) in own:  # not a subclass, which may do anything
-            part.eval()
-
-
-def _require_same(samples: list[Any], references: list[list[Any]]) -> None:
-    """Refuse unless row i of every gradient is the reference of record i, up to rounding."""
-    torch = load_torch()
-    expected = [torch.stack(one) for one in zip(*references, strict=True)]
-    largest = max((float(e.abs().max()) for e in expected if e.numel()), default=0.0)
-    for sample, wanted in zip(samples, expected, strict=True):
-        # the second term: a gradient that is zero but for rounding has no relative precision
-        relative, absolute = (1e-7, 1e-11) if wanted.dtype == torch.float64 else (1e-3, 1e-5)
-        allowed = relative * float(wanted.abs().max()) + absolute * largest if wanted.numel() else 0.0
-        if not bool(((sample - wanted).abs() <= allowed).all()):
-            raise ValueError(
-                "on made-up rows the gradient of a record depends on the other records, or is not the gradient of its "
-                "own loss: some layer or the loss mixes records (attention or means over the first dimension, "
-                "batch_first=False, division by the batch size), or uses parameters of another layer; treat each "
-                "record separately"
-            )

@@ -1,0 +1,156 @@
+"""A game against a whole fit of a torch module: everything on the released estimator is searched for the record."""
+
+import pickle
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._checks import check_choice
+from dpscp._object_state import has_array, reachable
+from dpscp.conformal import PrivateConformalClassifier
+from dpscp.training.opacus import OpacusTraining
+from dpscp.training.torch_modules import load_torch
+
+Array = NDArray[np.float64]
+_WIDTH = 6
+_RECORD = 1234.5678
+_CLOSE = 1e-6
+
+
+def find_traces(released: Any, numbers: ArrayLike) -> tuple[str, ...]:
+    """Find where a released object holds any of these numbers, and return the paths.
+
+    Searched: every attribute, item, closure, array and tensor that can be reached, the pickle of the object, and the
+    file that its ``save`` writes, for the bytes of each number as float32 and as float64. Give numbers that occur
+    nowhere else, such as the features of an unusual record.
+
+    >>> find_traces({"model": np.zeros(3), "seen": [1.0, 1234.5678]}, [1234.5678])
+    ("['seen'][1]", 'pickle')
+    """
+    wanted = np.unique(np.asarray(numbers, dtype=np.float64))
+    found = [path.lstrip(".") for path, value in reachable(released) if _holds(value, wanted)]
+    return (*found, *(name for name, content in _written(released) if _has_bytes(content, wanted)))
+
+
+def _holds(value: Any, wanted: Array) -> bool:
+    if has_array(value):
+        held = np.asarray(value if isinstance(value, np.ndarray) else value.detach().cpu().double().numpy())
+        if held.dtype.kind not in "fiu":
+            return False
+        numbers = held.astype(np.float64).ravel()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        numbers = np.array([float(value)])
+    else:
+        return False
+    return any(bool((np.abs(numbers - number) <= _CLOSE * abs(number)).any()) for number in wanted)
+
+
+def _written(released: Any) -> Iterator[tuple[str, bytes]]:
+    """The object as bytes, in each form that it can be written in."""
+    try:
+        yield "pickle", pickle.dumps(released)
+    except Exception:  # a function among its parameters, say: it cannot be pickled
+        yield "pickle", b""
+    if hasattr(released, "save"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "released")
+            released.save(path)
+            yield "file", path.read_bytes()
+
+
+def _has_bytes(content: bytes, wanted: Iterable[float]) -> bool:
+    kinds = ("<f4", "<f8", ">f8")  # pickles write a lone number the other way round
+    return any(np.asarray(number, dtype=kind).tobytes() in content for number in wanted for kind in kinds)
+
+
+@dataclass(frozen=True)
+class ReleasedModuleGame:
+    """Fits of a torch module, black-box: all numbers of the released estimator, and the traces of the record on it.
+
+    ``module="memory"`` keeps the rows that it scores, if they are unlike synthetic rows.
+    ``"words"`` rewrites its table of words while it is applied (``max_norm``) and is refused: then nothing is
+    released, and both worlds look alike. ``"separate"`` is honest.
+    """
+
+    module: str = "memory"
+    noise_multiplier: float = 30.0
+    n: int = 30
+    knowledge: str = "black-box"
+
+    def __post_init__(self) -> None:
+        check_choice("module", self.module, ("memory", "words", "separate"))
+        check_choice("knowledge", self.knowledge, ("black-box",))
+
+    @property
+    def name(self) -> str:
+        return f"whole fit of a torch module ({self.module})"
+
+    @property
+    def claim(self) -> DpEvent:
+        """What a fit costs, whatever the module."""
+        honest = ReleasedModuleGame("separate", self.noise_multiplier, self.n).fitted(False)
+        assert honest is not None
+        return honest.ledger_.event
+
+    def play(self, with_record: bool, runs: int) -> Array:
+        seen = [self._seen(self.fitted(with_record)) for _ in range(runs)]
+        width = max(map(len, seen))  # a refused fit shows nothing
+        return np.array([np.append(row, np.zeros(width - len(row))) for row in seen])
+
+    def fitted(self, with_record: bool) -> PrivateConformalClassifier | None:
+        """A fit, with or without the record; None where the module is refused."""
+        X, y = self.records(with_record)
+        try:
+            mechanism = OpacusTraining(
+                self._module, "cross_entropy", 1.0, 1, learning_rate=0.1, noise_multiplier=self.noise_multiplier
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # so few records give full sets
+                return PrivateConformalClassifier(
+                    mechanism, epsilon=0.5, delta=1e-2, classes=[0, 1], n_records=self.n, accountant="rdp"
+                ).fit(X, y)
+        except ValueError:
+            return None
+
+    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
+        """The records of a world: the last one is the record."""
+        rows = np.cos(np.arange((self.n + 1) * _WIDTH, dtype=np.float64)).reshape(-1, _WIDTH)
+        rows[-1] = _RECORD
+        kept = slice(None) if with_record else slice(-1)
+        return rows[kept], (np.arange(self.n + 1) % 2)[kept]
+
+    @staticmethod
+    def _seen(released: PrivateConformalClassifier | None) -> Array:
+        if released is None:
+            return np.zeros(1)
+        numbers = [np.ravel(value).astype(np.float64) for value in released.model_.arrays().values()]
+        thresholds = np.minimum(np.ravel(released.threshold_), 1.0)
+        return np.concatenate([[len(find_traces(released, [_RECORD]))], thresholds, *numbers])
+
+    @cached_property
+    def _module(self) -> Any:
+        """The caller's module, the same for all fits: no fit changes it."""
+        torch = load_torch()
+        if self.module == "words":
+            return torch.nn.Sequential(torch.nn.Embedding(10, 2, max_norm=1.0), torch.nn.Flatten())
+        module = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Linear(_WIDTH, 2))
+        torch.nn.init.zeros_(module[1].weight)
+        torch.nn.init.zeros_(module[1].bias)
+        if self.module == "memory":
+            module[0].register_forward_hook(_keep)
+        return module
+
+
+def _keep(layer: Any, inputs: Any, outputs: Any) -> None:  # noqa: ARG001 (the signature of a hook)
+    """Keep rows unlike the synthetic ones, while they are scored."""
+    rows = inputs[0].detach()
+    if not layer.training and bool((rows.abs() > 1000).any()):
+        layer.kept = rows.clone()

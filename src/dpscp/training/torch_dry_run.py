@@ -1,0 +1,331 @@
+"""The dry run of a torch module: what must be refused shows on synthetic rows, before any record or budget is used.
+
+The module must run, in its own precision too. It must change nothing in itself, in training and in evaluation mode.
+The gradients that Opacus hands out must be those of each record alone, in batches of every size that training uses;
+so must the outputs in evaluation mode. Draws of the module's own go with the record (``draws_by_row``).
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpscp._object_state import changed_paths, state_digest
+from dpscp.training.torch_modules import (
+    gradient_rows,
+    load_opacus,
+    load_torch,
+    out_of_memory,
+    refuse_changes,
+    released_copy,
+    state_of,
+)
+from dpscp.training.torch_random import draws_by_row
+
+_FEW_ROWS = 4
+# Sizes of batches that are compared. Primes: a dimension of the module is rarely as long by accident.
+_SIZES = (67, 23, 11)
+_SEEDS = (1, 2, 3)
+# The dry run moves every trained parameter off its start: a gradient that is zero there hides what it is made of.
+_STEP = 0.05
+# Far from the start a layer that limits its own parameters does so.
+_FAR = 30.0
+_MOST_NUMBERS = 2**20
+_MOST_ROWS = 4096
+
+Losses = Callable[[Any, Any], Any]
+Targets = Callable[[int, Any], Any]
+
+
+def rows_per_forward(input_shape: tuple[int, ...]) -> int:
+    """How many rows of this shape go through a module at once where no gradient is computed."""
+    return int(min(_MOST_ROWS, max(64, _MOST_NUMBERS // math.prod(input_shape))))
+
+
+def dry_run(
+    module: Any,
+    input_shape: tuple[int, ...],
+    target: Targets,
+    losses: Losses,
+    *,
+    device: str,
+    n_outputs: int | None = None,
+    most_rows: int = _SIZES[0],
+) -> int:
+    """Try the module on synthetic rows, and return the number of outputs a record.
+
+    ``module`` is a ``private_copy``; ``target(count, dtype)`` gives synthetic targets; training uses at most
+    ``most_rows`` rows at once. ValueError for a module that fails, has another number of outputs than ``n_outputs``,
+    changes anything in itself, mixes records in whatever way, or draws random numbers in evaluation mode.
+    """
+    torch = load_torch()
+    forked = list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []
+    with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch and Opacus warn about their own names
+        trial = _Trial(module, input_shape, target, losses, device)
+        precise = trial.find_rows(n_outputs)
+        trial.check_state()
+        trial.check_gradients(precise, _SIZES, _SEEDS)
+        trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])
+        trial.check_outputs()
+        return trial.n_outputs
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A kind of synthetic rows, and the precision in which the module takes them; None: its own, with float32 rows."""
+
+    kind: int
+    dtype: Any = None
+
+
+class _Trial:
+    """A module with synthetic rows and targets that it accepts; every call is made on a copy of its own."""
+
+    own: _Rows
+    n_outputs: int
+
+    def __init__(self, module: Any, input_shape: tuple[int, ...], target: Targets, losses: Losses, device: str) -> None:
+        self.module, self.input_shape, self.target, self.losses = module, input_shape, target, losses
+        self.device = device
+
+    # ---- rows that the module takes
+
+    def find_rows(self, n_outputs: int | None) -> _Rows:
+        """The first precision and kind of rows with which the module runs: float64 shows the weakest mixing."""
+        torch = load_torch()
+        failure: Exception | None = None
+        fitting = None
+        for dtype in (torch.float64, torch.float32):
+            for kind in range(3):
+                found = _Rows(kind, dtype)
+                failure = self._try_rows(found, n_outputs) or failure
+                fitting = fitting or (found if self._is_usable else None)
+            if fitting:
+                break
+        if fitting is None:
+            # the cause speaks of synthetic rows only
+            raise ValueError(
+                f"the module or its loss fails on made-up rows of shape {tuple(self.input_shape)}, before any record "
+                "was used: its first layer must fit the number of features, its outputs the loss"
+            ) from failure
+        self.own = _Rows(fitting.kind)
+        failure = self._try_rows(self.own, n_outputs)
+        if not self._is_usable:
+            raise ValueError(
+                "the module fails on made-up rows of float32, which it is given in training, before any record was "
+                "used: give module.float(), or convert rows in forward"
+            ) from failure
+        return fitting
+
+    def _try_rows(self, found: _Rows, n_outputs: int | None) -> Exception | None:
+        """Apply the module once; sets ``_is_usable`` and the number of outputs, and returns what went wrong."""
+        torch = load_torch()
+        self._is_usable = False
+        module = self._copy(found)
+        rows, goals = self._batch(found, _FEW_ROWS)
+        try:
+            outputs = module(rows)
+        except Exception as error:
+            return error
+        width = _check_outputs(outputs, n_outputs)
+        try:
+            values = self.losses(outputs, goals)
+            finite = bool(torch.isfinite(outputs).all() and torch.isfinite(values).all())
+        except Exception as error:
+            return error
+        if values.shape != (_FEW_ROWS,):
+            raise ValueError("loss must return one number a record")
+        self._is_usable, self.n_outputs = finite, width
+        return None
+
+    def _copy(self, found: _Rows) -> Any:
+        copied = copy.deepcopy(self.module).to(self.device)
+        return copied if found.dtype is None else copied.to(dtype=found.dtype)
+
+    def _batch(self, found: _Rows, count: int, seed: int = 0) -> tuple[Any, Any]:
+        torch = load_torch()
+        dtype = found.dtype or torch.float32
+        rows = next(r for kind, r in enumerate(synthetic_rows(self.input_shape, count, seed)) if kind == found.kind)
+        return rows.to(device=self.device, dtype=dtype), self.target(count, dtype).to(self.device)
+
+    # ---- state
+
+    def check_state(self) -> None:
+        """Refuse a module that changes anything in itself; the first look comes before the first call."""
+        for training in (True, False):
+            for step in (0.0, _FAR):
+                module = self._copy(self.own).train(training)
+                if step:
+                    _move_parameters(module, step, seed=0)
+                before, loss_before = state_of(module, trained=True), state_digest(self.losses)
+                for count, seed in ((_FEW_ROWS, 0), (_SIZES[0], 1)):
+                    rows, goals = self._batch(self.own, count, seed)
+                    try:
+                        values = self.losses(module(rows), goals)
+                        if training:
+                            trained = [p for p in module.parameters() if p.requires_grad]
+                            load_torch().autograd.grad(values.sum(), trained, allow_unused=True)
+                        del values
+                    except Exception:  # far from its start it may fail, which training would show
+                        continue
+                refuse_changes(changed_paths(before, state_of(module, trained=True)))
+                refuse_changes(changed_paths(loss_before, state_digest(self.losses)))
+
+    # ---- gradients
+
+    def check_gradients(self, found: _Rows, sizes: tuple[int, ...], seeds: tuple[int, ...]) -> None:
+        """Refuse the module if what Opacus calls the gradient of a record is anything else."""
+        wrapper, _ = load_opacus()
+        for seed in seeds:
+            plain = self._copy(found)
+            self._move(plain, found, seed)
+            wrapped = wrapper(copy.deepcopy(plain), loss_reduction="sum")
+            for alike in (False, True) if seed == _SEEDS[0] else (False,):
+                rows, target = self._batch(found, max(sizes), seed)
+                if alike:  # equal rows go the same way through layers that choose a way, and fill it
+                    rows, target = rows[:1].expand_as(rows).clone(), target[:1].expand_as(target).clone()
+                self._compare(plain, wrapped, rows, target, sizes)
+
+    def _compare(self, plain: Any, wrapped: Any, rows: Any, target: Any, sizes: tuple[int, ...]) -> None:
+        """Compare each record's gradient in the whole batch, in other batches, and by plain autograd."""
+        n = len(rows)
+        whole = self._samples(wrapped, rows, target, range(n))
+        for size in sizes[1:]:
+            # the last rows, in another order and between others: what runs out in a batch runs out for them
+            keys = [n - 1 - (7 * i) % n for i in range(min(size, n))]
+            part = self._samples(wrapped, rows[keys], target[keys], keys)
+            _require_same(part, [w[keys] for w in whole])
+        keys = list(range(0, n, max(1, n // _FEW_ROWS)))[:_FEW_ROWS]
+        references = [self._alone(plain, rows, target, key) for key in keys]
+        _require_same([w[keys] for w in whole], [load_torch().stack(one) for one in zip(*references, strict=True)])
+
+    def _samples(self, wrapped: Any, rows: Any, target: Any, keys: Any) -> list[Any]:
+        torch = load_torch()
+        failure = None
+        try:
+            with draws_by_row(list(keys)):
+                found = gradient_rows(wrapped, self.losses, rows, target)
+        except RuntimeError as error:
+            if out_of_memory(error):
+                raise
+            failure = error
+        if failure is not None:
+            raise ValueError(
+                "the module or its loss fails on a larger batch of synthetic rows, before any record was used"
+            ) from failure
+        trained = [p for p in wrapped.parameters() if p.requires_grad]
+        return [
+            torch.zeros_like(p).expand(len(rows), *p.shape) if sample is None else sample
+            for p, sample in zip(trained, found, strict=True)
+        ]
+
+    def _alone(self, plain: Any, rows: Any, target: Any, key: int) -> list[Any]:
+        """The gradient of a record alone, by plain autograd; beside a few other rows where the module draws.
+
+        A draw that all rows share cannot be told from a row's own where there is one row.
+        """
+        torch = load_torch()
+        others = _SIZES[-1] - 1 if self._draws(plain, rows) else 0
+        keys = [key, *((key + 1 + i) % len(rows) for i in range(others))]
+        with draws_by_row(keys):
+            loss = self.losses(plain(rows[keys]), target[keys])[0]
+            trained = [p for p in plain.parameters() if p.requires_grad]
+            found = torch.autograd.grad(loss, trained, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
+
+    def _draws(self, module: Any, rows: Any) -> bool:
+        mode = draws_by_row(range(len(rows)))
+        with mode, load_torch().no_grad():
+            module(rows)
+        return bool(mode.calls)
+
+    def _move(self, module: Any, found: _Rows, seed: int) -> None:
+        torch = load_torch()
+        start = copy.deepcopy(module)
+        _move_parameters(module, _STEP, seed)
+        with torch.no_grad():
+            if not torch.isfinite(copy.deepcopy(module)(self._batch(found, _FEW_ROWS, seed)[0])).all():
+                released_copy(module, start).train()
+
+    # ---- outputs
+
+    def check_outputs(self) -> None:
+        """Refuse a module that mixes records or draws random numbers in evaluation mode, where records are scored."""
+        torch = load_torch()
+        most = rows_per_forward(self.input_shape)
+        rows, _ = self._batch(self.own, most, _SEEDS[0])
+        module = self._copy(self.own).eval()
+        keys = [most - 1 - (7 * i) % most for i in range(_SIZES[-1])]
+        with torch.no_grad():
+            whole, part = module(rows), module(rows[keys])
+            if self._draws(module, rows[keys]):
+                raise ValueError(
+                    "on synthetic rows the module draws random numbers in evaluation mode: its predictions must be "
+                    "functions of the row; draw only where self.training is true"
+                )
+            single = torch.cat([module(rows[key : key + 1]) for key in keys[:_FEW_ROWS]])
+        _require_same([part], [whole[keys]])
+        _require_same([part[:_FEW_ROWS]], [single])
+
+
+def _move_parameters(module: Any, step: float, seed: int) -> None:
+    torch = load_torch()
+    source = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn(p.shape, generator=source, dtype=p.dtype).to(p.device), alpha=step)
+
+
+def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
+    torch = load_torch()
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim == 0 or len(outputs) != _FEW_ROWS:
+        raise ValueError("module must return one tensor with one row a record")
+    if n_outputs is None:
+        return int(outputs[0].numel())
+    if outputs.ndim != 2 or outputs.shape[1] != n_outputs:
+        found = tuple(outputs.shape[1:])
+        raise ValueError(
+            f"module must have one output for each of the {n_outputs} classes, outputs of shape "
+            f"(records, {n_outputs}); its outputs have the shape (records, {', '.join(map(str, found))})"
+        )
+    return n_outputs
+
+
+def synthetic_rows(input_shape: tuple[int, ...], count: int = _FEW_ROWS, seed: int = 0) -> Iterator[Any]:
+    """Rows for modules of any numbers, of numbers in (0, 1), and of token ids; the same ones wherever they are made."""
+    torch = load_torch()
+    shape = (count, *input_shape)
+    # SplitMix64 of 1, 2, ...: torch's generators may change from version to version
+    first = 1 + seed * 2**40
+    bits = np.arange(first, first + math.prod(shape), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    unit = (((bits ^ (bits >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53).reshape(shape)
+    yield torch.from_numpy((unit - 0.5) * math.sqrt(12))
+    yield torch.from_numpy(unit)
+    tokens = (unit > 0.5).astype(np.float64)
+    tokens.reshape(count, -1)[:, 0] = np.arange(count) % 2  # at least two rows differ
+    yield torch.from_numpy(tokens)
+
+
+def _require_same(samples: list[Any], expected: list[Any]) -> None:
+    """Refuse unless every gradient, or output, is the expected one, up to rounding."""
+    torch = load_torch()
+    largest = max((float(e.abs().max()) for e in expected if e.numel()), default=0.0)
+    for sample, wanted in zip(samples, expected, strict=True):
+        # the second term: a gradient that is zero but for rounding has no relative precision
+        relative, absolute = (1e-7, 1e-11) if wanted.dtype == torch.float64 else (1e-3, 1e-5)
+        allowed = relative * float(wanted.abs().max()) + absolute * largest if wanted.numel() else 0.0
+        if not bool(((sample - wanted).abs() <= allowed).all()):
+            raise ValueError(
+                "on made-up rows the gradient of a record depends on the other records, or is not the gradient of its "
+                "own loss: some layer or the loss mixes records (attention or means over the first dimension, "
+                "batch_first=False, division by the batch size), or uses parameters of another layer; treat each "
+                "record separately"
+            )
