@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp.deployment.monitoring import _Bet, _choose_bet
+from dpscp.deployment.monitoring import _Bet, _choose_bet, log_evidence
 from dpscp.privacy import Budget, IntegerSource, sample_discrete_gaussian
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")
@@ -41,8 +41,8 @@ def first_alarms(bet, miss_rate, *, n=500, batches=24, trials=400, level=0.05, s
     rng = RNG(seed)
     drawn = np.array(bet.noise.sample(trials * batches, IntegerSource(seed))).reshape(trials, batches)
     misses = rng.binomial(n, miss_rate, size=(trials, batches))
-    exact = bet.eta * (misses - float(bet.share) * n + drawn / bet.noise.scale)
-    alarms = np.cumsum(exact - bet.noise_parameter**2 / 2, axis=1) >= -math.log(level)
+    factors = bet.eta * (misses - float(bet.share) * n + drawn / bet.noise.scale) - bet.noise_parameter**2 / 2
+    alarms = np.array([log_evidence(run) for run in factors]) >= -math.log(level)
     return np.where(alarms.any(axis=1), alarms.argmax(axis=1) + 1.0, math.inf)
 
 
@@ -75,6 +75,21 @@ def test_the_noise_is_paid_by_its_parameter():
     assert mean <= math.exp(bet.noise_parameter**2 / 2) * (1 + 1e-9)
     drawn = np.array(sample_discrete_gaussian(sigma, 2_000, IntegerSource(0)))
     assert drawn.std() == pytest.approx(sigma, rel=4 / math.sqrt(2 * 2_000))
+
+
+def test_evidence_is_the_mixture_over_the_first_changed_batch():
+    factors = [0.3, -1.2, 2.0, 0.7]
+    stakes = [0.5, 0.25, 1 / 12, 1 / 24]
+    for t in range(1, 5):
+        products = [math.exp(sum(factors[j:t])) for j in range(t)]
+        expected = sum(w * p for w, p in zip(stakes, products, strict=False)) + 1 - sum(stakes[:t])
+        assert log_evidence(factors[:t])[-1] == pytest.approx(math.log(expected), rel=1e-12)
+
+
+def test_a_change_after_a_long_quiet_time_is_seen_within_six_batches():
+    """A plain product would have fallen by more than a hundred by then."""
+    bet = _choose_bet(0.1, Budget(0.49, 1e-5), 500)
+    assert np.median(first_alarms(bet, np.repeat([0.07, 0.15], [60, 6]), batches=66, trials=200)) <= 66
 
 
 def test_false_alarms_are_rare_and_a_rise_is_seen():
@@ -142,7 +157,7 @@ def test_the_state_holds_released_numbers_only(classifier):
         *("format", "version", "model", "epsilon", "delta", "tolerated", "level", "expected_batch"),
         *("eta", "share", "noise", "seed", "batches"),
     }
-    assert [set(batch) for batch in state["batches"]] == [{"name", "log_evidence"}]
+    assert [set(batch) for batch in state["batches"]] == [{"name", "log_factor"}]
     assert "137" not in json.dumps({**state, "model": ""})
 
 

@@ -6,7 +6,7 @@ Theory: Result L
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
@@ -30,7 +30,7 @@ _ETAS = tuple(2.0 ** (k / 4) for k in range(-28, 5))
 
 @dataclass(frozen=True)
 class MonitorStep:
-    """What one batch added: the evidence so far, whether the alarm was ever raised, and what the batch cost.
+    """What is known after a batch: the evidence so far, whether the alarm was ever raised, what the batch cost.
 
     ``log_evidence`` is the natural logarithm of the evidence against the tolerated miss rate; the alarm is raised when
     it reaches log(1 / level). ``ledger`` is what the batch cost each of its persons; batches of different persons
@@ -78,6 +78,24 @@ class _Bet:
         return self.eta * n * (miss_rate - float(self.share)) - self.noise_parameter**2 / 2
 
 
+def log_evidence(log_factors: Sequence[float]) -> tuple[float, ...]:
+    """Return the log evidence after each batch: a mixture over the batch in which a change may have begun.
+
+    A plain product of the factors falls while all is well, and a later change would have to make up for that. Half of
+    the stake is on a change from the start, the other half is spread over later batches j as 1 / (2 j (j - 1)). Each
+    product that begins at batch j is an e-process, and so is their mixture: it reaches 1 / level with probability at
+    most ``level``, ever (Ville).
+
+    Theory: Result L
+    """
+    running, found = -math.inf, []
+    for batch, factor in enumerate(log_factors, start=1):
+        stake = 0.5 if batch == 1 else 0.5 / (batch * (batch - 1))
+        running = factor + float(np.logaddexp(running, math.log(stake)))
+        found.append(float(np.logaddexp(running, math.log(0.5 / batch))))  # stakes on changes that are still to come
+    return tuple(found)
+
+
 class CoverageMonitor:
     """Raise an alarm when a release misses more often than tolerated; false alarms have probability at most ``level``.
 
@@ -123,24 +141,29 @@ class CoverageMonitor:
         self._seed = seed_of(random_state)
         self._bet = _choose_bet(self.tolerated, self.budget, self.expected_batch)
         self._model = model_digest(estimator)
-        self._evidence: list[float] = []
+        self._factors: list[float] = []
         self._names: list[str] = []
         self._seeded = self._seed is not None
 
     @property
     def n_batches(self) -> int:
         """How many batches were counted."""
-        return len(self._evidence)
+        return len(self._factors)
 
     @property
     def evidence(self) -> tuple[float, ...]:
-        """The log evidence after each batch; released numbers."""
-        return tuple(np.cumsum(self._evidence).tolist())
+        """The log evidence after each batch, from released numbers alone."""
+        return log_evidence(self._factors)
 
     @property
     def alarm(self) -> bool:
         """Whether the evidence has ever reached the level."""
-        return any(value >= -math.log(self.level) for value in self.evidence)
+        return any(value >= self.alarm_limit for value in self.evidence)
+
+    @property
+    def alarm_limit(self) -> float:
+        """The log evidence at which the alarm is raised."""
+        return -math.log(self.level)
 
     @property
     def ledger(self) -> Ledger:
@@ -169,7 +192,7 @@ class CoverageMonitor:
         added = self._bet.log_factor(misses, len(outcomes), IntegerSource(noise_seed))
         if reservation is not None:
             reservation.commit(ledger)
-        self._evidence.append(added)
+        self._factors.append(added)
         self._names.append(name)
         return MonitorStep(self.evidence[-1], self.alarm, self.n_batches, ledger)
 
@@ -190,7 +213,7 @@ class CoverageMonitor:
                 "share": [self._bet.share.numerator, self._bet.share.denominator],
                 "noise": [noise.scale, noise.sigma, noise.sensitivity],
                 "seed": self._seed,
-                "batches": [{"name": n, "log_evidence": e} for n, e in zip(self._names, self._evidence, strict=True)],
+                "batches": [{"name": n, "log_factor": f} for n, f in zip(self._names, self._factors, strict=True)],
             }
         )
 
@@ -211,12 +234,12 @@ class CoverageMonitor:
             share = Fraction(*(check_count("share", value) for value in state["share"]))
             monitor._bet = _Bet(check_positive("eta", state["eta"]), share, LatticeNoise(scale, sigma, sensitivity))
             monitor._seed = None if state["seed"] is None else check_count("seed", state["seed"], minimum=0)
-            monitor._evidence = [float(batch["log_evidence"]) for batch in state["batches"]]
+            monitor._factors = [float(batch["log_factor"]) for batch in state["batches"]]
             monitor._names = [str(batch["name"]) for batch in state["batches"]]
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise ValueError(f"the state of the monitor is damaged: {error}") from None
         expected = _Bet.of(monitor._bet.eta, monitor.tolerated, monitor.budget)
-        if expected != monitor._bet or not np.isfinite(monitor._evidence).all():
+        if expected != monitor._bet or not np.isfinite(monitor._factors).all():
             raise ValueError("the state of the monitor is damaged: its noise and its budget do not belong together")
         monitor._seeded = monitor._seed is not None
         return monitor
