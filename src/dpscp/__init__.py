@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dpscp.budget import BudgetStore
     from dpscp.calibration import Calibration, calibrate
     from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
+    from dpscp.deployment import CoverageMonitor, evaluate
     from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
     from dpscp.guarantees import Certificate
     from dpscp.planning import plan
@@ -24,6 +25,7 @@ else:  # the numerical libraries below take a second to import: a name brings th
         "BudgetStore": "dpscp.budget",
         "Calibration": "dpscp.calibration",
         "Certificate": "dpscp.guarantees",
+        "CoverageMonitor": "dpscp.deployment",
         "GuaranteeWarning": "dpscp.exceptions",
         "HintWarning": "dpscp.exceptions",
         "Ledger": "dpscp.privacy",
@@ -35,6 +37,7 @@ else:  # the numerical libraries below take a second to import: a name brings th
         "Schema": "dpscp.schema",
         "SeededWarning": "dpscp.exceptions",
         "calibrate": "dpscp.calibration",
+        "evaluate": "dpscp.deployment",
         "load": "dpscp.conformal",
         "plan": "dpscp.planning",
         "private_quantile": "dpscp.quantile",
@@ -54,6 +57,7 @@ __all__ = [
     "BudgetStore",
     "Calibration",
     "Certificate",
+    "CoverageMonitor",
     "GuaranteeWarning",
     "HintWarning",
     "Ledger",
@@ -68,6 +72,7 @@ __all__ = [
     "audit",
     "baselines",
     "calibrate",
+    "evaluate",
     "guarantees",
     "load",
     "metrics",

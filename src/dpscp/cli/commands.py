@@ -69,10 +69,10 @@ def _failed(error: BaseException, code: int) -> int:
 def _interrupted(given: argparse.Namespace) -> str:
     """What is true after Ctrl-C: files are whole or not there, and a reservation is not given back."""
     text = "interrupted; no output file was left half-written"
-    store = given.budget if given.command == "fit" else None
+    store = given.budget if given.command in ("fit", "evaluate", "monitor") else None
     if store is not None:
         text += (
-            f". If the fit had begun, its share is reserved in {str(store)!r} and counts as spent: the noise may have "
+            f". If the work had begun, its share is reserved in {str(store)!r} and counts as spent: the noise may have "
             f"been seen. 'dpscp budget show {store}' tells"
         )
     return text
@@ -386,12 +386,30 @@ def _demo(given: argparse.Namespace) -> int:
     return 0
 
 
+def _evaluate(given: argparse.Namespace) -> int:
+    from dpscp.cli.deployment import evaluate_table
+
+    told, lines = evaluate_table(given)
+    _tell(given, told, *lines)
+    return 0
+
+
+def _monitor(given: argparse.Namespace) -> int:
+    from dpscp.cli.deployment import monitor_table
+
+    told, lines = monitor_table(given)
+    _tell(given, told, *lines)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "demo": _demo,
     "schema": _schema,
     "fit": _fit,
     "predict": _predict,
     "report": _report,
+    "evaluate": _evaluate,
+    "monitor": _monitor,
     "plan": _plan,
     "audit": _audit,
     "budget": _budget,

@@ -163,6 +163,39 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     made.add_argument("--budget", type=Path, help="budget store of the study: the page says what is spent and left")
     separated(made)
 
+    def paid(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--budget", type=Path, help="budget store of these records, which pays (see 'dpscp budget')")
+        made.add_argument("--dataset", help="repeats the name of the records that the budget store was created for")
+        made.add_argument("--seed", type=int, help="repeatable and therefore NOT private; for tests")
+        separated(made)
+
+    made = command(
+        "evaluate",
+        "measure coverage, set size and accuracy on labeled records, privately",
+        "dpscp evaluate model.dpscp heldout.csv --epsilon 0.5 --delta 1e-6",
+    )
+    made.add_argument("model", type=Path, help="written by 'dpscp fit'")
+    made.add_argument("table", type=Path, help="CSV or Parquet file with labeled records that the fit did not use")
+    budgeted(made, 0.5)
+    made.add_argument("--confidence", type=float, default=0.95, help="of each interval (default 0.95)")
+    paid(made)
+
+    made = command(
+        "monitor",
+        "count a batch of new labeled records and raise an alarm when coverage falls",
+        "dpscp monitor model.dpscp 2026-11.csv --state monitor.json --epsilon 0.5 --delta 1e-6",
+        "dpscp monitor model.dpscp 2026-12.csv --state monitor.json",
+    )
+    made.add_argument("model", type=Path, help="written by 'dpscp fit'")
+    made.add_argument("table", type=Path, help="CSV or Parquet file with the labeled records of one period")
+    made.add_argument("--state", type=Path, required=True, help="JSON file of the monitor; made if it does not exist")
+    made.add_argument("--batch", help="public name of the batch (default: the name of the table's file)")
+    made.add_argument("--epsilon", type=float, help="cost of a batch to each of its records (new monitor; default 0.5)")
+    made.add_argument("--delta", type=float, help="likewise (new monitor; default 1e-06)")
+    made.add_argument("--tolerated", type=float, help="miss rate that is still fine (new monitor; default: Result I)")
+    made.add_argument("--level", type=float, help="probability of a false alarm, ever (new monitor; default 0.05)")
+    paid(made)
+
     made = command(
         "plan",
         "say what a budget buys before any data is touched",

@@ -1,0 +1,129 @@
+"""``dpscp evaluate`` and ``dpscp monitor`` on files."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpscp as dp
+from dpscp.cli import main
+
+SCHEMA = """
+task = "classification"
+target = "ill"
+classes = ["no", "yes"]
+n_records = 2000
+[columns.age]
+type = "numeric"
+bounds = [0, 100]
+[columns.dose]
+type = "numeric"
+bounds = [0, 1]
+"""
+
+
+def write_table(path, n, seed):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"age": rng.uniform(0, 100, n).round(2), "dose": rng.uniform(0, 1, n).round(4)})
+    frame["ill"] = np.where(frame["age"] / 100 + 0.3 * rng.normal(size=n) > 0.5, "yes", "no")
+    frame.to_csv(path, index=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("deployed")
+    write_table(made / "train.csv", 2_000, 0)
+    for month in (1, 2):
+        write_table(made / f"2026-0{month}.csv", 500, month)
+    (made / "schema.toml").write_text(SCHEMA)
+    code = main(
+        [
+            "fit",
+            str(made / "train.csv"),
+            "--schema",
+            str(made / "schema.toml"),
+            "-o",
+            str(made / "m.dpscp"),
+            "--seed",
+            "1",
+        ]
+    )
+    assert code == 0
+    return made
+
+
+def run(capsys, *arguments):
+    capsys.readouterr()
+    code = main(list(map(str, arguments)))
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+def test_evaluate(folder, capsys):
+    command = ["evaluate", folder / "m.dpscp", folder / "2026-01.csv", "--epsilon", "1", "--delta", "1e-6"]
+    code, out, _ = run(capsys, *command, "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert 0.8 < told["coverage"][0]["estimate"] <= 1
+    assert dp.Ledger.from_json(json.dumps(told["ledger"])).epsilon(1e-6) <= 1
+    code, out, _ = run(capsys, *command)
+    assert code == 0
+    assert "coverage (target 90.0%)" in out
+    assert "Private evaluation: epsilon 1.000 at delta 1e-06" in out
+
+
+def test_evaluating_on_the_table_of_the_fit_is_refused(folder, capsys):
+    for command in (["evaluate"], ["monitor", "--state", folder / "never.json"]):
+        code, _, err = run(capsys, command[0], folder / "m.dpscp", folder / "train.csv", *command[1:])
+        assert code == 1
+        assert "fitted on" in err
+    assert not (folder / "never.json").exists()
+
+
+def test_monitor(folder, capsys):
+    state = folder / "monitor.json"
+    command = ["monitor", folder / "m.dpscp"]
+    code, out, _ = run(capsys, *command, folder / "2026-01.csv", "--state", state, "--epsilon", "0.4")
+    assert code == 0
+    assert "no alarm after 1 batches" in out
+    code, out, _ = run(capsys, *command, folder / "2026-02.csv", "--state", state, "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert (told["n_batches"], told["batch"], told["alarm"]) == (2, "2026-02.csv", False)
+    assert told["epsilon"] <= 0.4
+    before = state.read_bytes()
+    code, _, err = run(capsys, *command, folder / "2026-02.csv", "--state", state)
+    assert code == 1
+    assert "counted before" in err
+    code, _, err = run(capsys, *command, folder / "2026-02.csv", "--state", state, "--epsilon", "2")
+    assert code == 1
+    assert "holds a monitor already" in err
+    assert state.read_bytes() == before
+
+
+def test_a_batch_that_became_unpredictable_raises_the_alarm(folder, capsys):
+    frame = pd.read_csv(folder / "2026-02.csv")
+    frame["ill"] = np.where(frame["ill"] == "yes", "no", "yes")
+    frame.to_csv(folder / "2026-03.csv", index=False)
+    code, out, _ = run(
+        capsys,
+        "monitor",
+        folder / "m.dpscp",
+        folder / "2026-03.csv",
+        "--state",
+        folder / "other.json",
+        "--epsilon",
+        "1",
+    )
+    assert code == 0
+    assert out.startswith("ALARM")
+    assert "calibrate again" in out
+
+
+def test_a_store_pays(folder, capsys, tmp_path):
+    store = tmp_path / "new.budget"
+    dp.BudgetStore.create(store, epsilon=1.0, delta=1e-6, dataset="2026")
+    options = ["--epsilon", "0.8", "--delta", "1e-6", "--budget", store, "--dataset", "2026"]
+    assert run(capsys, "evaluate", folder / "m.dpscp", folder / "2026-01.csv", *options)[0] == 0
+    assert run(capsys, "evaluate", folder / "m.dpscp", folder / "2026-01.csv", *options)[0] == 3

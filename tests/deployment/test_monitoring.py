@@ -1,0 +1,203 @@
+"""The monitor: false alarms are rare for ever, a rise is seen soon, the state holds released numbers only."""
+
+import json
+import math
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp.deployment.monitoring import _Bet, _choose_bet, log_evidence
+from dpscp.privacy import Budget, IntegerSource, sample_discrete_gaussian
+
+pytestmark = pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")
+RNG = np.random.default_rng
+
+
+def data(n, seed=0):
+    rng = RNG(seed)
+    X = rng.uniform(-1, 1, size=(n, 3))
+    return X, (X[:, 0] + 0.5 * rng.normal(size=n) > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    X, y = data(4_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return dp.PrivateConformalClassifier(
+            epsilon=1.0, delta=1e-6, classes=[0, 1], feature_bounds=(-1, 1), n_records=4_000, random_state=0
+        ).fit(X, y)
+
+
+def monitor(classifier, **kwargs):
+    return dp.CoverageMonitor(classifier, **{"epsilon": 0.5, "delta": 1e-6, "random_state": 0} | kwargs)
+
+
+def first_alarms(bet, miss_rate, *, n=500, batches=24, trials=400, level=0.05, seed=0):
+    """The batch of the first alarm in each of many runs, infinity for none."""
+    rng = RNG(seed)
+    drawn = np.array(bet.noise.sample(trials * batches, IntegerSource(seed))).reshape(trials, batches)
+    misses = rng.binomial(n, miss_rate, size=(trials, batches))
+    factors = bet.eta * (misses - float(bet.share) * n + drawn / bet.noise.scale) - bet.noise_parameter**2 / 2
+    alarms = np.array([log_evidence(run) for run in factors]) >= -math.log(level)
+    return np.where(alarms.any(axis=1), alarms.argmax(axis=1) + 1.0, math.inf)
+
+
+def test_a_factor_is_the_formula():
+    bet = _choose_bet(0.1, Budget(0.5, 1e-5), 500)
+    (drawn,) = bet.noise.sample(1, IntegerSource(4))
+    expected = bet.eta * (60 - float(bet.share) * 500 + drawn / bet.noise.scale)
+    expected -= (bet.eta * bet.noise.sigma / bet.noise.scale) ** 2 / 2
+    assert bet.log_factor(60, 500, IntegerSource(4)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("tolerated", [0.02, 0.1, 0.4])
+def test_a_records_factor_has_a_mean_of_at_most_one(tolerated):
+    """kappa is rounded up; rounded down it would exceed one."""
+    bet = _choose_bet(tolerated, Budget(0.5, 1e-5), 500)
+    mean = math.exp(-bet.eta * bet.share) * (1 + tolerated * math.expm1(bet.eta))
+    assert mean <= 1
+    down = bet.share - Fraction(1, 1024)
+    assert math.exp(-bet.eta * down) * (1 + tolerated * math.expm1(bet.eta)) > 1
+    assert bet.noise.sensitivity / bet.noise.scale == max(bet.share, 1 - bet.share)
+
+
+def test_the_noise_is_paid_by_its_parameter():
+    """E[exp(Z)] <= exp(s^2 / 2) on the lattice, by the exact sum."""
+    bet = _choose_bet(0.1, Budget(2.0, 1e-5), 500)
+    step, sigma = bet.eta / bet.noise.scale, bet.noise.sigma
+    points = np.arange(-12 * sigma, 12 * sigma + 1)
+    weights = np.exp(-((points / sigma) ** 2) / 2)
+    mean = float((weights * np.exp(step * points)).sum() / weights.sum())
+    assert mean <= math.exp(bet.noise_parameter**2 / 2) * (1 + 1e-9)
+    drawn = np.array(sample_discrete_gaussian(sigma, 2_000, IntegerSource(0)))
+    assert drawn.std() == pytest.approx(sigma, rel=4 / math.sqrt(2 * 2_000))
+
+
+def test_evidence_is_the_mixture_over_the_first_changed_batch():
+    factors = [0.3, -1.2, 2.0, 0.7]
+    stakes = [0.5, 0.25, 1 / 12, 1 / 24]
+    for t in range(1, 5):
+        products = [math.exp(sum(factors[j:t])) for j in range(t)]
+        expected = sum(w * p for w, p in zip(stakes, products, strict=False)) + 1 - sum(stakes[:t])
+        assert log_evidence(factors[:t])[-1] == pytest.approx(math.log(expected), rel=1e-12)
+
+
+def test_a_change_after_a_long_quiet_time_is_seen_within_six_batches():
+    """A plain product would have fallen by more than a hundred by then."""
+    bet = _choose_bet(0.1, Budget(0.49, 1e-5), 500)
+    assert np.median(first_alarms(bet, np.repeat([0.07, 0.15], [60, 6]), batches=66, trials=200)) <= 66
+
+
+def test_false_alarms_are_rare_and_a_rise_is_seen():
+    bet = _choose_bet(0.1, Budget(0.49, 1e-5), 500)
+    false = np.isfinite(first_alarms(bet, 0.1)).mean()
+    assert false <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+    assert np.median(first_alarms(bet, 0.12)) <= 8
+    assert np.median(first_alarms(bet, 0.15)) <= 2
+    assert np.median(first_alarms(bet, 0.20)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tolerated", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("epsilon", [0.1, 0.49, 2.0])
+def test_false_alarms_over_the_range(tolerated, epsilon):
+    for n in (20, 500, 3_000):
+        bet = _choose_bet(tolerated, Budget(epsilon, 1e-5), 500)
+        false = np.isfinite(first_alarms(bet, tolerated, n=n, batches=60, trials=2_000, seed=n)).mean()
+        assert false <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 2_000)
+
+
+def test_batches_of_any_size_and_a_changing_rate_below_the_tolerated():
+    bet = _Bet.of(0.2, 0.1, Budget(0.5, 1e-5))
+    for n in (0, 3, 10_000):
+        assert np.isfinite(first_alarms(bet, 0.1, n=n, trials=400, seed=n + 1)).mean() <= 0.05 + 0.033
+
+
+def test_the_default_tolerates_what_the_release_was_promised_with(classifier):
+    found = monitor(classifier)
+    assert found.tolerated == pytest.approx(1 - classifier.certificate_.terms["release_level"])
+    X, y = data(500, seed=1)
+    universal = dp.PrivateConformalClassifier(
+        epsilon=1.0, delta=1e-6, classes=[0, 1], feature_bounds=(-1, 1), guarantee="universal", random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        universal.fit(X, y)
+    with pytest.raises(ValueError, match="tolerated is needed"):
+        monitor(universal)
+
+
+def test_an_alarm_and_the_state_in_between(classifier):
+    first = monitor(classifier)
+    step = first.update(*data(500, seed=2), batch="2026-10")
+    assert (step.n_batches, step.alarm) == (1, False)
+    assert step.ledger.epsilon(1e-6) <= 0.5
+    again = dp.CoverageMonitor.from_json(first.to_json(), classifier)
+    assert again.evidence == first.evidence
+    assert again.to_json() == first.to_json()
+    X, y = data(500, seed=3)
+    step = again.update(X, 1 - y, batch="2026-11")
+    assert step.alarm
+    step = again.update(*data(500, seed=4), batch="2026-12")
+    assert step.alarm, "an alarm stays"
+    with pytest.raises(ValueError, match="counted before"):
+        again.update(*data(500, seed=4), batch="2026-11")
+
+
+def test_the_state_holds_released_numbers_only(classifier):
+    found = monitor(classifier, random_state=None)
+    X, y = data(137, seed=5)
+    found.update(X, y)
+    state = json.loads(found.to_json())
+    assert set(state) == {
+        *("format", "version", "model", "epsilon", "delta", "tolerated", "level", "expected_batch"),
+        *("eta", "share", "noise", "seed", "batches"),
+    }
+    assert [set(batch) for batch in state["batches"]] == [{"name", "log_factor"}]
+    assert "137" not in json.dumps({**state, "model": ""})
+
+
+def test_the_state_of_another_model_and_damaged_states_are_refused(classifier):
+    text = monitor(classifier).to_json()
+    X, y = data(600, seed=6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = dp.PrivateConformalClassifier(
+            epsilon=1.0, delta=1e-6, classes=[0, 1], feature_bounds=(-1, 1), random_state=1
+        ).fit(X, y)
+    with pytest.raises(ValueError, match="another model"):
+        dp.CoverageMonitor.from_json(text, other)
+    state = json.loads(text)
+    for damage in ({"noise": [1, 1, 1]}, {"eta": -1}, {"batches": [{}]}, {"epsilon": 9.0}):
+        with pytest.raises(ValueError, match="damaged"):
+            dp.CoverageMonitor.from_json(json.dumps({**state, **damage}), classifier)
+    for text in ("", "[]", '{"format": "other"}', json.dumps({**state, "version": 9})):
+        with pytest.raises(ValueError, match=r"state of a monitor|unknown"):
+            dp.CoverageMonitor.from_json(text, classifier)
+
+
+def test_bad_batches_cost_nothing(classifier, tmp_path):
+    store = dp.BudgetStore.create(tmp_path / "b", epsilon=1.0, delta=1e-6, dataset="ward")
+    found = monitor(classifier, random_state=None)
+    X, y = data(50, seed=7)
+    with pytest.raises(ValueError, match="label that is not in classes"):
+        found.update(X, y + 5, budget=store)
+    with pytest.raises(ValueError, match=r"no record|0 sample"):
+        found.update(X[:0], y[:0], budget=store)
+    assert found.n_batches == 0
+    assert len(store.lines()) == 1
+    found.update(X, y, budget=store)
+    assert 0 < store.spent() <= 0.5
+    with pytest.raises(ValueError, match="seed"):
+        monitor(classifier).update(X, y, budget=store)
+
+
+def test_five_equal_rows_of_a_person_count_once(classifier):
+    X, y = data(40, seed=8)
+    many = np.repeat(X, 5, axis=0), np.repeat(y, 5), np.repeat(np.arange(40), 5)
+    once, five = monitor(classifier, epsilon=4.0), monitor(classifier, epsilon=4.0)
+    assert once.update(X, y).log_evidence == pytest.approx(five.update(*many).log_evidence)
