@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpscp._checks import check_probability
 from dpscp._printed import html_paragraph, html_table, spent_epsilon, text_table
 from dpscp.budget import BudgetStore
-from dpscp.deployment.labeled import LabeledOutcomes, labeled_outcomes, size_limit
+from dpscp.deployment.labeled import LabeledOutcomes, evaluated_unit, labeled_outcomes, size_limit
 from dpscp.deployment.noisy_rates import rate_interval, size_reach
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger, secure_generator, shared_lattice_noise
 from dpscp.privacy.seeds import child_seeds, seed_of
@@ -194,7 +194,10 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     counts = _Counts.of(outcomes, getattr(estimator, "classes_", ()), values or (), dither_seed)
     (noise,) = shared_lattice_noise(epsilon, delta, counts.sensitive_sums, (1.0,))
     ledger = Ledger(seeded=seed is not None).add(
-        STAGE, noise.event(counts.sensitive_sums), "noisy counts of covered records, sizes and errors"
+        STAGE,
+        noise.event(counts.sensitive_sums),
+        "noisy counts of covered records, sizes and errors",
+        unit=evaluated_unit(persons),
     )
     reservation = None if budget is None else budget.reserve(ledger, note="evaluate")
     noisy = counts.with_noise(noise, IntegerSource(noise_seed))

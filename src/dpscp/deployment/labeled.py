@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp import metrics
 from dpscp.persons import kept_rows
+from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
 from dpscp.records import checked_labels, checked_targets, group_index, label_index
 
 
@@ -35,6 +36,11 @@ class LabeledOutcomes:
         labels = None if self.labels is None else self.labels[rows]
         groups = None if self.groups is None else self.groups[rows]
         return LabeledOutcomes(self.covered[rows], self.sizes[rows], self.errors[rows], labels, groups)
+
+
+def evaluated_unit(persons: Any) -> Unit:
+    """Return who is counted: a record, or with ids a person, by one of their records."""
+    return RECORDS if persons is None else PersonWithIds(1)
 
 
 def size_limit(estimator: Any) -> float:

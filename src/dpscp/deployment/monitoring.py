@@ -15,9 +15,10 @@ import numpy as np
 
 from dpscp._checks import check_count, check_positive, check_probability
 from dpscp.budget import BudgetStore
-from dpscp.deployment.labeled import labeled_outcomes
+from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes
 from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, shared_lattice_noise
 from dpscp.privacy.seeds import child_seeds, seed_of
+from dpscp.privacy.units import Unit
 
 _FORMAT, _VERSION = "dpscp-monitor", 1
 STAGE = "monitoring"
@@ -165,11 +166,10 @@ class CoverageMonitor:
         """The log evidence at which the alarm is raised."""
         return -math.log(self.level)
 
-    @property
-    def ledger(self) -> Ledger:
-        """What a batch costs each of its persons."""
+    def _ledger(self, unit: Unit) -> Ledger:
+        """What a batch costs each of its records, or persons."""
         note = "misses of one batch against the tolerated rate"
-        return Ledger(seeded=self._seeded).add(STAGE, self._bet.noise.event(1), note)
+        return Ledger(seeded=self._seeded).add(STAGE, self._bet.noise.event(1), note, unit=unit)
 
     def update(
         self, X: Any, y: Any, persons: Any = None, *, batch: str | None = None, budget: BudgetStore | None = None
@@ -186,7 +186,7 @@ class CoverageMonitor:
         if budget is not None:
             budget.require_spendable(seeded=self._seeded)
         outcomes = labeled_outcomes(self.estimator, X, y, persons=persons, random_state=row_seed)
-        ledger = self.ledger
+        ledger = self._ledger(evaluated_unit(persons))
         reservation = None if budget is None else budget.reserve(ledger, note=f"monitor {name}")
         misses = int((~outcomes.covered[:, 0]).sum())
         added = self._bet.log_factor(misses, len(outcomes), IntegerSource(noise_seed))
@@ -270,8 +270,8 @@ def _tolerated(estimator: Any) -> float:
 
     Theory: Result I
     """
-    covered = estimator.certificate_.terms.get("release_level", 0.0)
-    if not 0 < covered < 1:
+    covered = estimator.certificate_.terms.release_level
+    if covered is None or not 0 < covered < 1:
         raise ValueError(
             "tolerated is needed: this release has no proven level of its own (only guarantee='split' has one); give "
             "the miss rate that is still fine, such as tolerated=0.12"
