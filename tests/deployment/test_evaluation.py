@@ -190,7 +190,7 @@ def test_a_store_pays_and_a_bad_record_costs_nothing(classifier, tmp_path):
         dp.evaluate(classifier, X, y, epsilon=0.5, delta=1e-6, budget=store, groups=lambda rows: rows[:, 0])
     assert len(store.lines()) == 1
     found = dp.evaluate(classifier, X, y, epsilon=0.5, delta=1e-6, budget=store)
-    assert store.spent() == pytest.approx(found.ledger.epsilon(1e-6))
+    assert found.ledger.epsilon(1e-6) <= store.spent() <= 1.1 * found.ledger.epsilon(1e-6)  # the filter's slack
     with pytest.raises(dp.BudgetError):
         dp.evaluate(classifier, X, y, epsilon=0.9, delta=1e-6, budget=store)
 
