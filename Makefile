@@ -16,7 +16,7 @@ help:
 	@echo "make test-spark  fits on Spark frames, in an environment of its own (needs Java 17 or newer; minutes)"
 	@echo "make fuzz        every reader of foreign files, RUNS=1000000 executions each"
 	@echo "make mutants     plant mistakes one at a time, see that the tests notice (minutes); ARGS='ledger --show'"
-	@echo "make lint        ruff, mypy on the package and loosely on the tests, the prose of the documents"
+	@echo "make lint        ruff, mypy, import layers, rules of the source and of the prose"
 	@echo "make bench       against every peer in one run, into docs/benchmarks.md; PARTS='training growth' for some"
 	@echo "make reproduce   all experiments into results/ (an hour or more); ARGS='--quick --data DIR' are passed on"
 	@echo "make docs        build the documentation into site/"
@@ -71,7 +71,9 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
-	$(BIN)/python tests/check_prose.py
+	$(BIN)/python tests/lint/check_prose.py
+	$(BIN)/python tests/lint/check_source.py
+	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix .

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 # Triton is there with torch's CUDA builds only
-collect_ignore = [] if find_spec("triton") else ["src/dpscp/training/triton_chacha.py"]
+collect_ignore = [] if find_spec("triton") else ["src/dpscp/training/engine/triton_chacha.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

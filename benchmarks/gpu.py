@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from dpscp.training import DPSGD, OpacusTraining
-from dpscp.training.descent import drawn_steps, run
-from dpscp.training.dpsgd import Setup
+from dpscp.training.engine.loop import drawn_steps, run
+from dpscp.training.mechanisms.dpsgd import Setup
 from training import (
     Case,
     Steps,

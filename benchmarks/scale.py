@@ -190,8 +190,8 @@ def one_fit(source: Any, classes: list[Any], n: int) -> dict[str, float]:
 def constants(n: int, runs: int, folder: Path) -> None:
     """CPU time of each kind of work, from fits on a Parquet file and on blocks in memory that take turns; medians."""
     import peers
-    from dpscp.schema import Schema
-    from dpscp.sources import ArraySource, Block, ParquetSource
+    from dpscp.data.schema import Schema
+    from dpscp.data.sources import ArraySource, Block, ParquetSource
 
     path, schema = folder / "people.parquet", Schema.from_dict(SCHEMA)
     write_parquet(path, n)
@@ -304,7 +304,7 @@ class Sent:
 def rounds_of_a_group(rank: int, folder: str) -> None:
     import torch
 
-    from dpscp.sources import DistributedSource
+    from dpscp.data.sources import DistributedSource
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     source = DistributedSource(np.zeros((1, 1)), np.zeros(1))
@@ -362,7 +362,7 @@ def cluster(n: int, workers: int, steps: int) -> None:
     from distributed import Client, LocalCluster
 
     import dpscp as dp
-    from dpscp.sources import DaskSource
+    from dpscp.data.sources import DaskSource
 
     sizes = block_sizes(n)
     chunks = (tuple(sizes), (N_FEATURES,))

@@ -22,8 +22,9 @@ from scipy import stats
 
 import dpscp as dp
 from dpscp.baselines.exponential import exponential_rate
-from dpscp.calibration import find_thresholds
 from dpscp.guarantees.formulas import universal_floor
+from dpscp.pipeline.calibrate import find_thresholds
+from dpscp.pipeline.search_plan import Searches, calibration_rule, plan_searches
 from dpscp.privacy import (
     Budget,
     LatticeNoise,
@@ -36,7 +37,6 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.events import DpEvent
 from dpscp.quantile import ExponentialQuantile, exponential_quantile, noisy_midpoint_quantile
-from dpscp.searches import Searches, calibration_rule, plan_searches
 from dpscp.training.mechanism import Model, paid_event
 from dpscp.training.recipe import calibration_fraction, recipe
 from experiments import adult, bank, bloodmnist, housing, synthetic_scaling, tables, tabular, validity_map

@@ -13,15 +13,15 @@ from scipy import stats
 import dpscp as dp
 from dpscp.audit import Audit, PipelineGame, SearchGame, TrainingGame, audited_epsilons, games
 from dpscp.audit.games import audited_mechanism
+from dpscp.data.sources import ArraySource
 from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.pipeline.plan import Strategy
 from dpscp.privacy import gaussian_event, gdp_epsilon
 from dpscp.privacy.noise import LatticeNoise
 from dpscp.quantile.counts import ArrayCounts
-from dpscp.sources import ArraySource
-from dpscp.strategy import Strategy
-from dpscp.training import dpsgd
-from dpscp.training.descent import GridNoise
-from dpscp.training.gradients import ClippedGradient
+from dpscp.training.engine.gradients import ClippedGradient
+from dpscp.training.engine.loop import GridNoise
+from dpscp.training.mechanisms import dpsgd
 
 
 def told(result: Audit) -> Audit:

@@ -8,7 +8,7 @@ import pytest
 import dpscp as dp
 from dpscp.audit import PersonSearchGame, PersonTrainingGame
 from dpscp.audit.games import audited_mechanism
-from dpscp.persons import Persons
+from dpscp.data.persons import Persons
 from dpscp.privacy import gdp_epsilon, gdp_mu
 
 KINDS = pytest.mark.parametrize("alike", [True, False], ids=["alike", "different"])

@@ -18,9 +18,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpscp as dp
-from dpscp import budget as budget_module
-from dpscp.budget import BudgetStore, Reservation
-from dpscp.privacy import account as account_module
 from dpscp.privacy import (
     approximate_dp_event,
     compose,
@@ -33,7 +30,10 @@ from dpscp.privacy import (
     parallel,
     secret_split,
 )
-from dpscp.privacy.account import Account
+from dpscp.privacy import store as budget_module
+from dpscp.privacy import store_log as account_module
+from dpscp.privacy.store import BudgetStore, Reservation
+from dpscp.privacy.store_log import Account
 
 DELTA = 1e-6
 NAME = "clinic 2025"
@@ -599,7 +599,7 @@ def test_full_disk(store, path):
     """A limit on the size of files stands for a full disk: a clear message, and the file stays sound."""
     code = f"""
 import resource, sys
-from dpscp.budget import BudgetStore
+from dpscp.privacy.store import BudgetStore
 from dpscp.privacy import gaussian_event
 store = BudgetStore.open({str(path)!r}, dataset={NAME!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (24_000, 24_000))
@@ -681,7 +681,7 @@ def writing(path, loop):
     """A process that opens the store, says so, and runs the loop."""
     code = f"""
 import sys
-from dpscp.budget import BudgetStore
+from dpscp.privacy.store import BudgetStore
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import gaussian_event
 store = BudgetStore.open({str(path)!r}, dataset={NAME!r})

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpscp
-from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate, searches
-from dpscp.calibration import find_thresholds
+from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
 from dpscp.guarantees import Stability, universal_alpha
+from dpscp.pipeline import search_plan as searches
+from dpscp.pipeline.calibrate import find_thresholds
+from dpscp.pipeline.search_plan import calibration_rule, plan_searches
 from dpscp.privacy import (
     Budget,
     IntegerSource,
@@ -23,7 +25,6 @@ from dpscp.privacy import (
     non_private_event,
 )
 from dpscp.quantile import rank_sensitivity, search
-from dpscp.searches import calibration_rule, plan_searches
 
 SCORES = np.random.default_rng(0).uniform(size=5000)
 SPENT = gaussian_event(2 / gdp_mu(1.0, 1e-5))  # a quarter of mu^2 at epsilon 1

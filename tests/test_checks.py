@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpscp import BudgetError, GuaranteeWarning, NotFittedError, SeededWarning
-from dpscp._checks import (
+from dpscp._base.checks import (
     check_choice,
     check_count,
     check_fraction,

@@ -22,12 +22,13 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp.cli import demo, main, questions
+from dpscp.cli import demo, main
+from dpscp.cli import wizard as questions
 from dpscp.cli.evaluation import Labelled, fingerprints, is_held_out
-from dpscp.cli.fits import _as_texts, evaluation_of, other_records
+from dpscp.cli.run import _as_texts, evaluation_of, other_records
 from dpscp.cli.tables import Table, open_table
-from dpscp.schema import Schema, SchemaError, parse_schema, template
-from dpscp.sources.tables import as_frame
+from dpscp.data.schema import Schema, SchemaError, parse_schema, template
+from dpscp.data.sources.tables import as_frame
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary-9182"
@@ -175,9 +176,7 @@ def test_evaluation_on_the_training_file_is_refused(run, folder, monkeypatch):
     for name, said in _copies_of_the_training_file(folder).items():
         refused(run(f"report model.dpscp -o t.html --evaluate {name}"), said, "was fitted on", "did not see")
         assert not (folder / "t.html").exists()
-    monkeypatch.setattr(
-        "dpscp.cli.fits.fitted", lambda *_, **__: pytest.fail("spent before the evaluation was refused")
-    )
+    monkeypatch.setattr("dpscp.cli.run.fitted", lambda *_, **__: pytest.fail("spent before the evaluation was refused"))
     for name, said in _copies_of_the_training_file(folder).items():
         refused(run(f"fit people.csv --schema people.toml -o t.dpscp --evaluate {name}"), said, "was fitted on")
 
@@ -377,7 +376,7 @@ def test_missing_column(run, folder):
     ("output", "said"), [("no/where.csv", "does not exist"), (".", "is a folder"), ("new.csv/x", "not exist")]
 )
 def test_unwritable_output_is_found_first(run, command, output, said, monkeypatch):
-    monkeypatch.setattr("dpscp.cli.fits.fitted", lambda *_, **__: pytest.fail("spent before the output was checked"))
+    monkeypatch.setattr("dpscp.cli.run.fitted", lambda *_, **__: pytest.fail("spent before the output was checked"))
     refused(run(f"{command} -o {output}"), said)
 
 
@@ -556,11 +555,11 @@ def test_unexpected_errors_show_their_kind_only(run, monkeypatch):
     def broken(*_, **__):
         raise KeyError(CANARY)
 
-    monkeypatch.setattr("dpscp.cli.fits.fitted", broken)
+    monkeypatch.setattr("dpscp.cli.run.fitted", broken)
     refused(run("fit people.csv --schema people.toml -o unwritten.dpscp"), "unexpected KeyError")
 
 
-@pytest.mark.parametrize("reader", ["pyarrow.csv.open_csv", "dpscp.cli.fits.added_columns"])
+@pytest.mark.parametrize("reader", ["pyarrow.csv.open_csv", "dpscp.cli.run.added_columns"])
 def test_too_little_memory_is_called_that(run, folder, monkeypatch, reader):
     def exhausted(*_, **__):
         raise pa.ArrowMemoryError(f"malloc of size {CANARY} failed")
@@ -586,8 +585,8 @@ def test_each_set_is_written_as_its_own_labels(n_classes):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of few records, so that a small file has many."""
-    monkeypatch.setattr("dpscp.sources.tables.BLOCK_BYTES", 512)
-    monkeypatch.setattr("dpscp.sources.tables.BLOCK_ROWS", 17)
+    monkeypatch.setattr("dpscp.data.sources.tables.BLOCK_BYTES", 512)
+    monkeypatch.setattr("dpscp.data.sources.tables.BLOCK_ROWS", 17)
 
 
 @pytest.mark.parametrize("name", ["whole.csv", "whole.csv.gz", "whole.tsv", "whole.parquet"])
@@ -643,7 +642,7 @@ def test_trouble_in_a_late_block_leaves_no_file(run, folder, small_blocks, colum
 
 
 def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):
-    monkeypatch.setattr("dpscp.cli.fits._IN_MEMORY", 0)
+    monkeypatch.setattr("dpscp.cli.run._IN_MEMORY", 0)
     monkeypatch.setattr(Table, "frames", lambda *_: pytest.fail("read into memory"))
     code, out, err = run("fit people.csv --schema people.toml --epsilon 2 --seed 1 -o large.dpscp --force")
     assert (code, "NOT private" in out) == (0, True), err
@@ -758,16 +757,16 @@ _STOPPED = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from dpscp.cli import main
-import dpscp.persistence
+import dpscp.data.model_files
 
 def stop(*_, **__):
     print("here", flush=True)
     time.sleep(120)
 
 if sys.argv[1] == "training":
-    dpscp.training.dpsgd.progress = stop
+    dpscp.training.mechanisms.dpsgd.progress = stop
 else:
-    dpscp.persistence.os.replace = stop
+    dpscp.data.model_files.os.replace = stop
 sys.exit(main(sys.argv[2:]))
 """
 

@@ -17,9 +17,9 @@ import pytest
 import dpscp as dp
 from dpscp.audit import ModelGame
 from dpscp.cli import main
+from dpscp.data.schema import parse_schema
 from dpscp.privacy import gaussian_event
 from dpscp.report import evaluate
-from dpscp.schema import parse_schema
 
 # declared otherwise than the table looks: wider bounds, a label nobody has, a rounder number of records
 SCHEMA = """
@@ -114,7 +114,7 @@ def test_score_groups_and_unknown_reach_the_estimator(run, folder):
 def test_the_device_is_that_of_the_option(run, folder, monkeypatch, capsys, in_memory):
     pytest.importorskip("torch")
     if not in_memory:
-        monkeypatch.setattr("dpscp.cli.fits._IN_MEMORY", 0)
+        monkeypatch.setattr("dpscp.cli.run._IN_MEMORY", 0)
     fit = "fit people.csv --schema people.toml --epsilon 8 --confidence 0.5 --guarantee split --force"
     told = run(f"{fit} --seed 1 --device cpu -o there.dpscp --json")
     assert told["public_facts"]["device"] == "cpu"

@@ -26,11 +26,11 @@ from dpscp import (
     SeededWarning,
 )
 from dpscp.exceptions import HintWarning
+from dpscp.pipeline.tasks import HARD_BOUNDS
 from dpscp.privacy import dpsgd_event, gaussian_event
 from dpscp.privacy.events import possible_histories
 from dpscp.quantile.counts import Halving, midpoint_tree
-from dpscp.sets import residual_interval
-from dpscp.tasks import HARD_BOUNDS
+from dpscp.scores.sets import residual_interval
 from dpscp.training import (
     DPSGD,
     FunctionModel,
@@ -735,7 +735,7 @@ class TestRandomness:
 
     def test_the_parts_of_a_run_draw_apart(self):
         """The draws that assign records must not be those that train: a record's part would follow its noise."""
-        from dpscp.privacy.seeds import child_seeds
+        from dpscp.privacy.random_streams import child_seeds
 
         assert len(set(child_seeds(0, 3))) == 3
         assert child_seeds(None, 3) == (None, None, None)

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp import release
 from dpscp.cli import main, tables
+from dpscp.data.validation import label_index
+from dpscp.pipeline import release
+from dpscp.pipeline.tasks import Classification
 from dpscp.privacy import compose, gaussian_event
 from dpscp.privacy.ledger import Budget
-from dpscp.records import label_index
-from dpscp.tasks import Classification
-from dpscp.training import networks, transforms
+from dpscp.training.engine import networks
+from dpscp.training.preprocessing import transforms
 
 N, WIDTH = 400, 3
 

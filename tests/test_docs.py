@@ -101,7 +101,7 @@ def _load_script(path: Path):
 
 
 def test_the_check_of_the_prose_sees_long_lines_and_retired_words():
-    prose = _load_script(ROOT / "tests" / "check_prose.py")
+    prose = _load_script(ROOT / "tests" / "lint" / "check_prose.py")
     retired = prose.read_retired_words((ROOT / "docs" / "notation.md").read_text())
     assert retired["made-up"] == "synthetic"
     long = "word " * 30

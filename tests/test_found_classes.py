@@ -7,10 +7,10 @@ import pytest
 
 import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
-from dpscp.cli.fits import Records, fitted, summary
+from dpscp.cli.run import Records, fitted, summary
+from dpscp.data.schema import parse_schema
+from dpscp.pipeline.tasks import ALL_LABELS
 from dpscp.report import html_report
-from dpscp.schema import parse_schema
-from dpscp.tasks import ALL_LABELS
 from dpscp.training import DPSGD
 
 GUARANTEES = ("universal", "stability", "split", "corrected", "finite", "asymptotic")

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import dpscp as dp
-from dpscp.schema import Column, SchemaError
+from dpscp.data.schema import Column, SchemaError
 
 CANARY = "canary-3307"
 SCHEMA = dp.Schema(

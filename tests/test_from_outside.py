@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
+from dpscp.data.sources import Block, added
 from dpscp.guarantees import Guarantee, guarantee_of, register, universal_alpha
 from dpscp.guarantees import registry as guarantees
 from dpscp.privacy import (
@@ -23,7 +24,6 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.accounting import base as accountants
 from dpscp.scores import Pair
-from dpscp.sources import Block, added
 from dpscp.training import Trained, mechanism
 
 DELTA = 1e-5

@@ -5,7 +5,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.training import DPSGD, OpacusTraining
-from dpscp.training.torch_records import inputs_of, labelled_arrays
+from dpscp.training.torch.records import inputs_of, labelled_arrays
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")

@@ -13,10 +13,10 @@ import pytest
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, PrivateModel
 from dpscp.baselines import DPCP, DPSplit, PrivatePredictionSets
-from dpscp.conformal.base import GROUP_FUNCTION
+from dpscp.data.validation import group_index
+from dpscp.estimators.base import GROUP_FUNCTION
 from dpscp.privacy import dpsgd_event
 from dpscp.quantile import search
-from dpscp.records import group_index
 from dpscp.scores import LABEL_SCORES, OWN_SCORE, aps_of_labels
 from dpscp.training import DPSGD, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
 

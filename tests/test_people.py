@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp._printed import asked, at_least, observed
+from dpscp._base.format import asked, at_least, observed
 from dpscp.cli import main
 from dpscp.cli.demo import unused_folder
-from dpscp.cli.fits import Records, size_mismatch
-from dpscp.records import column_bounds
-from dpscp.schema import parse_schema
+from dpscp.cli.run import Records, size_mismatch
+from dpscp.data.schema import parse_schema
+from dpscp.data.validation import column_bounds
 
 SCHEMA = """
 task = "classification"
@@ -292,7 +292,7 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpscp.cli.fits.fitted", interrupted)
+    monkeypatch.setattr("dpscp.cli.run.fitted", interrupted)
     fit = "fit people.csv --schema people.toml"
     code, _, err = run(f"{fit} --budget study.budget --dataset people")
     assert code == 130
@@ -310,7 +310,7 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
 def test_a_weak_budget_gets_a_word(run, tmp_path, monkeypatch, options, said):
     people(100, 0).to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(SCHEMA.format(n=100))
-    monkeypatch.setattr("dpscp.cli.fits.fitted", lambda *_, **__: 1 / 0)  # the word comes before anything is spent
+    monkeypatch.setattr("dpscp.cli.run.fitted", lambda *_, **__: 1 / 0)  # the word comes before anything is spent
     _, _, err = run(f"fit people.csv --schema people.toml {options}")
     assert ("dpscp: warning:" in err) == (said is not None)
     assert said is None or said in err

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp import PrivateConformalClassifier, PrivateConformalRegressor, persistence
+from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.cli.tables import written_table
+from dpscp.data import model_files as persistence
 from dpscp.report.page import write_atomically
 from dpscp.training import DPSGD, ObjectivePerturbation, Preprocessed, PrivateCentring, SufficientStatistics, UnitNorm
 

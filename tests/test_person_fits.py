@@ -10,9 +10,9 @@ import pytest
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.cli import main
+from dpscp.data.schema import SchemaError, parse_schema
 from dpscp.privacy import gaussian_event
 from dpscp.report.page import html_report
-from dpscp.schema import SchemaError, parse_schema
 from dpscp.training import DPSGD, ObjectivePerturbation
 
 PERSON = "adding or removing one person with all their records"
@@ -142,8 +142,8 @@ def test_split_parts_and_groups_draw_persons(everywhere):
     X, y, ids = table()
     X[:, 2] = ids / 1000  # rows carry their person
     seen = {}
-    import dpscp.release as release
-    import dpscp.strategy as strategy
+    import dpscp.pipeline.plan as strategy
+    import dpscp.pipeline.release as release
 
     def train(mechanism, source, **more):
         seen["trained"], seen["persons"] = source.whole.read()[:, 2], source.whole.persons
@@ -169,7 +169,7 @@ def test_split_parts_and_groups_draw_persons(everywhere):
 
 
 def test_corrected_scores_remove_the_whole_person(everywhere):
-    from dpscp import tasks
+    from dpscp.pipeline import tasks
 
     X, y, ids = table()
     seen = {}
@@ -370,7 +370,7 @@ def test_the_command_line_fits_on_persons_and_predict_ignores_the_column(tmp_pat
     assert "seed" not in heard.err  # which one is fixed by a seed that no user gave and no user need hear of
     assert main(["predict", "model.dpscp", "new.csv", "-o", "out.csv"]) == 0
     assert dp.load("model.dpscp").ledger_.public_facts["rows_per_person"] == 3
-    monkeypatch.setattr("dpscp.cli.fits._IN_MEMORY", 0)  # a large table stays in its file
+    monkeypatch.setattr("dpscp.cli.run._IN_MEMORY", 0)  # a large table stays in its file
     assert main(["fit", "stays.csv", "--schema", "stays.toml", "--epsilon", "4", "-o", "large.dpscp"]) == 0
     heard = capsys.readouterr()
     assert PERSON in heard.out

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp._person_ids import IdKind, PersonIds, read_person_ids
-from dpscp.persons import person_numbers
-from dpscp.sources.persons import dealt, grouped
+from dpscp.data.person_ids import IdKind, PersonIds, read_person_ids
+from dpscp.data.persons import person_numbers
+from dpscp.data.sources.persons import dealt, grouped
 
 pl = pytest.importorskip("polars")
 torch = pytest.importorskip("torch")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscp.persons import Persons, kept_rows, person_numbers, unit_of
+from dpscp.data.persons import Persons, kept_rows, person_numbers, unit_of
 
 IDS = np.array(["b", "a", "b", "c", "a", "b", "b"])
 

@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpscp as dp
-from dpscp._printed import asked, at_least, at_most, observed, remaining_epsilon, spent_epsilon
-from dpscp.calibration import find_thresholds
-from dpscp.cli import fits
+from dpscp._base.format import asked, at_least, at_most, observed, remaining_epsilon, spent_epsilon
+from dpscp.cli import run as fits
 from dpscp.cli.commands import _promise_lines
 from dpscp.cli.main import main
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
-from dpscp.planning import _what_helps
+from dpscp.pipeline.calibrate import find_thresholds
+from dpscp.pipeline.planning import _what_helps
+from dpscp.pipeline.search_plan import calibration_rule, plan_searches
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
 from dpscp.quantile import ReleasedSize, mean_rise, search, sized_offset
 from dpscp.report.figures import calibration_figure
 from dpscp.report.numbers import TERMS
 from dpscp.report.page import html_report
-from dpscp.searches import calibration_rule, plan_searches
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 4))

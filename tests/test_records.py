@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
 
-from dpscp.records import check_levels, checked_labels, checked_rows, checked_targets, class_list, group_index
+from dpscp.data.validation import check_levels, checked_labels, checked_rows, checked_targets, class_list, group_index
 
 CANARY_NUMBER, CANARY_TEXT = 98765.4321, "zebra-canary"
 N = 1237  # a prime: it would not appear by chance

@@ -12,7 +12,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import dpscp as dp
 from dpscp import BudgetError, GuaranteeWarning, PrivateConformalClassifier
-from dpscp.conformal import refits
+from dpscp.estimators import refit_warning as refits
 
 RNG = np.random.default_rng(0)
 MODEL = GaussianNB().fit(RNG.normal(size=(40, 2)) + np.repeat([[0], [2]], 20, axis=0), np.repeat([0, 1], 20))

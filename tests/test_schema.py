@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpscp.schema import Column, Schema, SchemaError, parse_schema, read_schema, template
+from dpscp.data.schema import Column, Schema, SchemaError, parse_schema, read_schema, template
 
 CANARY = "canary-7431"
 TEXT = """

@@ -5,7 +5,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.training import DPSGD
-from dpscp.training.scaling import ScaledTarget
+from dpscp.training.preprocessing.scaling import ScaledTarget
 
 # a tiny data set leaves nothing to promise, and the checks do not declare classes: both warn by design
 # fits that other tests trace for coverage too

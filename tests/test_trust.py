@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp import _trust
-from dpscp.conformal.trust import trusted_records, trusted_training
+from dpscp._base import trust as _trust
+from dpscp.data.sources import ArraySource, Block
+from dpscp.estimators.trust import trusted_records, trusted_training
 from dpscp.privacy import gaussian_event
 from dpscp.report import html_report
-from dpscp.sources import ArraySource, Block
 from dpscp.training import DPSGD, OpacusTraining, Preprocessed, UnitNorm
 
 torch = pytest.importorskip("torch")

@@ -15,13 +15,13 @@ ROOT = Path(dpscp.__file__).parent
 # In each file one use of an attribute, which is misspelt.
 PLANTED = {
     "conformal/base.py": "self.ledger_.declare(n_features",
-    "conformal/fitted.py": "self.certificates_[0]",
+    "estimators/fitted.py": "self.certificates_[0]",
     "conformal/classifier.py": "self.model_.predict_proba",
     "conformal/regressor.py": "self.model_.outputs",
     "baselines/base.py": "self._predictor.classes is None",
     "baselines/threshold.py": "self._predictor.predict(rows)",
 }
-TYPED_BASE = ROOT / "_sklearn.py"
+TYPED_BASE = ROOT / "_base/sklearn_compat.py"
 UNTYPED = "from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin\n"
 
 

@@ -251,7 +251,7 @@ def asked(monkeypatch):
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr("dpscp.calibration.AskedCounts", Spied)
+    monkeypatch.setattr("dpscp.pipeline.calibrate.AskedCounts", Spied)
     return lambda: sum(len(one._noise) for one in made)
 
 

@@ -2,47 +2,53 @@
 
 from typing import TYPE_CHECKING
 
-from dpscp._elsewhere import held_by
+from dpscp._base.lazy import held_by
+from dpscp._base.old_paths import keep_old_paths
 from dpscp.audit import audit  # now: later, importing the room of this name would put the room in its place
 
 if TYPE_CHECKING:
-    from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, sets, training
-    from dpscp.budget import BudgetStore
-    from dpscp.calibration import Calibration, calibrate
-    from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor, load
+    from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, training
+    from dpscp.data.schema import Schema
     from dpscp.deployment import CoverageMonitor, evaluate
+    from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, load
     from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
     from dpscp.guarantees import Certificate
-    from dpscp.planning import plan
+    from dpscp.pipeline.calibrate import Calibration, calibrate
+    from dpscp.pipeline.planning import plan
     from dpscp.privacy import Budget, Ledger
+    from dpscp.privacy.store import BudgetStore
     from dpscp.quantile import PrivateQuantile, private_quantile
-    from dpscp.schema import Schema
+    from dpscp.scores import sets
     from dpscp.training.private_model import PrivateModel
 else:  # the numerical libraries below take a second to import: a name brings them in when it is asked for
     _HOLDERS = {
         "Budget": "dpscp.privacy",
         "BudgetError": "dpscp.exceptions",
-        "BudgetStore": "dpscp.budget",
-        "Calibration": "dpscp.calibration",
+        "BudgetStore": "dpscp.privacy.store",
+        "Calibration": "dpscp.pipeline.calibrate",
         "Certificate": "dpscp.guarantees",
         "CoverageMonitor": "dpscp.deployment",
         "GuaranteeWarning": "dpscp.exceptions",
         "HintWarning": "dpscp.exceptions",
         "Ledger": "dpscp.privacy",
         "NotFittedError": "dpscp.exceptions",
-        "PrivateConformalClassifier": "dpscp.conformal",
-        "PrivateConformalRegressor": "dpscp.conformal",
+        "PrivateConformalClassifier": "dpscp.estimators",
+        "PrivateConformalRegressor": "dpscp.estimators",
         "PrivateModel": "dpscp.training.private_model",
         "PrivateQuantile": "dpscp.quantile",
-        "Schema": "dpscp.schema",
+        "Schema": "dpscp.data.schema",
         "SeededWarning": "dpscp.exceptions",
-        "calibrate": "dpscp.calibration",
+        "calibrate": "dpscp.pipeline.calibrate",
         "evaluate": "dpscp.deployment",
-        "load": "dpscp.conformal",
-        "plan": "dpscp.planning",
+        "load": "dpscp.estimators",
+        "plan": "dpscp.pipeline.planning",
         "private_quantile": "dpscp.quantile",
+        "sets": "dpscp.scores",
     }
     __getattr__ = held_by(_HOLDERS, __name__)
+
+
+keep_old_paths()
 
 
 def __dir__() -> list[str]:

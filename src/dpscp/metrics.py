@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._checks import check_count, check_probability
+from dpscp._base.checks import check_count, check_probability
 
 __all__ = [
     "coverage",

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 import dpscp as dp
-from dpscp import budget
-from dpscp.budget import BudgetStore
+from dpscp.data.schema import SchemaError, parse_schema
 from dpscp.privacy import Ledger, compose, dpsgd_event, gaussian_event, parallel
-from dpscp.privacy.account import Account
-from dpscp.schema import SchemaError, parse_schema
+from dpscp.privacy import store as budget
+from dpscp.privacy.store import BudgetStore
+from dpscp.privacy.store_log import Account
 
 # memory, where there is one: a million small files should not reach a disk
 FOLDER = tempfile.mkdtemp(prefix="dpscp-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)

@@ -208,28 +208,28 @@ mutant(
     f"{LEDGER}::test_a_budget_is_not_exceeded_by_a_hair",
 )
 mutant(
-    "privacy/solving.py",
+    "privacy/noise_search.py",
     "zip(lattices(ratio), counts, strict=True)",
     "zip(lattices(ratio), counts[:1], strict=False)",
     "several levels, noise for one",
     f"{SPIES}::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "privacy/solving.py",
+    "privacy/noise_search.py",
     "bad, bad_cost = middle, middle_cost\n    return good",
     "bad, bad_cost = middle, middle_cost\n    return bad",
     "the search for the noise ends on the wrong side",
     f"{SPIES}::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "privacy/solving.py",
+    "privacy/noise_search.py",
     "return compose(spent, calibration) if",
     "return calibration if",
     "calibration noise forgets what training spent",
     f"{SPIES}::test_records_used_twice_count_twice",
 )
 mutant(
-    "privacy/solving.py",
+    "privacy/noise_search.py",
     "return dpsgd_event(noise, sampling_rate, steps)",
     "return dpsgd_event(noise, sampling_rate, max(1, steps - 1))",
     "training noise solved for one step less",
@@ -292,14 +292,14 @@ mutant(
     f"{NOISE}::test_float_sensitivities_are_never_rounded_down",
 )
 mutant(
-    "privacy/seeds.py",
+    "privacy/random_streams.py",
     "np.random.default_rng([seed, _INTEGER_NOISE]).bytes",
     "np.random.default_rng(seed).bytes",
     "training and search share a seeded stream",
     f"{NOISE}::test_training_and_search_do_not_share_a_seeded_stream",
 )
 mutant(
-    "privacy/seeds.py",
+    "privacy/random_streams.py",
     'key=int.from_bytes(os.urandom(16), "little")',
     'key=int.from_bytes(os.urandom(4), "little")',
     "a key of 32 bits",
@@ -388,7 +388,7 @@ mutant(
     "tests/quantile/test_counted_size.py::test_the_offset_is_the_smallest_that_the_sum_allows",
 )
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     "if not (self.sized and self.counted and self.part < 1) or self.grouped:",
     "if not (self.sized and self.part < 1) or self.grouped:",
     "a declared number of records is taken for a counted one",
@@ -409,7 +409,7 @@ mutant(
     f"{COUNTS}::test_the_middle_of_a_bracket_is_that_of_the_coordinate",
 )
 mutant(
-    "tasks.py",
+    "pipeline/tasks.py",
     "return 0.0 if low <= 0 <= high else None",
     "return high if low <= 0 <= high else None",
     "thresholds of residuals are told apart where none lie",
@@ -462,35 +462,35 @@ mutant(
 
 ENGINE = "tests/training/test_dpsgd.py"
 mutant(
-    "training/descent.py",
+    "training/engine/loop.py",
     "noisy += noise[part.where]\n",
     "noisy += 0.98 * noise[part.where]\n",
     "gradient noise of .98 of its scale",
     f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
 )
 mutant(
-    "training/descent.py",
+    "training/engine/loop.py",
     "part *= 1 / GRID",
     "part *= 0.98 / GRID",
     "gradient noise is drawn too small",
     f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
 )
 mutant(
-    "training/dpsgd.py",
+    "training/mechanisms/dpsgd.py",
     "noise_multiplier=self.noise,",
     "noise_multiplier=0.98 * self.noise,",
     "the engine is handed less noise than the event says",
     f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
 )
 mutant(
-    "training/dpsgd.py",
+    "training/mechanisms/dpsgd.py",
     "return self.mechanism.sampling_rate * self.n_records",
     "return self.mechanism.sampling_rate * len(self.records.rows)",
     "the true number of records divides",
     f"{ENGINE}::test_normaliser_is_public",
 )
 mutant(
-    "training/dpsgd.py",
+    "training/mechanisms/dpsgd.py",
     "return self.sampling_rate, self.steps",
     "return self.sampling_rate, self.steps - 1",
     "the event leaves out a step",
@@ -505,7 +505,7 @@ mutant(
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
-    "training/dpsgd.py",
+    "training/mechanisms/dpsgd.py",
     "everyone() if rate == 1 else poisson_batches(rng, n, rate)",
     "everyone() if rate >= 0.5 else poisson_batches(rng, n, rate)",
     "full batches where sampled ones are paid for",
@@ -513,63 +513,63 @@ mutant(
     f"{ENGINE}::test_batches_are_sampled_at_the_rate_of_the_event",
 )
 mutant(
-    "training/gradients.py",
+    "training/engine/gradients.py",
     "np.maximum(factors, self._lowered, out=factors)",
     "np.maximum(factors, 0.98 * self._lowered, out=factors)",
     "short gradients are stretched",
     f"{ENGINE}::test_clipped_sum_equals_per_sample_gradients",
 )
 mutant(
-    "training/gradients.py",
+    "training/engine/gradients.py",
     "self.limit / (1 + (widest + 4) * 2.0**-24) if",
     "self.limit if",
     "float32 norms lose what nobody charges",
     "tests/training/test_rounding.py::test_no_record_of_a_network_is_longer_than_the_clip_norm",
 )
 mutant(
-    "training/gradients.py",
+    "training/engine/gradients.py",
     "inputs *= v.factors_down\n",
     "inputs *= 1.0\n",
     "nothing is clipped where the factors go to the inputs",
     f"{ENGINE}::test_clipped_sum_equals_per_sample_gradients",
 )
 mutant(
-    "training/networks.py",
+    "training/engine/networks.py",
     "limit, tiny = feature_bound * (1",
     "limit, tiny = 2 * feature_bound * (1",
     "rows may be twice as long as declared",
     f"{ENGINE}::test_feature_bound_is_enforced_in_training_and_prediction",
 )
 mutant(
-    "training/descent.py",
+    "training/engine/loop.py",
     "if self.step_count > len(rule.learning_rates) - rule.averaged:",
     "if self.step_count >= len(rule.learning_rates) - rule.averaged:",
     "one iterate too many in the average",
     f"{ENGINE}::test_update_rules",
 )
 mutant(
-    "training/dpsgd.py",
+    "training/mechanisms/dpsgd.py",
     "return DenseModel(self.network, self.loss, parameters, self.classes, self.mechanism.feature_bound)",
     "return DenseModel(self.network, self.loss, parameters, self.classes)",
     "prediction does not bound its rows",
     f"{ENGINE}::test_feature_bound_is_enforced_in_training_and_prediction",
 )
 mutant(
-    "training/dpsgd.py",
+    "training/mechanisms/dpsgd.py",
     "influence += rounding",
     "influence += 0.0",
     "the stability bound forgets the grid",
     "tests/training/test_coupling.py::test_the_bound_holds_the_rounding_to_the_grid",
 )
 mutant(
-    "training/dpsgd.py",
+    "training/mechanisms/dpsgd.py",
     "min(self.clip_norm, steepest) * (1 + CLIP_SLACK)",
     "min(self.clip_norm, steepest)",
     "the stability bound forgets the rounding of the sum",
     "tests/training/test_coupling.py::test_the_bound_holds_the_rounding_of_the_sum",
 )
 mutant(
-    "training/dpsgd.py",
+    "training/mechanisms/dpsgd.py",
     "self.clip_norm < steepest * (1 - 1e-12)",
     "self.clip_norm < 0.5 * steepest",
     "a stability bound where clipping bends the loss",
@@ -580,7 +580,7 @@ mutant(
 
 BITS, SUMS = "tests/training/test_same_bits.py", "tests/training/test_sums.py"
 mutant(
-    "training/networks.py",
+    "training/engine/networks.py",
     "size = self._blocks.size(m)",
     "size = m",
     "outputs are rounded by the number of rows",
@@ -588,49 +588,49 @@ mutant(
     f"{BITS}::test_one_more_record_changes_no_count_by_more_than_one",
 )
 mutant(
-    "training/blocks.py",
+    "training/engine/padding.py",
     "self._sizes[m] = size if self._rounds_alike(size) else self.chunk",
     "self._sizes[m] = size",
     "a block that rounds by place is used",
     f"{BITS}::test_a_product_that_rounds_by_place_is_noticed",
 )
 mutant(
-    "training/whitening.py",
+    "training/preprocessing/whitening.py",
     "scaled_rows(self._products[threads](rows), 1.0, unit=True)",
     "scaled_rows(rows @ self.matrix, 1.0, unit=True)",
     "a whitened row is rounded by the rows around it",
     f"{BITS}::test_a_transformed_row_is_its_own",
 )
 mutant(
-    "training/influence.py",
+    "training/engine/influence.py",
     "target[part], gradient.block(m))",
     "target[part], m)",
     "a corrected output is rounded by the number of records",
     f"{BITS}::test_a_corrected_output_is_its_own",
 )
 mutant(
-    "training/release.py",
+    "training/engine/gaussian_release.py",
     "_RECORDS_PER_PART = 1 << 10",
     "_RECORDS_PER_PART = 1 << 28",
     "the rounding of released sums grows with the records",
     f"{SUMS}::test_a_term_goes_through_few_additions",
 )
 mutant(
-    "training/steps.py",
+    "training/preprocessing/sums.py",
     "* self.bound * (1 + sum_slack(n_records))",
     "* self.bound",
     "the rounding of the sum of centred rows is not paid for",
     f"{SUMS}::test_the_noise_covers_the_sums_that_are_released",
 )
 mutant(
-    "training/release.py",
+    "training/engine/gaussian_release.py",
     "return SUM_SLACK * max(1.0, n_records * _MORE_THAN_NOMINAL / _MOST_RECORDS)",
     "return SUM_SLACK",
     "the rounding of very long sums is not paid for",
     f"{SUMS}::test_more_nominal_records_get_more_noise_and_a_source_far_beyond_them_is_refused",
 )
 mutant(
-    "training/summary.py",
+    "training/mechanisms/sufficient_statistics.py",
     "return set_noise(self.noise_multiplier) * (1 + SUM_SLACK)",
     "return set_noise(self.noise_multiplier)",
     "the rounding of the Gram matrix is not paid for",
@@ -648,133 +648,133 @@ mutant(
 
 STEPS, RELEASES = "tests/training/test_preprocess.py", "tests/training/test_releases.py"
 mutant(
-    "training/preprocess.py",
+    "training/preprocessing/preprocess.py",
     "return compose(*known) if len(known) == len(parts) else None",
     "return known[-1] if len(known) == len(parts) else None",
     "preprocessing is free",
     f"{RELEASES}::test_every_private_part_is_in_the_event",
 )
 mutant(
-    "training/steps.py",
+    "training/preprocessing/sums.py",
     "mean = gaussian_release(total, noise, rng, n_records) / check_count",
     "mean = total / check_count",
     "centring with the exact mean",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
-    "training/steps.py",
+    "training/preprocessing/sums.py",
     "mean, square = gaussian_release(total, noise, rng, n) / n\n",
     "mean, square = gaussian_release(total, noise, rng, n) / n\n        square = total[1] / n\n",
     "standardising with the exact scale",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
-    "training/steps.py",
+    "training/preprocessing/sums.py",
     "return math.sqrt(1.25 * n_features)",
     "return math.sqrt(n_features)",
     "squares are left out of the sensitivity",
     f"{STEPS}::test_standardize_sensitivity_over_adversarial_records",
 )
 mutant(
-    "training/preprocess.py",
+    "training/preprocessing/preprocess.py",
     "transforms.append(_fitted(step, source, n, rng))",
     "transforms.append(_fitted(step, source, nominal_count(source, None)[0], rng))",
     "the true number of records divides the released sums",
     f"{RELEASES}::test_the_public_number_of_records_reaches_every_step",
 )
 mutant(
-    "training/preprocess.py",
+    "training/preprocessing/preprocess.py",
     "lambda z: compose(fixed, paid_event(tunable.with_noise(z))),",
     "lambda z: paid_event(tunable.with_noise(z)),",
     "the mechanism's noise forgets what the steps spend",
     f"{STEPS}::test_calibrated_meets_the_budget_and_nearly_uses_it",
 )
 mutant(
-    "training/preprocess.py",
+    "training/preprocessing/preprocess.py",
     "inner.stability if independent else None",
     "inner.stability",
     "a stability bound behind a step that looks at the records",
     f"{STEPS}::test_stability_survives_public_steps_only",
 )
 mutant(
-    "training/preprocess.py",
+    "training/preprocessing/preprocess.py",
     "source = source.map(methodcaller(",
     "source.map(methodcaller(",
     "training does not see the preprocessed rows",
     f"{RELEASES}::test_training_sees_what_prediction_sees",
 )
 mutant(
-    "training/preprocess.py",
+    "training/preprocessing/preprocess.py",
     "stream_seed(random_state, PREPROCESSING))",
     "random_state)",
     "steps and mechanism share a seeded stream",
     f"{STEPS}::test_steps_and_mechanism_do_not_share_a_seeded_stream",
 )
 mutant(
-    "training/whitening.py",
+    "training/preprocessing/whitening.py",
     "noise, rng, n) / n\n",
     "noise, rng, n) / n\n        released[0] = self.moments(rows)[0] / n\n",
     "one moment of whitening is exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
-    "training/whitening.py",
+    "training/preprocessing/whitening.py",
     "scaled = scaled_rows(rows, self.bound, unit=False)\n",
     "scaled = np.array(rows, dtype=np.float64)\n",
     "long rows are not shortened before whitening",
     "tests/training/test_recipe.py::test_one_record_moves_the_second_moment_by_at_most_one",
 )
 mutant(
-    "training/private_target.py",
+    "training/preprocessing/private_target.py",
     "return compose(gaussian_event(self.noise_multiplier), inner)",
     "return inner",
     "the release of the target's scale is in no event",
     f"{RELEASES}::test_every_private_part_is_in_the_event",
 )
 mutant(
-    "training/private_target.py",
+    "training/preprocessing/private_target.py",
     "set_noise(self.noise_multiplier)), inner.event)",
     "set_noise(self.noise_multiplier)), paid_event(self.mechanism))",
     "a wrapper reports the plan and not what was spent",
     "tests/training/test_recipe.py::test_private_target_reports_what_its_mechanism_did_spend",
 )
 mutant(
-    "training/private_target.py",
+    "training/preprocessing/private_target.py",
     "noise, rng, n) / n\n",
     "noise, rng, n) / n\n        square = source.sum(self._block_moments)[1] / n\n",
     "the target's scale is exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training/private_target.py",
+    "training/preprocessing/private_target.py",
     "noise, rng, n) / n\n",
     "noise, rng, n) / n\n        mean = source.sum(self._block_moments)[0] / n\n",
     "the target's mean is exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training/private_target.py",
+    "training/preprocessing/private_target.py",
     "noise = set_noise(self.noise_multiplier) * SENSITIVITY",
     "noise = set_noise(self.noise_multiplier)",
     "the target's noise forgets the sensitivity",
     "tests/training/test_recipe.py::test_target_noise_is_what_the_event_says",
 )
 mutant(
-    "training/private_target.py",
+    "training/preprocessing/private_target.py",
     "if spent <= epsilon:\n            return found",
     "if spent <= 1.02 * epsilon:\n            return found",
     "the target's share may push training over its budget",
     "tests/training/test_recipe.py::test_private_target_stays_within_the_budget",
 )
 mutant(
-    "training/scaling.py",
+    "training/preprocessing/scaling.py",
     "score_lipschitz=bound.score_lipschitz * half_width",
     "score_lipschitz=bound.score_lipschitz",
     "the stability bound forgets the units of the target",
     "tests/training/test_scaling.py::test_scores_move_as_much_more_as_the_target_is_wider",
 )
 mutant(
-    "training/release.py",
+    "training/engine/gaussian_release.py",
     "rng.normal(0.0, noise_std, value.shape)",
     "rng.normal(0.0, 0.98 * noise_std, value.shape)",
     "released sums with .98 of their noise",
@@ -785,35 +785,35 @@ mutant(
 
 PERTURBED = "tests/training/test_perturbation.py"
 mutant(
-    "training/perturbation.py",
+    "training/mechanisms/perturbation.py",
     "(risk.head.gradient_bound + 2 * tolerance) / risk.strength",
     "risk.head.gradient_bound / risk.strength",
     "output perturbation forgets the solver's tolerance",
     f"{RELEASES}::test_perturbation_pays_for_the_tolerance_of_its_solver",
 )
 mutant(
-    "training/perturbation.py",
+    "training/mechanisms/perturbation.py",
     "theta = gaussian_release(minimiser, noise, secure_generator(random_state))",
     "theta = gaussian_release(minimiser, 0.98 * noise, secure_generator(random_state))",
     "output perturbation with .98 of its noise",
     f"{RELEASES}::test_perturbation_pays_for_the_tolerance_of_its_solver",
 )
 mutant(
-    "training/perturbation.py",
+    "training/mechanisms/perturbation.py",
     "linear = rng.normal(0.0, set_noise",
     "linear = rng.normal(0.0, 0.98 * set_noise",
     "objective perturbation with .98 of its noise",
     f"{RELEASES}::test_objective_perturbation_draws_the_scales_of_its_event",
 )
 mutant(
-    "training/perturbation.py",
+    "training/mechanisms/perturbation.py",
     "gaussian_event(1 / math.hypot(mu, 1 / (TRACE_NOISE * noise)))",
     "gaussian_event(1 / mu)",
     "the trace of output noise is in no event",
     f"{RELEASES}::test_objective_perturbation_draws_the_scales_of_its_event",
 )
 mutant(
-    "training/perturbation.py",
+    "training/mechanisms/perturbation.py",
     "log_determinant = math.log1p(expansion)",
     "log_determinant = 0.0",
     "the Jacobian is free",
@@ -821,14 +821,14 @@ mutant(
     f"{RELEASES}::test_the_jacobian_is_paid_for",
 )
 mutant(
-    "training/perturbation.py",
+    "training/mechanisms/perturbation.py",
     'one_sided = self.loss == "logistic" or (self.loss == "cross_entropy" and self._outputs == 2)',
     "one_sided = rank == 1",
     "a regression is accounted for like two classes",
     f"{RELEASES}::test_the_jacobian_is_paid_for",
 )
 mutant(
-    "training/perturbation.py",
+    "training/mechanisms/perturbation.py",
     "target, classes = bounded_targets(y, mechanism.y_bounds) - centre, None",
     "target, classes = np.asarray(y, dtype=float) - centre, None",
     "targets beyond their bounds",
@@ -836,28 +836,28 @@ mutant(
 )
 STATISTICS = "tests/training/test_summary.py"
 mutant(
-    "training/summary.py",
+    "training/mechanisms/sufficient_statistics.py",
     "noisy_cross = gaussian_release(cross, self.cross_noise, rng)",
     "noisy_cross = np.array(cross)",
     "the cross moments are exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training/summary.py",
+    "training/mechanisms/sufficient_statistics.py",
     "noisy_gram = self._release_gram(gram, rng)",
     "noisy_gram = gram",
     "the Gram matrix is exact",
     f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training/summary.py",
+    "training/mechanisms/sufficient_statistics.py",
     "self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)",
     "self.row_bound * self.target_bound",
     "the cross moments' share of the budget is spent twice",
     f"{STATISTICS}::test_one_record_moves_the_release_by_at_most_one_noise_multiplier",
 )
 mutant(
-    "training/summary.py",
+    "training/mechanisms/sufficient_statistics.py",
     "longest = n * self.row_bound",
     "longest = len(raw) * self.row_bound",
     "the true number of records bounds the cross moments",
@@ -865,35 +865,35 @@ mutant(
 )
 INFLUENCE = "tests/training/test_influence.py"
 mutant(
-    "training/influence.py",
+    "training/engine/influence.py",
     "z + _own_pull(",
     "z - _own_pull(",
     "the correction points the wrong way",
     f"{INFLUENCE}::test_correction_points_where_exact_retraining_goes",
 )
 mutant(
-    "training/influence.py",
+    "training/engine/influence.py",
     "weights.T * (trajectory.sampling_rate / trajectory.normaliser)",
     "weights.T / trajectory.normaliser",
     "the correction forgets the sampling",
     f"{INFLUENCE}::test_sampling_is_averaged",
 )
 mutant(
-    "training/descent.py",
+    "training/engine/loop.py",
     "kept -= answer[t] * carried",
     "kept -= answer[t]",
     "the response forgets how hard a step pushed",
     "tests/training/test_dpsgd.py::test_influence_weights_are_the_derivative",
 )
 mutant(
-    "training/influence.py",
+    "training/engine/influence.py",
     "(1.0, length**2 / head.n_features)",
     "(0.0, 0.0)",
     "the other records do not respond",
     f"{INFLUENCE}::test_the_response_of_the_others_takes_off_what_is_too_much",
 )
 mutant(
-    "training/influence.py",
+    "training/engine/influence.py",
     "            X = step(X)\n",
     "            step(X)\n",
     "corrected on the rows before preprocessing",
@@ -970,14 +970,14 @@ mutant(
     "tests/test_scores.py::test_regression_scores_by_hand",
 )
 mutant(
-    "sets.py",
+    "scores/sets.py",
     "within = scores[..., None] <= np.atleast_1d(levels)",
     "within = scores[..., None] < np.atleast_1d(levels)",
     "a label at the threshold is left out",
     "tests/test_sets.py::test_label_sets_agree_with_the_score",
 )
 mutant(
-    "sets.py",
+    "scores/sets.py",
     "np.negative(_furthest(-low[rows, None], own), out=ends[rows, 0])",
     "ends[rows, 0] = low[rows, None] - own",
     "the lower end loses counted ties",
@@ -1033,14 +1033,14 @@ mutant(
 
 CALIBRATION = "tests/test_calibration.py"
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     '"calibration": compose(*self.events)',
     '"calibration": self.events[0]',
     "split, several levels: only the first is in the ledger",
     f"{SPIES}::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     '"calibration": compose(*self.events)',
     '"calibration": self.events[0]',
     "split, several levels: noise not divided and only the first in the ledger",
@@ -1053,42 +1053,42 @@ mutant(
     ),
 )
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     "for event, note in zip(self.events, notes, strict=True):",
     "for event, note in zip(self.events[:1], notes[:1], strict=True):",
     "several levels: only the first is in the ledger",
     f"{CALIBRATION}::TestBudget::test_several_levels_and_groups_share_it",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "child_seeds(seed, n_searches))",
     "[seed] * n_searches)",
     "all groups share one noise",
     f"{SPIES}::test_each_search_draws_its_own_noise",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "random_state=next(seeds),",
     "random_state=7,",
     "every search has the same noise, whoever asks",
     f"{SPIES}::test_each_search_draws_its_own_noise",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "count_noise=noise,\n                        steps",
     "count_noise=searches.noises[-1],\n                        steps",
     "every level is searched with the last one's noise",
     f"{SPIES}::test_each_level_has_the_noise_of_its_own_sensitivity",
 )
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     "before = None if rule.guarantee.held_out and secret is None else spent",
     "before = None",
     "calibration forgets what training spent",
     f"{CALIBRATION}::TestBudget::test_parts_do_not_add_up_when_held_out",
 )
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     "(grouped or part < 1 or not counted)",
     "(part < 1 or not counted)",
     "groups of unknown size are taken to be as large as planned",
@@ -1102,28 +1102,28 @@ mutant(
     f"{CALIBRATION}::TestGuarantees::test_a_random_part_is_charged",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "q.threshold + rule.shift if q.is_finite",
     "q.threshold if q.is_finite",
     "Result C's buffer is in the certificate and not in the threshold",
     f"{CALIBRATION}::TestGuarantees::test_stability_buffer",
 )
 mutant(
-    "guarantees/stable.py",
+    "guarantees/value_buffer_guarantee.py",
     "else a - bound.delta_n for",
     "else a for",
     "the failure probability of stability is not charged",
     f"{CALIBRATION}::TestGuarantees::test_stability_buffer",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "_certificate(rule, i, spent, by_level[i], extra_assumptions)",
     "_certificate(rule, i, spent, by_level[0], extra_assumptions)",
     "every certificate holds the first level's numbers",
     f"{SPIES}::test_each_certificate_holds_its_own_numbers",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "        ledger = ledger.mark_seeded()\n",
     "        pass\n",
     "a seeded search looks private",
@@ -1141,7 +1141,7 @@ mutant(
 
 CONFORMAL = "tests/test_conformal.py"
 mutant(
-    "records.py",
+    "data/validation.py",
     "if ends and pairs and not np.array_equal(array, array.T):",
     "if False:",
     "square feature bounds are read as lows and highs without a word",
@@ -1162,56 +1162,56 @@ mutant(
     "tests/test_people.py::test_demo_and_fit_replace_nothing_unless_forced",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "of_blocks([block.part(~drawn)])",
     "of_blocks([block.part(~drawn | (np.arange(len(drawn)) % 50 == 0))])",
     "two percent of the held-out rows are trained on",
     f"{SPIES}::test_the_two_parts_share_no_record",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "ArraySource.of_blocks([block.part(drawn)])",
     "records",
     "all records are scored although a part was held out",
     f"{SPIES}::test_the_two_parts_share_no_record",
 )
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     "if rule.guarantee.held_out and spent.entries and (notes or secret is not None):",
     "if spent.entries and notes:",
     "records used twice count once",
     f"{SPIES}::test_records_used_twice_count_twice",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "[scores[block.groups[chosen] == group] for group",
     "[scores for group",
     "every group counts all records",
     f"{SPIES}::test_each_group_counts_its_own_records_only",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "score_range=request.task.score_range,",
     "score_range=(0.0, float(np.max(scores)) + 1e-9),",
     "the range of the scores comes from the records",
     f"{SPIES}::test_the_score_range_is_public",
 )
 mutant(
-    "conformal/fitted.py",
+    "estimators/fitted.py",
     "np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])",
     "np.asarray(self.threshold_)",
     "an unknown group gets the last one's threshold",
     f"{CONFORMAL}::TestGroups::test_an_unknown_group_gets_full_sets",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "trained.stability if request.task.natural_score else None",
     "trained.stability",
     "a stability bound for a score without a constant",
     f"{CONFORMAL}::TestGuarantees::test_stability_needs_the_score_with_the_known_constant",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "seeded=random_state is not None)",
     "seeded=False)",
     "a seeded fit that never searches looks private",
@@ -1254,42 +1254,42 @@ mutant(
     f"{SPIES}::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "reservation.commit(ledger)",
     "reservation.commit(Ledger())",
     "a fit commits nothing",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "store.reserve(planned.ledger(strategy.spent), note=note)",
     "store.reserve(strategy.spent, note=note)",
     "a fit reserves its training only",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "= child_seeds(random_state, 3)",
     "= (random_state,) * 3",
     "training, split and search share a seed",
     f"{SPIES}::test_training_assignment_and_search_are_seeded_apart",
 )
 mutant(
-    "tasks.py",
+    "pipeline/tasks.py",
     "return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)",
     "return scores, (_CORRECTED,)",
     "the correction is computed and not used",
     f"{SPIES}::test_corrected_scores_are_the_ones_that_count",
 )
 mutant(
-    "tasks.py",
+    "pipeline/tasks.py",
     "if tuple(model.classes or ()) != expected:",
     "if len(model.classes or ()) != len(expected):",
     "a foreign model's order of labels is not looked at",
     f"{CONFORMAL}::TestPrivateModel::test_its_order_of_labels_is_taken_over",
 )
 mutant(
-    "tasks.py",
+    "pipeline/tasks.py",
     "return targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))",
     "return np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
@@ -1303,35 +1303,35 @@ mutant(
     f"{SPIES}::test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd",
 )
 mutant(
-    "tasks.py",
+    "pipeline/tasks.py",
     "return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)",
     "return scores, (_CORRECTED,)",
     "the correction of a regression is computed and not used",
     f"{SPIES}::test_corrected_residuals_are_the_ones_that_count",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     "random_state=random_state, n_records=self.n_training)",
     "random_state=random_state, n_records=None)",
     "training divides by the true number of records",
     f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     "return ledger.then(self.model.ledger)",
     "return ledger",
     "a foreign model is free",
     f"{CONFORMAL}::TestPrivateModel::test_on_its_own_records",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     "ledger = ledger.add(stage, event, str(note), unit=self.unit)",
     "str(note)",
     "training is free",
     f"{SPIES}::test_records_used_twice_count_twice",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     "mechanism.calibrated(share * epsilon, delta",
     "mechanism.calibrated(epsilon, delta",
     "training gets the whole budget",
@@ -1345,21 +1345,21 @@ mutant(
     f"{SPIES}::test_records_used_twice_count_twice",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     "return Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)",
     "return mechanism",
     "declared feature bounds do not reach an own mechanism",
     f"{SPIES}::test_declared_bounds_reach_an_own_mechanism",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     "return Preprocessed((NormClip(request.feature_bound),), mechanism)",
     "return mechanism",
     "a declared row bound does not reach an own mechanism",
     f"{SPIES}::test_declared_bounds_reach_an_own_mechanism",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     "y_bounds=request.task.y_bounds,",
     "y_bounds=None,",
     "declared target bounds do not reach the recipe",
@@ -1448,21 +1448,21 @@ mutant(
 
 PLANNING = "tests/test_planning.py"
 mutant(
-    "planning.py",
+    "pipeline/planning.py",
     "mu_left = math.sqrt(mu**2 - mu_train**2)",
     "mu_left = mu",
     "a plan forgets what training spends",
     f"{PLANNING}::test_the_plan_is_what_the_fit_does",
 )
 mutant(
-    "planning.py",
+    "pipeline/planning.py",
     "float(aim.level), last + aim.mean_rise",
     "float(aim.level), last",
     "a plan forgets the correction",
     f"{PLANNING}::test_the_plan_is_what_the_fit_does",
 )
 mutant(
-    "planning.py",
+    "pipeline/planning.py",
     "part=fraction or 1.0,",
     "part=1.0,",
     "a plan of split forgets that a part is held out",
@@ -1494,35 +1494,35 @@ mutant(
     f"{AUDIT}::test_the_bound_is_the_two_clopper_pearson_rates_at_their_share_of_the_confidence",
 )
 mutant(
-    "audit/play.py",
+    "audit/run.py",
     "other = chosen.play(not null, runs)[:runs]",
     "other = chosen.play(False, runs)[:runs]",
     "both worlds of an audit are the same",
     f"{AUDIT}::test_catches_clipping_switched_off",
 )
 mutant(
-    "audit/play.py",
+    "audit/run.py",
     "claimed=tuple(epsilon_of(claim, d) for d in deltas),",
     "claimed=tuple(epsilon_of(claim, deltas[0]) for d in deltas),",
     "every claim is the first delta's",
     f"{AUDIT}::test_each_delta_has_its_own_claim",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "training_seed, observer)",
     "training_seed)",
     "an audit of a release hears nothing of training",
     f"{AUDIT}::test_a_release_tells_of_training_and_search",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "random_state=next(seeds),\n                        observer=observer,",
     "random_state=next(seeds),",
     "an audit of a release hears nothing of the search",
     f"{AUDIT}::test_a_release_tells_of_training_and_search",
 )
 mutant(
-    "training/descent.py",
+    "training/engine/loop.py",
     "StepView(self.current(), self._noisy * self.normaliser, constants)",
     "StepView(self.current(), total, constants)",
     "an audit of training hears the sum before its noise",
@@ -1585,70 +1585,70 @@ mutant(
 # ---- schema, records, persistence
 
 mutant(
-    "schema.py",
+    "data/schema.py",
     "return categories[1:] if len(categories) == 2 and",
     "return categories[1:] if",
     "a category of three is lost",
     "tests/test_schema.py::test_matrix_follows_the_declarations",
 )
 mutant(
-    "schema.py",
+    "data/schema.py",
     "numbers = np.clip(numbers, *self.bounds)",
     "numbers = np.asarray(numbers)",
     "values beyond the declared bounds",
     "tests/test_schema.py::test_matrix_follows_the_declarations",
 )
 mutant(
-    "schema.py",
+    "data/schema.py",
     "numbers[odd | absent] = self.bounds[0] / 2 + self.bounds[1] / 2",
     "numbers[odd | absent] = np.nanmean(numbers)",
     "missing numbers are filled with the mean of the records",
     "tests/test_schema.py::test_matrix_follows_the_declarations",
 )
 mutant(
-    "schema.py",
+    "data/schema.py",
     "return (self.bounds, (0.0, 1.0))[: len(self.features)]",
     "return (self.bounds, self.bounds)[: len(self.features)]",
     "an indicator gets the bounds of its column",
     "tests/test_schema.py::test_matrix_follows_the_declarations",
 )
 mutant(
-    "records.py",
+    "data/validation.py",
     "index[values == value] = place",
     "index[values == value] = 0",
     "every record is in the first group",
     "tests/test_records.py::TestGroups::test_places_and_unknown_groups",
 )
 mutant(
-    "records.py",
+    "data/validation.py",
     "np.full(size, -1, dtype=np.int64)",
     "np.zeros(size, dtype=np.int64)",
     "an unknown group is the first one",
     "tests/test_records.py::TestGroups::test_places_and_unknown_groups",
 )
 mutant(
-    "records.py",
+    "data/validation.py",
     "places = {label: place for place, label in enumerate(classes)}",
     "places = {label: place for place, label in enumerate(sorted(classes, key=str))}",
     "labels in a declared order are mixed up",
     "tests/test_records.py::TestClassList::test_declared_order_is_kept",
 )
 mutant(
-    "persistence.py",
+    "data/model_files.py",
     "if hashlib.sha256(data).hexdigest() != digest:",
     "if len(digest) != 64:",
     "an altered array is read",
     "tests/test_persistence.py::TestDamage::test_exchanged_arrays",
 )
 mutant(
-    "persistence.py",
+    "data/model_files.py",
     'with os.fdopen(handle, "wb") as file:\n            yield file\n',
     'with os.fdopen(handle, "wb") as file:\n            os.chmod(temporary, 0o644)\n            yield file\n',
     "predictions are readable by all, whatever the umask says",
     "tests/test_persistence.py::TestWriting::test_files_respect_the_umask_and_the_file_that_they_replace",
 )
 mutant(
-    "persistence.py",
+    "data/model_files.py",
     "os.replace(temporary, target)",
     "open(target, 'wb').write(open(temporary, 'rb').read())",
     "a file is overwritten in place",
@@ -1656,7 +1656,7 @@ mutant(
     "tests/test_persistence.py::TestWriting::test_exactly_the_path_and_nothing_beside_it",
 )
 mutant(
-    "conformal/fitted.py",
+    "estimators/fitted.py",
     '"certificates": [c.to_dict() for c in self.certificates_],',
     '"certificates": [self.certificates_[0].to_dict() for c in self.certificates_],',
     "a saved file repeats the first level's certificate",
@@ -1667,28 +1667,28 @@ mutant(
 
 STORE = "tests/test_budget.py"
 mutant(
-    "budget.py",
+    "privacy/store.py",
     'if [line.kind for line in known] != ["reserve"]:',
     'if "commit" in [line.kind for line in known]:',
     "a commit without a reservation",
     f"{STORE}::test_a_commit_needs_its_reservation",
 )
 mutant(
-    "privacy/account.py",
+    "privacy/store_log.py",
     "for line in self.lines[1:]:\n            spent",
     "for line in (x for x in self.lines[1:] if x.kind == 'commit'):\n            spent",
     "reservations do not count until they are committed",
     f"{STORE}::test_reservation_without_commit_stays_spent",
 )
 mutant(
-    "budget.py",
+    "privacy/store.py",
     "account.require(identity, Share(share)",
     "Account(account.lines[:1]).require(identity, Share(share)",
     "each share is held against the whole budget",
     f"{STORE}::test_too_large_a_share_is_refused_and_changes_nothing",
 )
 mutant(
-    "budget.py",
+    "privacy/store.py",
     'connection.execute("BEGIN IMMEDIATE")',
     'connection.execute("BEGIN")',
     "two processes read before either writes",
@@ -1703,21 +1703,21 @@ mutant(
     f"{STORE}::test_processes_together_never_overspend",
 )
 mutant(
-    "budget.py",
+    "privacy/store.py",
     "return Ledger(event.entries)",
     "return Ledger(event.entries[:1])",
     "only the first entry of a fit is written down",
     f"{STORE}::test_a_fit_spends_from_the_store_what_its_ledger_says",
 )
 mutant(
-    "privacy/account.py",
+    "privacy/store_log.py",
     "or line.digest != line.expected_digest(previous):",
     "or not line.digest:",
     "digests are not checked",
     f"{STORE}::test_a_line_changed_behind_its_back_is_noticed",
 )
 mutant(
-    "budget.py",
+    "privacy/store.py",
     "account.require(reservation.identity, replaced",
     "Account(account.lines[:1]).require(reservation.identity, replaced",
     "a commit is held against the whole budget",
@@ -1786,28 +1786,28 @@ CLI, OPTIONS = "tests/test_cli.py", "tests/test_cli_options.py"
 FITTED = f"{OPTIONS}::test_every_option_of_fit_reaches_the_estimator"
 FRAMES = "tests/test_frames.py"
 mutant(
-    "schema.py",
+    "data/schema.py",
     '"feature_bounds": self.feature_bounds,',
     '"feature_bounds": None,',
     "a schema's feature bounds are not used",
     FITTED,
 )
 mutant(
-    "schema.py",
+    "data/schema.py",
     '"n_records": self.n_records,\n            "rows',
     '"n_records": None,\n            "rows',
     "the declared number of records is not used, so the records are counted",
     FITTED,
 )
 mutant(
-    "schema.py",
+    "data/schema.py",
     '"classes": None if self.classes is None else list(self.classes),',
     '"classes": None if self.classes is None else sorted(self.classes),',
     "the labels are not in the order of the schema",
     FITTED,
 )
 mutant(
-    "schema.py",
+    "data/schema.py",
     "shown.argmax(axis=1) + hidden, hidden - 1)",
     "shown.argmax(axis=1) + hidden, 0)",
     "an unknown group gets the threshold of the first one",
@@ -1906,7 +1906,7 @@ mutant(
     f"{OPTIONS}::test_the_separator_is_used_for_header_and_records",
 )
 mutant(
-    "cli/fits.py",
+    "cli/run.py",
     'found[f"set_size{mark}"] = sets[:, :, place].sum(axis=1)',
     'found[f"set_size{mark}"] = sets[:, :, 0].sum(axis=1)',
     "every level's size is the first one's",
@@ -1914,7 +1914,7 @@ mutant(
 )
 
 mutant(
-    "cli/fits.py",
+    "cli/run.py",
     "> _IN_MEMORY:",
     "> 2**62:",
     "a table larger than memory is read into memory",
@@ -1932,49 +1932,49 @@ mutant(
 
 TORCH = "tests/training/test_opacus.py"
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "noise = set_noise(self.noise_multiplier) * (1",
     "noise = 0.95 * set_noise(self.noise_multiplier) * (1",
     "torch noise is a twentieth too small",
     f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
 )
 mutant(
-    "training/device.py",
+    "training/engine/cuda.py",
     "torch.add(self._noise, self.sums.total, alpha=1 / self.grid, out=gradient).round_()",
     "torch.mul(self.sums.total, 1 / self.grid, out=gradient).round_()",
     "a step on a device adds no noise",
     "tests/training/test_device.py::test_noise_of_a_step_is_that_of_the_event",
 )
 mutant(
-    "training/device.py",
+    "training/engine/cuda.py",
     "self._noise.copy_(noise)",
     "self._noise.copy_(noise) if not self.step_count else None",
     "a device adds the same noise at every step",
     "tests/training/test_device.py::test_noise_of_a_step_is_that_of_the_event",
 )
 mutant(
-    "training/device.py",
+    "training/engine/cuda.py",
     "(self._limit / norms.clamp(min=self._limit) * block.weights)",
     "(self._limit / norms.clamp(min=0.5 * self._limit) * block.weights)",
     "a device clips at twice the norm",
     "tests/training/test_device.py::test_without_noise_it_is_the_run_of_the_processor",
 )
 mutant(
-    "training/device.py",
+    "training/engine/cuda.py",
     "weights.where(places < count, 0))",
     "weights)",
     "padding on a device counts",
     "tests/training/test_device.py::test_without_noise_it_is_the_run_of_the_processor",
 )
 mutant(
-    "training/device.py",
+    "training/engine/cuda.py",
     "values if values is block.rows else values.where(counted, 0)",
     "values",
     "an overflow on a device spoils the sum",
     "tests/training/test_device.py::test_one_record_moves_the_sum_by_at_most_its_clip_norm",
 )
 mutant(
-    "training/device.py",
+    "training/engine/cuda.py",
     "upload.next[size:] = 0",
     "pass",
     "records of the last visit to a device count as padding",
@@ -1995,7 +1995,7 @@ mutant(
     "tests/sources/test_person_blocks.py::test_senders_who_deal_in_turns_make_the_blocks_of_one_table",
 )
 mutant(
-    "conformal/reading.py",
+    "estimators/ingest.py",
     "and not source.by_person:",
     "and False:",
     "a person whose rows lie in two processes counts as two",
@@ -2009,35 +2009,35 @@ mutant(
     "tests/sources/test_distributed.py::test_persons_are_known_by_the_source",
 )
 mutant(
-    "training/device_noise.py",
+    "training/engine/cuda_noise.py",
     "os.urandom(32)",
     "bytes(32)",
     "the noise of a device is the same in every run",
     "tests/training/test_device.py::test_seeds_repeat_and_the_systems_entropy_does_not",
 )
 mutant(
-    "training/device_noise.py",
+    "training/engine/cuda_noise.py",
     "self._next += blocks",
     "pass",
     "the noise of a device repeats itself",
     "tests/training/test_device.py::test_noise_is_standard_normal_and_never_repeats",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     'device=request.device or "cpu")',
     'device="cpu")',
     "a torch module stays on the processor whatever device was asked for",
     "tests/training/test_device.py::test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves",
 )
 mutant(
-    "training/torch_modules.py",
+    "training/torch/modules.py",
     "parameter.grad = parameter.grad_sample = None",
     "parameter.grad = None",
     "the gradients of a batch's records outlive it",
     f"{TORCH}::test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_step",
 )
 mutant(
-    "training/feeding.py",
+    "training/engine/batching.py",
     "            kept = not last\n",
     "            kept = True\n",
     "a thread keeps the memory of a run that is over",
@@ -2045,14 +2045,14 @@ mutant(
     "tests/training/test_device.py::test_the_memory_of_sums_over_blocks_goes_with_the_last_step",
 )
 mutant(
-    "training/feeding.py",
+    "training/engine/batching.py",
     "step=self.step_count, last=last)",
     "step=self.step_count)",
     "workers keep rows of the last batch",
     "tests/training/test_device.py::test_the_memory_of_sums_over_blocks_goes_with_the_last_step",
 )
 mutant(
-    "training/torch_modules.py",
+    "training/torch/modules.py",
     "        if not out_of_memory(error):\n            raise\n",
     "        raise\n",
     "where there is no room torch tells the size of a batch",
@@ -2060,14 +2060,14 @@ mutant(
     "tests/training/test_device.py::test_where_the_device_has_no_room_nothing_is_counted",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "[torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]",
     "[torch.from_numpy(gaussian_release(t.numpy(), noise, rng)) if t.ndim > 1 else t for t in sums]",
     "torch biases get no noise",
     f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "streams, self.sampling_rate * n, rng, random_state)",
     "streams, self.sampling_rate * source.sum(len), rng, random_state)",
     "torch divides by the true number of records",
@@ -2081,28 +2081,28 @@ mutant(
     f"{TORCH}::test_same_updates_as_the_numpy_engine",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "length = torch.linalg.vector_norm(torch.stack(",
     "length = torch.amax(torch.stack(",
     "torch clips each layer on its own",
     f"{TORCH}::test_one_record_moves_the_sum_of_all_layers_by_at_most_the_clip_norm",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "return self.sampling_rate, self.steps",
     "return self.sampling_rate, 1",
     "torch training costs one step",
     f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "if self.sampling_rate == 1:\n",
     "if self.sampling_rate >= 0.2:\n",
     "torch trains on everybody and pays for samples",
     f"{TORCH}::test_batches_are_sampled_at_the_rate_of_the_event",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "for noise, rate, steps in history:",
     "for noise, rate, steps in history[:1]:",
     "an Opacus ledger keeps its first stretch only",
@@ -2113,7 +2113,7 @@ mutant(
 
 RELEASE, PROMISE = "tests/quantile/test_release_level.py", "tests/test_release_confidence.py"
 mutant(
-    "quantile/release_level.py",
+    "quantile/single_release.py",
     "return max(self._bounds(level, offset, range(self._count)))",
     "return self._bounds(level, offset, range(self._count))[0]",
     "a released size is bounded at its low end, where the offset that is needed is the smallest",
@@ -2121,21 +2121,21 @@ mutant(
     f"{RELEASE}::test_the_low_end_of_the_size_is_not_the_worst",
 )
 mutant(
-    "quantile/release_level.py",
+    "quantile/single_release.py",
     "needed = offset - self.unit - self.size.step(self.alpha) * (self.sizes.width - 1)",
     "needed = offset + self.size.step(self.alpha) * (self.sizes.width - 1)",
     "a block of sizes is bounded from the wrong side",
     f"{RELEASE}::test_blocks_of_a_large_part_cost_little",
 )
 mutant(
-    "quantile/release_level.py",
+    "quantile/single_release.py",
     "return swing * self.size_noise, swing * self.size_unit",
     "return 0.0, swing * self.size_unit",
     "the noise of the released size is left out of what one release covers",
     f"{RELEASE}::test_noisy_size_is_at_least_every_possible_size",
 )
 mutant(
-    "quantile/release_level.py",
+    "quantile/single_release.py",
     "sum(count * special.log_ndtr(t + rise)",
     "sum(special.log_ndtr(t + rise)",
     "what one release covers is bounded with one noise instead of the largest",
@@ -2150,7 +2150,7 @@ mutant(
     f"{PROMISE}::test_scores_of_a_known_number",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "release_confidence=rule.release_confidence,\n",
     "release_confidence=None,\n",
     "the certificate promises what the search did not aim at",
@@ -2158,14 +2158,14 @@ mutant(
     f"{PROMISE}::test_on_demand_the_release_covers_the_level",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "        release_confidence=request.release_confidence,\n",
     "",
     "release_confidence of an estimator is dropped",
     f"{PROMISE}::test_on_demand_the_release_covers_the_level",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "return RELEASE_CONFIDENCE, min(covered)",
     "return RELEASE_CONFIDENCE, 1 - rule.alphas[index]",
     "a certificate says that a single release covers the level of the average",
@@ -2183,21 +2183,21 @@ mutant(
 
 WORDS = "tests/test_promises_in_words.py"
 mutant(
-    "_printed.py",
+    "_base/format.py",
     "math.floor((level + _FLOAT_HAIR) * unit)",
     "round(level * unit)",
     "a lower bound is printed rounded up",
     f"{WORDS}::test_a_lower_bound_is_never_rounded_up",
 )
 mutant(
-    "_printed.py",
+    "_base/format.py",
     "math.ceil((level - _FLOAT_HAIR) * unit)",
     "round(level * unit)",
     "an upper bound is printed rounded down",
     f"{WORDS}::test_a_printed_bound_is_true",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "n_units=rule.n_records,",
     "n_units=rule.n_nominal,",
     "records of a split certificate are those of the part",
@@ -2210,119 +2210,119 @@ PERSONS, TRAINED_PERSONS = "tests/test_persons.py", "tests/training/test_persons
 ONE_SENSITIVITY = f"{TRAINED_PERSONS}::test_a_person_moves_every_private_sum_by_one_sensitivity"
 EVERY_PART = f"{TRAINED_PERSONS}::test_the_weights_reach_every_part_of_training"
 mutant(
-    "persons.py",
+    "data/persons.py",
     "np.repeat(1.0 / self.sizes, self.sizes)",
     "np.repeat(np.ones(len(self.sizes)), self.sizes)",
     "every row of a person weighs as much as a person",
     ONE_SENSITIVITY,
 )
 mutant(
-    "persons.py",
+    "data/persons.py",
     "generator.random(len(number)), number",
     "np.arange(len(number)), number",
     "the first rows of a person are kept, not a choice",
     f"{PERSONS}::test_the_kept_rows_are_a_uniform_choice",
 )
 mutant(
-    "persons.py",
+    "data/persons.py",
     "generator.integers(0, self.sizes)",
     "0 * generator.integers(0, self.sizes)",
     "a person's first row is scored, not a random one",
     f"{PERSONS}::test_the_scored_row_is_uniform_among_the_kept_ones",
 )
 mutant(
-    "persons.py",
+    "data/persons.py",
     "order[place < cap]",
     "order[place <= cap]",
     "one row more than the cap is kept",
     f"{PERSONS}::test_the_kept_rows_are_a_uniform_choice",
 )
 mutant(
-    "persons.py",
+    "data/persons.py",
     "return np.repeat(drawn, self.sizes), ",
     "return np.repeat(drawn, self.sizes)[::-1], ",
     "a split takes the rows of other persons",
     f"{PERSONS}::test_parts_draw_persons",
 )
 mutant(
-    "training/gradients.py",
+    "training/engine/gradients.py",
     "factors[: len(weights)] *= weights\n",
     "factors[: len(weights)] *= 1.0\n",
     "clipped gradients forget the weight",
     ONE_SENSITIVITY,
 )
 mutant(
-    "training/descent.py",
+    "training/engine/loop.py",
     "self._target[:size], records.owners.weights_of(index)",
     "self._target[:size], np.ones(m)",
     "sampled batches forget the weight",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training/descent.py",
+    "training/engine/loop.py",
     "records.owners.rows_of(persons)",
     "persons",
     "a batch of persons is read as a batch of rows",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training/dpsgd.py",
+    "training/mechanisms/dpsgd.py",
     "n, rate = self.records.owners.count,",
     "n, rate = len(self.records.rows),",
     "batches draw rows, not persons",
     f"{TRAINED_PERSONS}::test_batches_draw_whole_persons",
 )
 mutant(
-    "training/feeding.py",
+    "training/engine/batching.py",
     "Records.build(features, target, block.persons,",
     "Records.build(features, target, None,",
     "the engine is not told of the persons",
     EVERY_PART,
 )
 mutant(
-    "training/release.py",
+    "training/engine/gaussian_release.py",
     "None if weights is None else weights[start:stop]",
     "None",
     "steps are fitted on rows",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training/whitening.py",
+    "training/preprocessing/whitening.py",
     "        if weights is not None:\n            scaled *=",
     "        if weights is None:\n            scaled *=",
     "whitening drops the weights",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training/private_target.py",
+    "training/preprocessing/private_target.py",
     "return self.moments(block.targets, block.weights)",
     "return self.moments(block.targets)",
     "the target's scale drops the weights",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training/perturbation.py",
+    "training/mechanisms/perturbation.py",
     "tolerance=tolerance, weights=data.persons.weights)",
     "tolerance=tolerance)",
     "output perturbation drops the weights",
     f"{TRAINED_PERSONS}::test_weighted_minimiser_is_that_of_repeated_rows",
 )
 mutant(
-    "training/summary.py",
+    "training/mechanisms/sufficient_statistics.py",
     "self.moments(raw, y, units.weights)",
     "self.moments(raw, y)",
     "sufficient statistics drop the weights",
     f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "None if weights is None else weights[part])",
     "None)",
     "torch drops the weights",
     f"{TRAINED_PERSONS}::test_torch_modules_train_on_persons",
 )
 mutant(
-    "training/influence.py",
+    "training/engine/influence.py",
     "for ahead in range(1, int(persons.sizes.max(initial=1))):",
     "for ahead in range(1, 1):",
     "the correction removes one row of a person",
@@ -2333,28 +2333,28 @@ mutant(
 
 MODULES = "tests/training/test_torch_modules.py"
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "            check_unchanged(self.start, self.inner)\n",
     "            pass\n",
     "buffers that training changed are released",
     f"{MODULES}::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
 )
 mutant(
-    "training/torch_modules.py",
+    "training/torch/modules.py",
     "sample.shape != (len(rows), *parameter.shape)",
     "sample.shape[1:] != parameter.shape",
     "tokens folded into the batch are clipped one by one",
     f"{MODULES}::test_the_rows_are_counted_on_the_records_too",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "        self._rehearse(shape, classes)\n",
     "",
     "a module is first tried on the records",
     f"{MODULES}::test_training_tries_a_module_on_made_up_records_first",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "released * (self.clip_norm / normaliser)",
     "released / normaliser",
     "torch steps forget the clip norm",
@@ -2362,14 +2362,14 @@ mutant(
 )
 TORCH_FILES = "tests/training/test_torch_files.py"
 mutant(
-    "training/torch_model.py",
+    "training/torch/model.py",
     "        if not same:\n",
     "        if False:\n",
     "a module with another activation takes the saved parameters",
     f"{TORCH_FILES}::test_another_architecture_is_refused",
 )
 mutant(
-    "training/torch_model.py",
+    "training/torch/model.py",
     "copied = copy.deepcopy(module)",
     "copied = module",
     "loading writes into the caller's module",
@@ -2392,7 +2392,7 @@ mutant(
 )
 ONE_RECORD = "tests/test_one_record.py"
 mutant(
-    "records.py",
+    "data/validation.py",
     "    for part in parts if n > 1 else ():",
     "    for part in parts[:1] if n > 1 else ():",
     "a function is asked again about its first row only",
@@ -2406,28 +2406,28 @@ mutant(
     ONE_RECORD,
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "if request.task.classes_found:",
     "if False:",
     "found classes are certified",
     "tests/test_found_classes.py::test_found_classes_are_never_certified",
 )
 mutant(
-    "_printed.py",
+    "_base/format.py",
     "else -3, ROUND_CEILING)",
     "else -3, ROUND_FLOOR)",
     "a spent epsilon is rounded down",
     "tests/test_promises_in_words.py::test_a_printed_bound_is_true",
 )
 mutant(
-    "budget.py",
+    "privacy/store.py",
     "            self._require_name(account)\n            account.require(",
     "            account.require(",
     "a reservation for other records",
     f"{STORE}::test_spending_repeats_the_name_of_the_data_set",
 )
 mutant(
-    "budget.py",
+    "privacy/store.py",
     "        if seeded:\n            raise ValueError(_SEEDED)\n        self",
     "        self",
     "a seeded fit is found out only after it has looked at the records",
@@ -2444,14 +2444,14 @@ FITS, GAMES = "tests/test_person_fits.py", "tests/test_audit_persons.py"
 SPLIT_PERSONS = f"{FITS}::test_split_parts_and_groups_draw_persons"
 NO_IDS = f"{FITS}::test_without_ids_every_row_pays_for_the_group"
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "chosen = block.owners.one_row_each(seed)",
     "chosen = np.arange(len(block))",
     "every record of a person is counted in the search",
     SPLIT_PERSONS,
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "drawn = secure_generator(seed).random(block.owners.count) <",
     "drawn = np.arange(block.owners.count) % 2 + secure_generator(seed).random(1) <",
     "the part of a person follows from the place in the table",
@@ -2460,14 +2460,14 @@ mutant(
     "tests/test_wiring.py",
 )
 mutant(
-    "conformal/reading.py",
+    "estimators/ingest.py",
     "targets[kept], owners, groups, kept)",
     "targets[kept], None, groups, kept)",
     "training is not told of the persons",
     SPLIT_PERSONS,
 )
 mutant(
-    "scoring.py",
+    "pipeline/score.py",
     "corrected=self.corrected, persons=persons",
     "corrected=self.corrected, persons=None",
     "the correction of a person fit removes one row",
@@ -2481,14 +2481,14 @@ mutant(
     NO_IDS,
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "found.ledger.convert_unit(request.unit)",
     "found.ledger",
     "a release without ids does not say how many rows it protects",
     NO_IDS,
 )
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     "gdp_mu(budget.epsilon, budget.delta) / group)",
     "gdp_mu(budget.epsilon, budget.delta))",
     "the group is looked at and not paid for at the start",
@@ -2496,14 +2496,14 @@ mutant(
     harmless="the planned ledger is tried and the budget lowered until it fits",
 )
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     "if spent <= budget.epsilon:\n            return tried",
     "if spent:\n            return tried",
     "what k rows cost is computed and not looked at",
     f"{FITS}::test_sampled_training_without_ids_stays_within_the_budget",
 )
 mutant(
-    "persons.py",
+    "data/persons.py",
     "if ledger.entries and about.by_person != unit.by_person:",
     "if ledger.entries and about.by_person and not unit.by_person:",
     "a model trained per record gets a promise per person",
@@ -2511,28 +2511,28 @@ mutant(
     f"{FITS}::test_calibrate_asks_for_training_per_person",
 )
 mutant(
-    "calibration.py",
+    "pipeline/calibrate.py",
     "np.asarray(scores)[kept[owners.one_row_each(random_state)]]",
     "np.asarray(scores)[kept]",
     "calibrate counts every score of a person",
     f"{FITS}::test_calibrate_counts_one_random_record_of_each_person",
 )
 mutant(
-    "cli/fits.py",
+    "cli/run.py",
     "persons=records.persons, schema",
     "schema",
     "the command line drops the column of persons",
     f"{FITS}::test_the_command_line_fits_on_persons_and_predict_ignores_the_column",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "if (rule, spent.event) != (planned.rule, strategy.spent.event):",
     "if rule != planned.rule:",
     "training that cost more than was planned leaves too much to the search",
     "tests/test_data_path.py::test_training_that_cost_more_than_planned_is_planned_again",
 )
 mutant(
-    "scoring.py",
+    "pipeline/score.py",
     "replace(self.trained, model=model), block.through(*steps)",
     "replace(self.trained, model=model), block",
     "records are scored before preprocessing",
@@ -2546,14 +2546,14 @@ mutant(
     f"{LEDGER}::test_disjoint_stages_keep_their_names",
 )
 mutant(
-    "training/networks.py",
+    "training/engine/networks.py",
     '    if rows.dtype.kind == "f" and not _finite(rows):',
     "    if False:",
     "the engine trains on what is not a number",
     "tests/training/test_dpsgd.py::test_bad_records_are_refused_without_printing_them",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "if store is not None and request.unit.group > 1:",
     "if store is not None and request.unit.group < 1:",
     "a budget store charges one row where a person with several is promised something",
@@ -2572,21 +2572,21 @@ mutant(
 
 BLOCKS = "tests/sources/test_source_fits.py"
 mutant(
-    "privacy/seeds.py",
+    "privacy/random_streams.py",
     '(check_count("step", step, minimum=0) << 96) + ',
     "",
     "every step draws the same batch of a block",
     f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
 )
 mutant(
-    "privacy/seeds.py",
+    "privacy/random_streams.py",
     ' + (check_count("block", block, minimum=0) << 56)',
     "",
     "all blocks draw alike",
     f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
 )
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "self.streams.generator(block.id, self.step)",
     "self.streams.generator(block.id)",
     "every step of a torch module draws the same batch of a block",
@@ -2595,7 +2595,7 @@ mutant(
 TORCH_STATE = "tests/training/test_torch_state.py"
 MASKS = f"{TORCH_STATE}::test_masks_do_not_follow_the_known_seed_and_the_generator_stays_where_it_was"
 mutant(
-    "training/opacus.py",
+    "training/torch/trainer.py",
     "self.layers.generator(block.id, self.step)",
     "self.layers.generator(block.id)",
     "layers of a torch module draw the same in every step",
@@ -2609,7 +2609,7 @@ mutant(
     MASKS,
 )
 mutant(
-    "training/torch_model.py",
+    "training/torch/model.py",
     "separate_copy(self.module).eval()",
     "self.module.eval()",
     "rows go through the released torch module",
@@ -2632,21 +2632,21 @@ mutant(
 PERSON_BLOCKS = "tests/sources/test_person_blocks.py"
 WHOLE = f"{PERSON_BLOCKS}::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory"
 mutant(
-    "conformal/reading.py",
+    "estimators/ingest.py",
     "PersonSource(source.map(KeptRows(streams, given.unit.cap)), given.unit)",
     "PersonSource(source, given.unit)",
     "rows of persons in blocks are not capped",
     WHOLE,
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "        if by_person:\n            scored",
     "        if not records:\n            scored",
     "all scores of a person in a block are counted",
     WHOLE,
 )
 mutant(
-    "training/private_bounds.py",
+    "training/preprocessing/private_bounds.py",
     "if isinstance(source, PersonSource):",
     "if not isinstance(source, RecordSource):",
     "all rows of a person in a block are counted for bounds",
@@ -2726,35 +2726,35 @@ mutant(
     f"{GROUP}::test_an_error_of_process_0_is_one_of_all",
 )
 mutant(
-    "release.py",
+    "pipeline/release.py",
     "return block.part(drawn if self.held_out else ~drawn)",
     "return block.part(drawn | ~drawn)",
     "held-out records of a source are trained on",
     f"{BLOCKS}::test_held_out_records_of_blocks_are_a_coin_each",
 )
 mutant(
-    "training/feeding.py",
+    "training/engine/batching.py",
     "drawn = next(poisson_batches(",
     "next(poisson_batches(",
     "blocks take everybody, and the event says that they sample",
     f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
 )
 mutant(
-    "conformal/reading.py",
+    "estimators/ingest.py",
     "        check_finite(rows)\n",
     "        pass\n",
     "bad rows of a block are found after the budget is spent, or never",
     f"{BLOCKS}::test_a_bad_record_in_a_late_block_is_refused_as_in_memory_before_anything_is_spent",
 )
 mutant(
-    "scoring.py",
+    "pipeline/score.py",
     "block.targets[block.groups == self.group]",
     "block.targets",
     "in blocks every group counts all records",
     f"{BLOCKS}::test_blocks_change_nothing_where_nothing_is_drawn_by_block",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     "            require_sources(self.mechanism)\n",
     "            pass\n",
     "a mechanism that needs an array is found out after the budget is reserved",
@@ -2764,7 +2764,7 @@ mutant(
 # ---- what a report says about itself
 
 mutant(
-    "cli/fits.py",
+    "cli/run.py",
     'store.remaining(), len(told["entries"])',
     'told["epsilon"], len(told["entries"])',
     "a report says that nothing of the study's budget was spent",
@@ -2775,42 +2775,42 @@ mutant(
 
 BOUNDS = "tests/training/test_private_bounds.py"
 mutant(
-    "training/private_bounds.py",
+    "training/preprocessing/private_bounds.py",
     "            compose(own, inner.event),",
     "            inner.event,",
     "what training reports leaves the bounds out",
     f"{BOUNDS}::test_the_event_is_that_of_the_noise_that_is_drawn",
 )
 mutant(
-    "training/feeding.py",
+    "training/engine/batching.py",
     "parameters=self.current(), step=self.step_count, last",
     "parameters=self.current(), last",
     "a block draws the same batch at every step",
     "tests/sources/test_source_fits.py::test_every_step_of_a_fit_draws_its_own_batch_of_every_block",
 )
 mutant(
-    "training/private_bounds.py",
+    "training/preprocessing/private_bounds.py",
     "noisy = counts * noise.scale + drawn",
     "noisy = counts * noise.scale + 0 * drawn",
     "bounds are found without noise",
     f"{BOUNDS}::test_noise_reaches_the_counts",
 )
 mutant(
-    "training/private_bounds.py",
+    "training/preprocessing/private_bounds.py",
     "self.noise.event(self._columns)",
     "self.noise.event(1)",
     "the counts of one column are paid for",
     f"{BOUNDS}::test_the_event_is_that_of_the_noise_that_is_drawn",
 )
 mutant(
-    "training/private_bounds.py",
+    "training/preprocessing/private_bounds.py",
     "counted[block.persons.one_row_each(seed)] = True",
     "counted[:] = True",
     "every row of a person counts for the bounds",
     f"{BOUNDS}::test_persons_count_once",
 )
 mutant(
-    "strategy.py",
+    "pipeline/plan.py",
     'bounds = Ledger().add("bounds", require_event(own), unit=self.unit)',
     "bounds = Ledger()",
     "the bounds are not in the plan, so universal levels and reservations leave them out",
@@ -2818,7 +2818,7 @@ mutant(
     f"{BOUNDS}::test_the_plan_holds_what_is_spent",
 )
 mutant(
-    "tasks.py",
+    "pipeline/tasks.py",
     "return replace(self, y_bounds=(low, high), private_range=False)",
     "return replace(self, private_range=False)",
     "scores are searched in the unit range instead of the one that was found",
@@ -2872,7 +2872,7 @@ mutant(
     f"{SECRET}::test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_that",
 )
 mutant(
-    "searches.py",
+    "pipeline/search_plan.py",
     "if rule.guarantee.held_out and spent.entries and (notes or secret is not None):",
     "if rule.guarantee.held_out and spent.entries and notes:",
     "training of a secret part counts as if all records had met it where nothing is searched",
@@ -2923,14 +2923,14 @@ mutant(
     f"{UNIT_TESTS}::test_every_number_is_that_of_the_unit",
 )
 mutant(
-    "privacy/solving.py",
+    "privacy/noise_search.py",
     "if training.rows > 1:",
     "if training.rows > 10**9:",
     "noise is solved for one row of several",
     f"{UNIT_TESTS}::test_noise_is_not_solved_for_one_row_of_several",
 )
 mutant(
-    "persons.py",
+    "data/persons.py",
     "if about.group > unit.group:",
     "if False:",
     "a model that protects five rows is calibrated for one",

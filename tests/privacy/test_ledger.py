@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscp import Budget, BudgetError, Ledger
-from dpscp._printed import spent_epsilon
+from dpscp._base.format import spent_epsilon
 from dpscp.privacy import (
     RECORDS,
     Entry,

@@ -17,7 +17,7 @@ from dpscp import SeededWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, epsilon_of, lattice_noise, noise, sample_discrete_gaussian
 from dpscp.privacy import secure_generator as make_generator
 from dpscp.privacy.noise import sensitivity_fraction
-from dpscp.privacy.seeds import seed_of
+from dpscp.privacy.random_streams import seed_of
 
 # One false alarm in a million for each test of a right sampler.
 ALARM = 1e-6

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp._printed import spent_epsilon
-from dpscp.cli import fits, main
+from dpscp._base.format import spent_epsilon
+from dpscp.cli import main
+from dpscp.cli import run as fits
 from dpscp.cli.commands import _promise_lines
-from dpscp.persons import kept_rows
+from dpscp.data.persons import kept_rows
 from dpscp.privacy import (
     RECORDS,
     Entry,
@@ -30,7 +31,7 @@ from dpscp.privacy import (
     secret_split,
 )
 from dpscp.training import DPSGD, OutputPerturbation
-from dpscp.training.opacus import ledger_of_engine
+from dpscp.training.torch.trainer import ledger_of_engine
 
 DELTA, MU, K = 1e-5, 0.3, 5
 UNITS = {"record": RECORDS, "ids": PersonWithIds(K), "no ids": PersonWithoutIds(K)}

@@ -7,6 +7,7 @@ import pytest
 from scipy import special, stats
 
 from dpscp import private_quantile
+from dpscp.pipeline.search_plan import calibration_rule, plan_searches
 from dpscp.privacy import Budget, Ledger, gaussian_event
 from dpscp.quantile import (
     CountedSize,
@@ -19,7 +20,6 @@ from dpscp.quantile import (
     step_rises,
 )
 from dpscp.quantile.minimax import worst_excess
-from dpscp.searches import calibration_rule, plan_searches
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 from dpscp.quantile import private_quantile
-from dpscp.quantile.release_level import (
+from dpscp.quantile.single_release import (
     CountedSize,
     DrawnSize,
     KnownSize,

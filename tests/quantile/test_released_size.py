@@ -9,7 +9,7 @@ from dpscp.privacy import IntegerSource, discrete_gaussian_event
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.privacy.events import possible_histories
 from dpscp.quantile import minimax_offset, sized_offset, worst_final_gap
-from dpscp.quantile.released_size import release_size, size_tail
+from dpscp.quantile.size import release_size, size_tail
 
 pytestmark = pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning")
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp._printed import observed
+from dpscp._base.format import observed
 from dpscp.report import About, StudyBudget, budget_tracks, evaluate, html_report, write_report
 from dpscp.report.figures import PALETTE, budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 from dpscp.report.numbers import ATTACKS, verdict

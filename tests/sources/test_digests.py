@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.persons import Persons
-from dpscp.schema import parse_schema
-from dpscp.sources import Block, ParquetSource
-from dpscp.sources.digests import SameBlocks, digest
+from dpscp.data.persons import Persons
+from dpscp.data.schema import parse_schema
+from dpscp.data.sources import Block, ParquetSource
+from dpscp.data.sources.digests import SameBlocks, digest
 from dpscp.training import DPSGD
 
 dd = pytest.importorskip("dask.dataframe")

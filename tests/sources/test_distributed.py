@@ -16,10 +16,11 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
+from dpscp.data.sources import ArraySource, Block, DistributedSource, ParquetSource, distributed
+from dpscp.data.sources.persons import dealt, grouped
 from dpscp.exceptions import SeededWarning
-from dpscp.sources import ArraySource, Block, DistributedSource, ParquetSource, distributed
-from dpscp.sources.persons import dealt, grouped
-from dpscp.training import DPSGD, OpacusTraining, feeding
+from dpscp.training import DPSGD, OpacusTraining
+from dpscp.training.engine import batching as feeding
 
 torch = pytest.importorskip("torch")
 N, CUT = 900, 300

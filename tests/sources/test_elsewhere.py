@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpscp.schema import SchemaError, parse_schema
-from dpscp.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource, RecordSource
-from dpscp.sources.tables import TableError
+from dpscp.data.schema import SchemaError, parse_schema
+from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource, RecordSource
+from dpscp.data.sources.tables import TableError
 
 dd = pytest.importorskip("dask.dataframe")
 CANARY = "canary-9182"
@@ -70,7 +70,7 @@ KINDS = ["parquet", "folder", "csv", "dask frame", "dask"]
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("dpscp.sources.tables.BLOCK_BYTES", 512)
+    monkeypatch.setattr("dpscp.data.sources.tables.BLOCK_BYTES", 512)
 
 
 def doubled(rows):

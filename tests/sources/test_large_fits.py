@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.schema import SchemaError, parse_schema
-from dpscp.sources import ArraySource, Block, DaskSource, ParquetSource
+from dpscp.data.schema import SchemaError, parse_schema
+from dpscp.data.sources import ArraySource, Block, DaskSource, ParquetSource
 from dpscp.training import DPSGD
 
 dd = pytest.importorskip("dask.dataframe")
@@ -133,7 +133,7 @@ def test_a_bad_record_in_block_57_of_100_costs_nothing(kind, tmp_path, monkeypat
     table.loc[56 * 20 + 7, "a"] = CANARY
     table.to_parquet(tmp_path / "t.parquet", index=False)
     table.to_csv(tmp_path / "t.csv", index=False)
-    monkeypatch.setattr("dpscp.sources.tables.BLOCK_BYTES", 800)
+    monkeypatch.setattr("dpscp.data.sources.tables.BLOCK_BYTES", 800)
     store = dp.BudgetStore.create(tmp_path / "b.budget", 10.0, 1e-4, dataset="people")
     with pytest.raises(SchemaError) as alone:
         classifier(random_state=None).fit(table, "label", schema=SCHEMA, budget=store)
@@ -184,7 +184,7 @@ def test_two_processes_release_the_same_bits_also_when_one_is_killed(frame, expe
                     os.kill(victims[0], signal.SIGKILL)
                 yield t
 
-        from dpscp.training import dpsgd
+        from dpscp.training.mechanisms import dpsgd
 
         progress = dpsgd.progress
         dpsgd.progress = watched

@@ -11,17 +11,17 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp import release
-from dpscp.persons import Persons
+from dpscp.data.persons import Persons
+from dpscp.data.schema import parse_schema
+from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource
+from dpscp.data.sources.persons import KeptRows, OneRowEach, PersonSource, dealt, grouped, met
+from dpscp.pipeline import release
+from dpscp.pipeline.score import SpreadCounts
 from dpscp.privacy import PersonWithIds
 from dpscp.privacy.noise import lattice_noise
-from dpscp.privacy.seeds import BlockStreams
-from dpscp.schema import parse_schema
-from dpscp.scoring import SpreadCounts
-from dpscp.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource
-from dpscp.sources.persons import KeptRows, OneRowEach, PersonSource, dealt, grouped, met
+from dpscp.privacy.random_streams import BlockStreams
 from dpscp.training import DPSGD, OpacusTraining, Preprocessed, PrivateBounds, PrivateStandardize
-from dpscp.training.private_target import PrivateTarget
+from dpscp.training.preprocessing.private_target import PrivateTarget
 
 dd = pytest.importorskip("dask.dataframe")
 PEOPLE, CAP, BLOCKS = 400, 3, 4

@@ -7,13 +7,13 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.privacy.seeds import BATCHES, BlockStreams
-from dpscp.release import _Part
-from dpscp.sources import ArraySource, Block
+from dpscp.data.sources import ArraySource, Block
+from dpscp.pipeline.release import _Part
+from dpscp.privacy.random_streams import BATCHES, BlockStreams
 from dpscp.training import DPSGD, OutputPerturbation
-from dpscp.training.descent import Records
-from dpscp.training.feeding import BatchGradient
-from dpscp.training.networks import Loss, Network
+from dpscp.training.engine.batching import BatchGradient
+from dpscp.training.engine.loop import Records
+from dpscp.training.engine.networks import Loss, Network
 
 N, WIDTH = 900, 3
 

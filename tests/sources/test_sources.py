@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from dpscp.persons import Persons
-from dpscp.sources import ArraySource, Block, RecordSource, added
+from dpscp.data.persons import Persons
+from dpscp.data.sources import ArraySource, Block, RecordSource, added
 
 
 def doubled(rows):

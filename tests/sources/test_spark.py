@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp.schema import SchemaError
-from dpscp.sources import ArraySource, Block, SparkSource
-from dpscp.training import DPSGD, dpsgd
+from dpscp.data.schema import SchemaError
+from dpscp.data.sources import ArraySource, Block, SparkSource
+from dpscp.training import DPSGD
+from dpscp.training.mechanisms import dpsgd
 
 pyspark = pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Spark warns about versions of its own

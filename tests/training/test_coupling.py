@@ -9,7 +9,7 @@ import pytest
 from dpscp.guarantees.stability import stability_dpsgd_fixed_normaliser
 from dpscp.paper import coupled_run
 from dpscp.training import DPSGD
-from dpscp.training.gradients import CLIP_SLACK, MOST_RECORDS
+from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS
 
 
 def blood_like(n, d=64, k=8, seed=0):

@@ -12,17 +12,18 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.persons import Persons
-from dpscp.sources import ArraySource, Block
-from dpscp.sources.persons import PersonSource
-from dpscp.training import device as engine
-from dpscp.training import device_noise, feeding
-from dpscp.training.device import DeviceRecords, VisitingSums
-from dpscp.training.device_noise import DeviceNoise, chacha20_words
-from dpscp.training.dpsgd import DPSGD
-from dpscp.training.feeding import EngineBlock
-from dpscp.training.gradients import CLIP_SLACK
-from dpscp.training.networks import Loss, Network
+from dpscp.data.persons import Persons
+from dpscp.data.sources import ArraySource, Block
+from dpscp.data.sources.persons import PersonSource
+from dpscp.training.engine import batching as feeding
+from dpscp.training.engine import cuda as engine
+from dpscp.training.engine import cuda_noise as device_noise
+from dpscp.training.engine.batching import EngineBlock
+from dpscp.training.engine.cuda import DeviceRecords, VisitingSums
+from dpscp.training.engine.cuda_noise import DeviceNoise, chacha20_words
+from dpscp.training.engine.gradients import CLIP_SLACK
+from dpscp.training.engine.networks import Loss, Network
+from dpscp.training.mechanisms.dpsgd import DPSGD
 
 torch = pytest.importorskip("torch")
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
@@ -271,7 +272,7 @@ def test_an_estimator_trains_its_recipe_there(device):
 
 
 def test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves(monkeypatch):
-    opacus = pytest.importorskip("dpscp.training.opacus")
+    opacus = pytest.importorskip("dpscp.training.torch.trainer")
     X, y, _ = problem(200)
     public = {"epsilon": 4.0, "classes": [0, 1], "n_records": 200, "device": "cpu"}
     with pytest.raises(ValueError, match=r"DPSGD\(device=\.\.\.\)"):

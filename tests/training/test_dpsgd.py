@@ -12,9 +12,9 @@ from scipy import stats
 from dpscp import BudgetError, GuaranteeWarning, SeededWarning
 from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
-from dpscp.training.descent import Descent, GridNoise, Records, RunConstants, everyone, poisson_batches
-from dpscp.training.gradients import ClippedGradient
-from dpscp.training.networks import Loss, Network
+from dpscp.training.engine.gradients import ClippedGradient
+from dpscp.training.engine.loop import Descent, GridNoise, Records, RunConstants, everyone, poisson_batches
+from dpscp.training.engine.networks import Loss, Network
 
 TAIL = 1e-6  # chance that a correct implementation fails one statistical check
 
@@ -174,7 +174,7 @@ def test_chunks_do_not_matter(name, monkeypatch):
     mechanism, d, k = PAPER_MODELS[name]
     setup = replace(mechanism, noise_multiplier=0.0, dtype="float64").prepare(*problem(d, k, n=700))
     whole = setup.descent(setup.records).clipped_sum(None).copy()
-    monkeypatch.setattr("dpscp.training.gradients.CHUNK_NUMBERS", 1)
+    monkeypatch.setattr("dpscp.training.engine.gradients.CHUNK_NUMBERS", 1)
     small = setup.descent(setup.records)
     assert small.gradient.chunk < 700
     index = np.arange(700)

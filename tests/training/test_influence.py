@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpscp.training import DPSGD, NormClip, Preprocessed, UnitNorm
-from dpscp.training.influence import corrected_outputs, self_shift_bounds
-from dpscp.training.networks import softmax
+from dpscp.training.engine.influence import corrected_outputs, self_shift_bounds
+from dpscp.training.engine.networks import softmax
 
 
 @functools.cache

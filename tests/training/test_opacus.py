@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpscp.data.sources import ArraySource
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import Ledger, dpsgd_event, epsilon_of, gaussian_event, non_private_event
-from dpscp.sources import ArraySource
-from dpscp.training import opacus as opacus_module
-from dpscp.training.dpsgd import DPSGD
 from dpscp.training.mechanism import Mechanism, Model
-from dpscp.training.opacus import OpacusTraining, TorchModel, ledger_of_engine, torch_model
+from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.private_model import FunctionModel, PrivateModel
+from dpscp.training.torch import trainer as opacus_module
+from dpscp.training.torch.trainer import OpacusTraining, TorchModel, ledger_of_engine, torch_model
 
 torch = pytest.importorskip("torch")
 opacus = pytest.importorskip("opacus")

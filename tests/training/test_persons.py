@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from dpscp.persons import Persons, kept_rows
+from dpscp.data.persons import Persons, kept_rows
 from dpscp.training import (
     DPSGD,
     OutputPerturbation,
@@ -18,13 +18,13 @@ from dpscp.training import (
     UnitNorm,
     corrected_outputs,
 )
-from dpscp.training.gradients import CLIP_SLACK
+from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.mechanism import trains_persons
-from dpscp.training.perturbation import ObjectivePerturbation
-from dpscp.training.private_target import SENSITIVITY, PrivateTarget
-from dpscp.training.risk import LinearRisk
-from dpscp.training.scaling import ScaledTarget
-from dpscp.training.whitening import PrivateWhitening
+from dpscp.training.mechanisms.perturbation import ObjectivePerturbation
+from dpscp.training.mechanisms.regularized_risk import LinearRisk
+from dpscp.training.preprocessing.private_target import SENSITIVITY, PrivateTarget
+from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.whitening import PrivateWhitening
 
 K = 5
 BOUNDS = (-2.0, 2.0)
@@ -236,7 +236,7 @@ def test_the_correction_removes_the_whole_person():
 def test_torch_modules_train_on_persons():
     """One row a person is the row-level run; k equal rows are one; a person's integers stay within one clip norm."""
     torch = pytest.importorskip("torch")
-    opacus = pytest.importorskip("dpscp.training.opacus")
+    opacus = pytest.importorskip("dpscp.training.torch.trainer")
     torch.manual_seed(0)
     module = torch.nn.Linear(3, 2)
     X, y, persons = persons_of(100, alike=True)

@@ -8,11 +8,11 @@ from scipy import special, stats
 
 from dpscp.exceptions import BudgetError, GuaranteeWarning
 from dpscp.privacy import epsilon_of, gaussian_event, gdp_delta
+from dpscp.training.engine.networks import feature_rows
 from dpscp.training.mechanism import Mechanism
-from dpscp.training.networks import feature_rows
-from dpscp.training.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
-from dpscp.training.perturbation import SOLVER_SHARE, TRACE_NOISE, ObjectivePerturbation, OutputPerturbation
-from dpscp.training.risk import LinearRisk
+from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
+from dpscp.training.mechanisms.perturbation import SOLVER_SHARE, TRACE_NOISE, ObjectivePerturbation, OutputPerturbation
+from dpscp.training.mechanisms.regularized_risk import LinearRisk
 
 
 def generator(seed=0):

@@ -19,11 +19,11 @@ from dpscp.training import (
     PublicBounds,
     UnitNorm,
 )
-from dpscp.training.dpsgd import DPSGD
 from dpscp.training.mechanism import Mechanism, Model
-from dpscp.training.preprocess import Step
-from dpscp.training.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
-from dpscp.training.whitening import PrivateWhitening
+from dpscp.training.mechanisms.dpsgd import DPSGD
+from dpscp.training.preprocessing.preprocess import Step
+from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
+from dpscp.training.preprocessing.whitening import PrivateWhitening
 
 
 class Silent:

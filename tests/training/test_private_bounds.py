@@ -7,13 +7,13 @@ import pytest
 from scipy.stats import binom
 
 import dpscp as dp
+from dpscp.data.persons import Persons
+from dpscp.data.sources import Block
+from dpscp.data.sources.array import ArraySource
 from dpscp.exceptions import HintWarning
-from dpscp.persons import Persons
 from dpscp.privacy import IntegerSource, epsilon_of, lattice_noise
-from dpscp.sources import Block
-from dpscp.sources.array import ArraySource
 from dpscp.training import DPSGD, PrivateBounds
-from dpscp.training.private_bounds import _CELLS, _edges, grid_cells
+from dpscp.training.preprocessing.private_bounds import _CELLS, _edges, grid_cells
 
 TRAINING_FREE = DPSGD(steps=5, loss="squared")
 TRAINING = TRAINING_FREE.with_noise(3.0)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from dpscp.training import _progress
+from dpscp.training.engine import progress as _progress
 
 
 class Terminal(io.StringIO):

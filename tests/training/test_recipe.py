@@ -11,13 +11,13 @@ from sklearn.datasets import make_friedman1
 from dpscp import BudgetError
 from dpscp.privacy import compose, dpsgd_event, epsilon_of, gaussian_event, gdp_mu
 from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, UnitNorm
-from dpscp.training import private_target as private_target_module
-from dpscp.training import whitening as whitening_module
-from dpscp.training.private_target import SENSITIVITY, PrivateTarget
+from dpscp.training.engine.gaussian_release import SUM_SLACK
+from dpscp.training.preprocessing import private_target as private_target_module
+from dpscp.training.preprocessing import whitening as whitening_module
+from dpscp.training.preprocessing.private_target import SENSITIVITY, PrivateTarget
+from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.whitening import PrivateWhitening, WhiteningTransform
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, recipe, train_share
-from dpscp.training.release import SUM_SLACK
-from dpscp.training.scaling import ScaledTarget
-from dpscp.training.whitening import PrivateWhitening, WhiteningTransform
 
 GUARANTEES = ("universal", "corrected", "asymptotic", "finite", "stability", "split")
 ROWS = {

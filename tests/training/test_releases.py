@@ -23,12 +23,12 @@ from dpscp.training import (
     Trained,
     UnitNorm,
 )
-from dpscp.training.networks import DenseModel, Loss, Network
-from dpscp.training.objective_privacy import dominating_mu
-from dpscp.training.perturbation import SOLVER_SHARE, TRACE_NOISE
-from dpscp.training.private_target import PrivateTarget
-from dpscp.training.release import gaussian_release
-from dpscp.training.whitening import PrivateWhitening
+from dpscp.training.engine.gaussian_release import gaussian_release
+from dpscp.training.engine.networks import DenseModel, Loss, Network
+from dpscp.training.mechanisms.objective_privacy import dominating_mu
+from dpscp.training.mechanisms.perturbation import SOLVER_SHARE, TRACE_NOISE
+from dpscp.training.preprocessing.private_target import PrivateTarget
+from dpscp.training.preprocessing.whitening import PrivateWhitening
 
 
 @pytest.fixture

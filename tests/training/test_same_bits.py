@@ -10,17 +10,17 @@ from scipy import special
 from threadpoolctl import threadpool_limits
 
 from dpscp import PrivateConformalRegressor
-from dpscp.persons import Persons
+from dpscp.data.persons import Persons
 from dpscp.privacy import gaussian_event
 from dpscp.quantile.counts import ArrayCounts
 from dpscp.training import DPSGD, corrected_outputs
-from dpscp.training.blocks import blas_threads
-from dpscp.training.networks import DenseModel, Loss, Network, _output_blocks, softmax
-from dpscp.training.preprocess import PreprocessedModel
+from dpscp.training.engine.networks import DenseModel, Loss, Network, _output_blocks, softmax
+from dpscp.training.engine.padding import blas_threads
+from dpscp.training.preprocessing.preprocess import PreprocessedModel
+from dpscp.training.preprocessing.scaling import ScaledTargetModel
+from dpscp.training.preprocessing.transforms import RowTransform
+from dpscp.training.preprocessing.whitening import WhiteningTransform
 from dpscp.training.private_model import PrivateModel
-from dpscp.training.scaling import ScaledTargetModel
-from dpscp.training.transforms import RowTransform
-from dpscp.training.whitening import WhiteningTransform
 
 # where products of most libraries change their way of rounding: few rows, odd ends, small matrices, parallel ones
 SIZES = (1, 2, 3, 4, 15, 16, 17, 48, 63, 100, 101, 120, 121, 172, 300, 1000, 5000)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpscp.training import DPSGD, Preprocessed, SufficientStatistics, UnitNorm
-from dpscp.training.scaling import ScaledTarget, ScaledTargetModel
+from dpscp.training.preprocessing.scaling import ScaledTarget, ScaledTargetModel
 from dpscp.training.targets import unit_targets
 
 BOUNDS = (10.0, 30.0)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from dpscp.training import DPSGD, blocks
-from dpscp.training.blocks import SecondThread, second_thread
-from dpscp.training.descent import GridNoise
+from dpscp.training import DPSGD
+from dpscp.training.engine import padding as blocks
+from dpscp.training.engine.loop import GridNoise
+from dpscp.training.engine.padding import SecondThread, second_thread
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.2])

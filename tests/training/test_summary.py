@@ -9,7 +9,7 @@ from scipy import optimize, stats
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import epsilon_of, gaussian_event
 from dpscp.training.mechanism import Mechanism
-from dpscp.training.summary import SufficientStatistics, adaptive_ridge, ball_minimiser
+from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics, adaptive_ridge, ball_minimiser
 
 
 def generator(seed=0):

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from dpscp.data.sources import ArraySource
 from dpscp.privacy import secure_generator
-from dpscp.sources import ArraySource
 from dpscp.training import DPSGD, Preprocessed, PrivateCentring, PrivateStandardize, SufficientStatistics
-from dpscp.training import release as release_module
-from dpscp.training.private_target import SENSITIVITY, PrivateTarget
-from dpscp.training.release import SUM_SLACK, gaussian_release, sum_slack, summed
-from dpscp.training.whitening import PrivateWhitening
+from dpscp.training.engine import gaussian_release as release_module
+from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, sum_slack, summed
+from dpscp.training.preprocessing.private_target import SENSITIVITY, PrivateTarget
+from dpscp.training.preprocessing.whitening import PrivateWhitening
 
 # (low + high) / 2 is no number here: rounding leaves the unit range
 FAR = (1e16, 1e16 + 2)

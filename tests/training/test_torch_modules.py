@@ -14,10 +14,11 @@ import pytest
 
 from dpscp import BudgetStore, PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.audit import ModuleGame, audit
-from dpscp.training import opacus, torch_modules
-from dpscp.training.gradients import CLIP_SLACK
-from dpscp.training.opacus import OpacusTraining, add_clipped
+from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.private_model import PrivateModel
+from dpscp.training.torch import modules as torch_modules
+from dpscp.training.torch import trainer as opacus
+from dpscp.training.torch.trainer import OpacusTraining, add_clipped
 
 torch = pytest.importorskip("torch")
 layers = pytest.importorskip("opacus.layers")

@@ -11,12 +11,14 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from dpscp import BudgetStore, PrivateConformalClassifier, load, scoring
-from dpscp._object_state import reachable, state_digest
+from dpscp import BudgetStore, PrivateConformalClassifier, load
+from dpscp._base.object_state import reachable, state_digest
 from dpscp.audit import ReleasedModuleGame, audit, find_traces
-from dpscp.training import opacus, torch_model
-from dpscp.training.opacus import OpacusTraining, add_clipped
+from dpscp.pipeline import score as scoring
 from dpscp.training.private_model import PrivateModel
+from dpscp.training.torch import model as torch_model
+from dpscp.training.torch import trainer as opacus
+from dpscp.training.torch.trainer import OpacusTraining, add_clipped
 from dpscp.training.torch_random import draws_by_row, secret_draws
 
 torch = pytest.importorskip("torch")

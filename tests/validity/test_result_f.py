@@ -12,14 +12,15 @@ import pytest
 from scipy import optimize, special, stats
 
 from dpscp import Ledger, private_quantile
-from dpscp.calibration import find_thresholds
+from dpscp.pipeline.calibrate import find_thresholds
+from dpscp.pipeline.search_plan import calibration_rule, plan_searches
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
-from dpscp.quantile import CountedSize, offsets, released_size, search
+from dpscp.quantile import CountedSize, offsets, search
+from dpscp.quantile import size as released_size
 from dpscp.quantile.counted_size import counted_miss_bound
 from dpscp.quantile.counts import midpoint_tree
 from dpscp.quantile.minimax import gap_grid, step_rises, worst_excess
-from dpscp.searches import calibration_rule, plan_searches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:no finite threshold:dpscp.GuaranteeWarning"),

@@ -8,12 +8,13 @@ import pytest
 from scipy import special, stats
 
 import dpscp as dp
-from dpscp.calibration import find_thresholds
+from dpscp.pipeline.calibrate import find_thresholds
+from dpscp.pipeline.search_plan import calibration_rule, plan_searches
 from dpscp.privacy import Budget, Ledger, compose, gaussian_event, secret_split
 from dpscp.privacy.events import possible_histories
-from dpscp.quantile import CountedSize, release_level, step_rises
+from dpscp.quantile import CountedSize, step_rises
+from dpscp.quantile import single_release as release_level
 from dpscp.quantile.minimax import worst_excess
-from dpscp.searches import calibration_rule, plan_searches
 
 LEVEL = 0.9
 SIZES = (60, 150, 300)

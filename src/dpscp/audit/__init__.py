@@ -8,8 +8,8 @@ nothing, so each result also says how much of the claim the attacker reached.
 
 from typing import TYPE_CHECKING
 
-from dpscp._elsewhere import held_by
-from dpscp.audit.play import GAMES, audit
+from dpscp._base.lazy import held_by
+from dpscp.audit.run import GAMES, audit
 
 if TYPE_CHECKING:
     from dpscp.audit.bounds import Audit, audited_epsilons

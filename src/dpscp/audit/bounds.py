@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from dpscp._checks import check_probability
-from dpscp.audit.play import DELTAS
+from dpscp._base.checks import check_probability
+from dpscp.audit.run import DELTAS
 
 # Candidate thresholds, as quantiles of each half's statistics.
 _CANDIDATES = 512

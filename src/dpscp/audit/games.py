@@ -15,21 +15,21 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
-from dpscp._checks import check_choice, check_count
+from dpscp._base.checks import check_choice, check_count
+from dpscp.data.persons import Persons
+from dpscp.data.sources import ArraySource
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import guarantee_of
-from dpscp.persons import Persons
+from dpscp.pipeline.plan import Request
+from dpscp.pipeline.release import Observer, Release, release
+from dpscp.pipeline.tasks import Classification
 from dpscp.privacy import Budget
 from dpscp.privacy.events import DiscreteGaussianDpEvent, dpsgd_event, possible_histories
 from dpscp.quantile import PrivateQuantile, ReleasedSize, private_quantile, rank_sensitivity
 from dpscp.quantile.counts import as_counter
 from dpscp.quantile.observer import SearchObserver, SearchView
-from dpscp.release import Observer, Release, release
-from dpscp.sources import ArraySource
-from dpscp.strategy import Request
-from dpscp.tasks import Classification
 from dpscp.training import DPSGD, Trained
-from dpscp.training.descent import StepObserver, StepView
+from dpscp.training.engine.loop import StepObserver, StepView
 from dpscp.training.mechanism import paid_event
 
 Array = NDArray[np.float64]

@@ -10,8 +10,8 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._checks import check_count
-from dpscp.conformal import PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp._base.checks import check_count
+from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor
 
 Array = NDArray[Any]
 

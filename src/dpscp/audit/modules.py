@@ -7,10 +7,10 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
-from dpscp._checks import check_choice
+from dpscp._base.checks import check_choice
 from dpscp.training.mechanism import paid_event
-from dpscp.training.opacus import OpacusTraining
-from dpscp.training.torch_modules import load_torch
+from dpscp.training.torch.modules import load_torch
+from dpscp.training.torch.trainer import OpacusTraining
 
 Array = NDArray[np.float64]
 _TOKENS = 16

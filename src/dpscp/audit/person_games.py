@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dpscp._checks import check_count
+from dpscp._base.checks import check_count
 from dpscp.audit.games import SearchGame, TrainingGame
-from dpscp.persons import Persons
+from dpscp.data.persons import Persons
 from dpscp.quantile.observer import SearchView
 
 Array = NDArray[np.float64]

@@ -13,11 +13,11 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._checks import check_choice
-from dpscp._object_state import has_array, reachable
-from dpscp.conformal import PrivateConformalClassifier
-from dpscp.training.opacus import OpacusTraining
-from dpscp.training.torch_modules import load_torch
+from dpscp._base.checks import check_choice
+from dpscp._base.object_state import has_array, reachable
+from dpscp.estimators import PrivateConformalClassifier
+from dpscp.training.torch.modules import load_torch
+from dpscp.training.torch.trainer import OpacusTraining
 
 Array = NDArray[np.float64]
 _WIDTH = 6

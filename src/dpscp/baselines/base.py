@@ -16,11 +16,11 @@ from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._sklearn import BaseEstimator
+from dpscp._base.sklearn_compat import BaseEstimator
+from dpscp.data.validation import check_levels, checked_labels, checked_rows, checked_targets
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy import Ledger, non_private_event
 from dpscp.quantile.offsets import conformal_rank, round_level
-from dpscp.records import check_levels, checked_labels, checked_rows, checked_targets
 from dpscp.scores import absolute_residual, infinite_without_probabilities, lac_of_labels
 from dpscp.training import Mechanism, Trained
 

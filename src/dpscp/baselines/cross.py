@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from dpscp._checks import check_count
+from dpscp._base.checks import check_count
 from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes, slices
 from dpscp.baselines.smoother import LinearSmoother
 from dpscp.scores import lac_of_labels

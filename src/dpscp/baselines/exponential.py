@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscp._checks import check_choice, check_probability
+from dpscp._base.checks import check_choice, check_probability
 from dpscp.baselines.threshold import Found, PrivateSplit, PrivateThreshold
 from dpscp.privacy import (
     Accountant,

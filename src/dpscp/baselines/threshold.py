@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from dpscp._checks import check_choice, check_count, check_probability, check_range
+from dpscp._base.checks import check_choice, check_count, check_probability, check_range
 from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes
+from dpscp.data.validation import untold_overflow
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.privacy import (
     Accountant,
@@ -25,12 +26,11 @@ from dpscp.privacy import (
     secure_generator,
     sized_lattice_noise,
 )
-from dpscp.privacy.seeds import child_seeds, seed_of
+from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, noisy_midpoint_quantile
 from dpscp.quantile.exponential import ExponentialQuantile
-from dpscp.records import untold_overflow
 from dpscp.scores import lac_of_labels
-from dpscp.sets import label_set, residual_interval
+from dpscp.scores.sets import label_set, residual_interval
 from dpscp.training import Mechanism, Trained
 from dpscp.training.labels import encode_labels, found_labels
 from dpscp.training.mechanism import Configurable, Needs, paid_event

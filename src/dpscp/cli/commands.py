@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import dpscp
-from dpscp._printed import asked, at_least, at_most, chosen, observed, spent_epsilon
-from dpscp.cli import fits, questions
+from dpscp._base.format import asked, at_least, at_most, chosen, observed, spent_epsilon
+from dpscp.cli import run as fits
+from dpscp.cli import wizard as questions
 from dpscp.cli.evaluation import Labelled, is_held_out, note_path, refuse_training_table, write_note
 from dpscp.cli.tables import CommandError, Table, check_output, keep_existing, open_table, written_table
+from dpscp.data.schema import Schema, read_schema, template
 from dpscp.exceptions import BudgetError, GuaranteeWarning
-from dpscp.planning import plan
+from dpscp.pipeline.planning import plan
 from dpscp.report.numbers import WHY_BELOW
 from dpscp.report.page import write_atomically, write_report
-from dpscp.schema import Schema, read_schema, template
 
 _OUT_OF_MEMORY = (
     "not enough memory for this table; free some, drop columns that the schema does not use from the file, "
@@ -149,7 +150,7 @@ def _store_of(given: argparse.Namespace) -> Any:
         if given.dataset is not None:
             raise CommandError("--dataset repeats the name of a budget store's data set: give the store with --budget")
         return None
-    from dpscp.budget import BudgetStore
+    from dpscp.privacy.store import BudgetStore
 
     store = BudgetStore.open(given.budget, dataset=given.dataset)
     store.require_spendable(seeded=given.seed is not None)
@@ -163,7 +164,7 @@ def _fit(given: argparse.Namespace) -> int:
     outputs = [given.output, note_path(given.output), *([] if given.report is None else [given.report])]
     keep_existing(outputs, force=given.force)
     if given.device is not None:  # a table may take long to read
-        from dpscp.training.device import check_device
+        from dpscp.training.engine.cuda import check_device
 
         check_device(given.device)
     table = open_table(given.table, given.separator)
@@ -298,7 +299,7 @@ def _report(given: argparse.Namespace) -> int:
         evaluation = fits.evaluation_of(estimator, others)
     store = None
     if given.budget is not None:
-        from dpscp.budget import BudgetStore
+        from dpscp.privacy.store import BudgetStore
 
         store = BudgetStore.open(given.budget)
     about = fits.about(given.model, given.purpose, given.data_name, store)
@@ -351,8 +352,8 @@ def _audit(given: argparse.Namespace) -> int:
 
 
 def _budget(given: argparse.Namespace) -> int:
-    from dpscp.budget import BudgetStore
     from dpscp.privacy import Ledger
+    from dpscp.privacy.store import BudgetStore
 
     if given.action == "create":
         if given.epsilon is None or given.delta is None or given.dataset is None:

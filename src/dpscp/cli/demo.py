@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from dpscp import metrics
-from dpscp.cli import fits
+from dpscp.cli import run as fits
 from dpscp.cli.evaluation import Labelled, note_path, write_note
 from dpscp.cli.tables import CommandError, check_output, keep_existing, open_table, written_table
+from dpscp.data.schema import Column, Schema
 from dpscp.report.numbers import Reference
 from dpscp.report.page import write_atomically, write_report
-from dpscp.schema import Column, Schema
 
 CLASSES = ("none", "some")
 _DATA = "RAND Health Insurance Experiment, public domain"

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dpscp._printed import spent_epsilon
-from dpscp.cli import fits
+from dpscp._base.format import spent_epsilon
+from dpscp.cli import run as fits
 from dpscp.cli.tables import CommandError, check_output, open_table
 from dpscp.deployment import CoverageMonitor, evaluate
 from dpscp.report.page import write_atomically
@@ -88,6 +88,6 @@ def _budget_store(given: argparse.Namespace) -> Any:
     """The store that pays, if one was named."""
     if given.budget is None:
         return None
-    from dpscp.budget import BudgetStore
+    from dpscp.privacy.store import BudgetStore
 
     return BudgetStore.open(Path(given.budget), dataset=given.dataset)

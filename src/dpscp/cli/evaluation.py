@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._person_ids import PersonIds, read_person_ids
 from dpscp.cli.tables import CommandError, Table
+from dpscp.data.person_ids import PersonIds, read_person_ids
+from dpscp.data.persons import kept_rows
+from dpscp.data.schema import Schema, SchemaError
 from dpscp.exceptions import SeededWarning
-from dpscp.persons import kept_rows
 from dpscp.report.page import write_atomically
-from dpscp.schema import Schema, SchemaError
 
 _FORMAT, _VERSION = "dpscp-origin", 1
 # Where nearly all records of the fit differ from each other, other people's records are hardly found among them.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dpscp
-from dpscp.audit.play import GAMES
+from dpscp.audit.run import GAMES
 
 _RELEASE_HELP = "cover the level with this one release, with probability C (e.g. 0.95); holds records out"
 

@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dpscp.persistence import written_whole
-from dpscp.schema import ABSENT, Schema
-from dpscp.sources.tables import (
+from dpscp.data.model_files import written_whole
+from dpscp.data.schema import ABSENT, Schema
+from dpscp.data.sources.tables import (
     as_frame,
     is_parquet,
     not_utf8,
@@ -25,7 +25,7 @@ from dpscp.sources.tables import (
     separator_of,
     table_blocks,
 )
-from dpscp.training._progress import progress
+from dpscp.training.engine.progress import progress
 
 _LONGEST_HEADER = 2**20
 # What else separates the cells of a table, where the expected mark is nowhere in the first line.

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._checks import check_probability
-from dpscp._printed import html_paragraph, html_table, spent_epsilon, text_table
-from dpscp.budget import BudgetStore
+from dpscp._base.checks import check_probability
+from dpscp._base.format import html_paragraph, html_table, spent_epsilon, text_table
 from dpscp.deployment.labeled import LabeledOutcomes, evaluated_unit, labeled_outcomes, size_limit
 from dpscp.deployment.noisy_rates import rate_interval, size_reach
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger, secure_generator, shared_lattice_noise
-from dpscp.privacy.seeds import child_seeds, seed_of
+from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.privacy.store import BudgetStore
 
 STAGE = "evaluation"
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp import metrics
-from dpscp.persons import kept_rows
+from dpscp.data.persons import kept_rows
+from dpscp.data.validation import checked_labels, checked_targets, group_index, label_index
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
-from dpscp.records import checked_labels, checked_targets, group_index, label_index
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpscp._checks import check_count, check_positive, check_probability
-from dpscp.budget import BudgetStore
+from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.deployment.labeled import evaluated_unit, labeled_outcomes
 from dpscp.privacy import Budget, IntegerSource, LatticeNoise, Ledger, gdp_mu, shared_lattice_noise
-from dpscp.privacy.seeds import child_seeds, seed_of
+from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
 
 _FORMAT, _VERSION = "dpscp-monitor", 1

@@ -1,10 +1,14 @@
 """What is proven about coverage: each guarantee as a value, the formulas behind them, and the certificate."""
 
-from typing import TYPE_CHECKING
-
-from dpscp._elsewhere import held_by
 from dpscp.guarantees.base import Asked, Guarantee
 from dpscp.guarantees.certificate import Certificate
+from dpscp.guarantees.coverage_theorem import coverage_lower_bound, dpsgd_coverage, rank_buffer
+from dpscp.guarantees.dpsgd_stability import (
+    expected_gap_dpsgd_projection,
+    expected_gap_dpsgd_smooth,
+    stability_dpsgd_projection,
+    stability_dpsgd_smooth,
+)
 from dpscp.guarantees.formulas import (
     blackbox_floor,
     marginal_miss_bound,
@@ -42,17 +46,6 @@ from dpscp.quantile import (
     sized_offset,
     union_noise_buffer,
 )
-
-if TYPE_CHECKING:
-    from dpscp.paper import (
-        coverage_lower_bound,
-        dpsgd_coverage,
-        expected_gap_dpsgd_projection,
-        expected_gap_dpsgd_smooth,
-        rank_buffer,
-        stability_dpsgd_projection,
-        stability_dpsgd_smooth,
-    )
 
 __all__ = [
     "GUARANTEES",
@@ -100,6 +93,3 @@ __all__ = [
     "universal_floor",
     "value_buffer",
 ]
-
-if not TYPE_CHECKING:  # what is listed and not imported above; the product needs none of it
-    __getattr__ = held_by(dict.fromkeys(__all__, "dpscp.paper"), __name__)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpscp._checks import check_probability
-from dpscp._printed import asked, at_least, at_most, html_paragraph, html_table, odds
+from dpscp._base.checks import check_probability
+from dpscp._base.format import asked, at_least, at_most, html_paragraph, html_table, odds
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
 from dpscp.guarantees.terms import Terms

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from scipy import stats
 
-from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, real_number
+from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, real_number
 from dpscp.privacy.tradeoff import Tradeoff, last_where
 from dpscp.quantile import minimax_offset, worst_final_gap
 from dpscp.quantile.correction import expected_clipped_rank

@@ -2,14 +2,14 @@
 
 import math
 
-from dpscp._checks import check_choice
+from dpscp._base.checks import check_choice
 from dpscp.guarantees.asymptotic import ASYMPTOTIC
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.corrected import CORRECTED
 from dpscp.guarantees.finite import FINITE
 from dpscp.guarantees.split import SPLIT
-from dpscp.guarantees.stable import STABILITY
 from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.guarantees.value_buffer_guarantee import STABILITY
 
 AUTO = "auto"
 GUARANTEES: dict[str, Guarantee] = {g.name: g for g in (UNIVERSAL, STABILITY, SPLIT, CORRECTED, FINITE, ASYMPTOTIC)}

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpscp._checks import (
+from dpscp._base.checks import (
     check_choice,
     check_count,
     check_fraction,

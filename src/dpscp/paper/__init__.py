@@ -3,15 +3,15 @@
 The rooms that these names belong to by subject (``privacy``, ``guarantees``, ``training``) answer for them too.
 """
 
-from dpscp.paper.coupling import CoupledRun, coupled_run
-from dpscp.paper.coverage import coverage_lower_bound, dpsgd_coverage, rank_buffer
-from dpscp.paper.dpsgd_stability import (
+from dpscp.guarantees.coverage_theorem import coverage_lower_bound, dpsgd_coverage, rank_buffer
+from dpscp.guarantees.dpsgd_stability import (
     expected_gap_dpsgd_projection,
     expected_gap_dpsgd_smooth,
     stability_dpsgd_projection,
     stability_dpsgd_smooth,
 )
-from dpscp.paper.noise_laws import CanonicalNoise, canonical_noise, gaussian_noise, tulap_noise
+from dpscp.privacy.canonical_noise import CanonicalNoise, canonical_noise, gaussian_noise, tulap_noise
+from dpscp.training.coupling import CoupledRun, coupled_run
 
 __all__ = [
     "CanonicalNoise",

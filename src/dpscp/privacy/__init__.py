@@ -1,8 +1,5 @@
 """The privacy room: events, the ledger, accounting, trade-off functions, noise and how much of it a budget asks for."""
 
-from typing import TYPE_CHECKING
-
-from dpscp._elsewhere import held_by
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.accounting import (
     OPACUS_ORDERS,
@@ -16,6 +13,7 @@ from dpscp.privacy.accounting import (
     release_accountant,
     tradeoff_of,
 )
+from dpscp.privacy.canonical_noise import CanonicalNoise, canonical_noise, gaussian_noise, tulap_noise
 from dpscp.privacy.events import (
     ApproximateDpEvent,
     BoundedRangeDpEvent,
@@ -36,8 +34,7 @@ from dpscp.privacy.events import (
 )
 from dpscp.privacy.ledger import Budget, Entry, Ledger
 from dpscp.privacy.noise import IntegerSource, LatticeNoise, lattice_noise, sample_discrete_gaussian
-from dpscp.privacy.seeds import secure_generator
-from dpscp.privacy.solving import (
+from dpscp.privacy.noise_search import (
     as_event,
     count_noise,
     counts_secrecy,
@@ -48,6 +45,7 @@ from dpscp.privacy.solving import (
     sized_lattice_noise,
     smallest_noise,
 )
+from dpscp.privacy.random_streams import secure_generator
 from dpscp.privacy.tradeoff import (
     Tradeoff,
     epsilon_delta_tradeoff,
@@ -60,9 +58,6 @@ from dpscp.privacy.tradeoff import (
     tradeoff_from_profile,
 )
 from dpscp.privacy.units import RECORDS, OneRecord, PersonWithIds, PersonWithoutIds, Unit
-
-if TYPE_CHECKING:
-    from dpscp.paper import CanonicalNoise, canonical_noise, gaussian_noise, tulap_noise
 
 __all__ = [
     "OPACUS_ORDERS",
@@ -128,6 +123,3 @@ __all__ = [
     "tradeoff_of",
     "tulap_noise",
 ]
-
-if not TYPE_CHECKING:  # what is listed and not imported above; the product needs none of it
-    __getattr__ = held_by(dict.fromkeys(__all__, "dpscp.paper"), __name__)

@@ -21,7 +21,7 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from dpscp._checks import check_count, check_fraction, check_nonnegative, check_positive, check_probability
+from dpscp._base.checks import check_count, check_fraction, check_nonnegative, check_positive, check_probability
 from dpscp.exceptions import UnsupportedEventError
 
 __all__ = [

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpscp._checks import check_nonnegative, check_positive, check_probability
-from dpscp._printed import html_paragraph, html_table, spent_epsilon, text_table
+from dpscp._base.checks import check_nonnegative, check_positive, check_probability
+from dpscp._base.format import html_paragraph, html_table, spent_epsilon, text_table
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, Direction, delta_of, epsilon_of, is_private, tradeoff_of
 from dpscp.privacy.events import (

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._checks import check_count, check_positive
+from dpscp._base.checks import check_count, check_positive
 from dpscp.privacy.events import DpEvent, discrete_gaussian_event
-from dpscp.privacy.seeds import secure_bytes
+from dpscp.privacy.random_streams import secure_bytes
 
 # Scale of the integer noise: fine enough that rounding the scale up to an integer costs less than 0.03 %, and small
 # enough that the sampler's products fit in 64 bits.

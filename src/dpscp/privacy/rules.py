@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpscp._printed import chosen, spent_epsilon
+from dpscp._base.format import chosen, spent_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import epsilon_of
 from dpscp.privacy.adaptive import Charge, charge_for, least_slack

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from dpscp._checks import check_nonnegative, check_probability, real_number
+from dpscp._base.checks import check_nonnegative, check_probability, real_number
 
 __all__ = [
     "Tradeoff",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
-from dpscp._checks import check_count
+from dpscp._base.checks import check_count
 
 __all__ = ["RECORDS", "OneRecord", "PersonWithIds", "PersonWithoutIds", "Unit", "join_units"]
 

@@ -6,7 +6,13 @@ from dpscp.quantile.counts import CountSource
 from dpscp.quantile.exponential import ExponentialQuantile, exponential_quantile
 from dpscp.quantile.minimax import graded_offset, mean_rise, minimax_offset, step_rises, worst_final_gap
 from dpscp.quantile.offsets import Correction, Rank, rank_sensitivity, round_level
-from dpscp.quantile.release_level import (
+from dpscp.quantile.search import (
+    PrivateQuantile,
+    default_steps,
+    noisy_midpoint_quantile,
+    private_quantile,
+)
+from dpscp.quantile.single_release import (
     CountedSize,
     DrawnSize,
     KnownSize,
@@ -15,13 +21,7 @@ from dpscp.quantile.release_level import (
     release_miss_bound,
     release_offset,
 )
-from dpscp.quantile.released_size import ReleasedSize, size_tail, sized_offset
-from dpscp.quantile.search import (
-    PrivateQuantile,
-    default_steps,
-    noisy_midpoint_quantile,
-    private_quantile,
-)
+from dpscp.quantile.size import ReleasedSize, size_tail, sized_offset
 
 __all__ = [
     "Correction",

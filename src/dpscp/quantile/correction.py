@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, real_number
+from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, real_number
 
 _REACH = 12.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)

@@ -21,9 +21,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpscp._checks import check_count, check_positive, check_probability, real_number
+from dpscp._base.checks import check_count, check_positive, check_probability, real_number
 from dpscp.quantile.minimax import worst_excess
-from dpscp.quantile.release_level import LEFT_OUT, CountedSize
+from dpscp.quantile.single_release import LEFT_OUT, CountedSize
 
 
 def counted_miss_bound(

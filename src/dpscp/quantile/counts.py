@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._checks import check_count, check_scores, real_number
+from dpscp._base.checks import check_count, check_scores, real_number
 
 Edges = NDArray[np.float64]
 Counts = NDArray[np.int64]

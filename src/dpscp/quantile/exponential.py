@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._checks import check_choice, check_count, check_positive, check_range, check_scores
+from dpscp._base.checks import check_choice, check_count, check_positive, check_range, check_scores
 from dpscp.privacy import IntegerSource, bounded_range_event
 from dpscp.privacy.events import DpEvent
 from dpscp.quantile.offsets import round_level

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dpscp._checks import check_count, check_nonnegative, check_probability
+from dpscp._base.checks import check_count, check_nonnegative, check_probability
 from dpscp.privacy.tradeoff import last_where
 from dpscp.quantile.correction import expected_excess, marginal_offset
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpscp.quantile.counts import EVEN, Halving
-from dpscp.quantile.released_size import ReleasedSize
+from dpscp.quantile.size import ReleasedSize
 
 
 class CountView(NamedTuple):

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._checks import check_choice, check_probability
+from dpscp._base.checks import check_choice, check_probability
 from dpscp.quantile.correction import marginal_offset, union_noise_buffer
 from dpscp.quantile.counted_size import counted_offset
 from dpscp.quantile.minimax import graded_offset, step_rises
-from dpscp.quantile.release_level import CountedSize, KnownSize, NoisySize, release_level, release_offset
-from dpscp.quantile.released_size import size_tail, sized_offset
+from dpscp.quantile.single_release import CountedSize, KnownSize, NoisySize, release_level, release_offset
+from dpscp.quantile.size import size_tail, sized_offset
 
 __all__ = ["Aim", "Correction", "Rank", "conformal_rank", "rank_sensitivity", "round_level", "search_level"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpscp._checks import check_count, check_nonnegative, check_positive, check_probability, check_range
+from dpscp._base.checks import check_count, check_nonnegative, check_positive, check_probability, check_range
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
 from dpscp.privacy.events import DpEvent
@@ -18,8 +18,8 @@ from dpscp.quantile.counts import EVEN, Counter, Halving, StreamCounts, as_count
 from dpscp.quantile.minimax import worst_final_gap
 from dpscp.quantile.observer import CountView, SearchObserver, SearchView
 from dpscp.quantile.offsets import Aim, Correction, Rank, conformal_rank, round_level, search_level
-from dpscp.quantile.release_level import CountedSize, KnownSize, NoisySize
-from dpscp.quantile.released_size import ReleasedSize, release_size
+from dpscp.quantile.single_release import CountedSize, KnownSize, NoisySize
+from dpscp.quantile.size import ReleasedSize, release_size
 
 __all__ = [
     "AskedCounts",

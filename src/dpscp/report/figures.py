@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpscp._printed import observed
+from dpscp._base.format import observed
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
 from dpscp.report.numbers import ATTACKS, LevelEvaluation, budget_tracks
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from dpscp.planning import Plan
+    from dpscp.pipeline.planning import Plan
 
 __all__ = [
     "bare_figure",

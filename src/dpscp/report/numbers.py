@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpscp import metrics
+from dpscp.data.validation import label_index
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger, epsilon_of, gdp_mu
 from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, event_words
-from dpscp.records import label_index
 
 # False-alarm rates at which the attacker's best detection is printed.
 ATTACKS = (0.01, 0.05, 0.1)

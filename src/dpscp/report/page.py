@@ -11,12 +11,12 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._printed import asked, at_least, at_most, observed, spent_epsilon
-from dpscp.conformal import PrivateConformalClassifier
+from dpscp._base.format import asked, at_least, at_most, observed, spent_epsilon
+from dpscp.data.model_files import written_whole
+from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
-from dpscp.persistence import written_whole
-from dpscp.planning import plan
+from dpscp.pipeline.planning import plan
 from dpscp.privacy import SecretSplitDpEvent
 from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 from dpscp.report.numbers import ATTACKS, GROUP_SIZES, TERMS, WHY_BELOW, About, Evaluation, budget_tracks, verdict

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscp import metrics
-from dpscp._checks import check_count
+from dpscp._base.checks import check_count
 from dpscp.report.figures import PALETTE, bare_figure, name_axes, put_legend
 from dpscp.report.numbers import clopper_pearson
 

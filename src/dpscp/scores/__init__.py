@@ -5,7 +5,7 @@ score, the set that a threshold makes of it, and its public range. The estimator
 function. To add one: write its value, and a line in the table of its file.
 """
 
-from dpscp._trust import OWN_SCORE
+from dpscp._base.trust import OWN_SCORE
 from dpscp.scores.functions import (
     absolute_residual,
     aps,

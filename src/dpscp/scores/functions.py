@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._checks import check_count, check_nonnegative
+from dpscp._base.checks import check_count, check_nonnegative
 
 Floats = NDArray[Any]
 # A probability may exceed 1 by what float32 sums lose.

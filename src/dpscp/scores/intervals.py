@@ -7,11 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._checks import check_choice
-from dpscp._object_state import refuse_memory, throwaway
-from dpscp.records import check_row_by_row, untold_overflow
+from dpscp._base.checks import check_choice
+from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp.data.validation import check_row_by_row, untold_overflow
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
-from dpscp.sets import normalized_interval, quantile_interval, residual_interval
+from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
 
 Floats = NDArray[Any]
 # A predicted scale below this share of the target's range counts as this share: a public floor keeps scores bounded.

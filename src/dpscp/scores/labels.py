@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._checks import check_choice
-from dpscp._object_state import refuse_memory, throwaway
-from dpscp.records import check_row_by_row, untold_overflow
+from dpscp._base.checks import check_choice
+from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp.data.validation import check_row_by_row, untold_overflow
 from dpscp.scores.functions import (
     aps_of_labels,
     infinite_without_probabilities,

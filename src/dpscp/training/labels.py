@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp.records import label_index
+from dpscp.data.validation import label_index
 
 Array = NDArray[Any]
 

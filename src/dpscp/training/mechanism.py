@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkabl
 
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._checks import check_choice
+from dpscp._base.checks import check_choice
+from dpscp.data.sources import RecordSource
 from dpscp.privacy import RECORDS, Unit, dpsgd_event, noise_multiplier, non_private_event
-from dpscp.sources import RecordSource
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
+    from dpscp.data.persons import Persons
     from dpscp.guarantees.stability import Stability
-    from dpscp.persons import Persons
     from dpscp.privacy import Accountant
-    from dpscp.training.descent import UpdateRule
+    from dpscp.training.engine.loop import UpdateRule
 
 
 @runtime_checkable

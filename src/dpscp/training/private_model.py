@@ -11,10 +11,10 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._checks import check_choice, check_count
+from dpscp._base.checks import check_choice, check_count
 from dpscp.privacy import Ledger
+from dpscp.training.engine.networks import check_rows, softmax
 from dpscp.training.mechanism import Model, Trained
-from dpscp.training.networks import check_rows, softmax
 
 __all__ = ["FunctionModel", "PrivateModel"]
 
@@ -147,7 +147,7 @@ class PrivateModel:
 
         Paper: Supplement S6.1 [supp:privacy_accounting]
         """
-        from dpscp.training.opacus import ledger_of_engine, torch_model  # torch is an optional extra
+        from dpscp.training.torch.trainer import ledger_of_engine, torch_model  # torch is an optional extra
 
         model = torch_model(
             module, classes=classes, input_shape=input_shape, device=device, start_buffers=start_buffers

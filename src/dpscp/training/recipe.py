@@ -15,16 +15,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpscp._checks import check_choice, check_count, check_fraction, check_positive, check_probability
+from dpscp._base.checks import check_choice, check_count, check_fraction, check_positive, check_probability
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import guarantee_of
 from dpscp.privacy import Accountant, gdp_epsilon, gdp_mu
-from dpscp.training.dpsgd import DPSGD
 from dpscp.training.mechanism import Mechanism
-from dpscp.training.preprocess import Preprocessed
-from dpscp.training.private_target import PrivateTarget
-from dpscp.training.steps import NormClip, PrivateCentring, PrivateStandardize, PublicBounds, Step, UnitNorm
-from dpscp.training.whitening import PrivateWhitening
+from dpscp.training.mechanisms.dpsgd import DPSGD
+from dpscp.training.preprocessing.preprocess import Preprocessed
+from dpscp.training.preprocessing.private_target import PrivateTarget
+from dpscp.training.preprocessing.sums import (
+    NormClip,
+    PrivateCentring,
+    PrivateStandardize,
+    PublicBounds,
+    Step,
+    UnitNorm,
+)
+from dpscp.training.preprocessing.whitening import PrivateWhitening
 
 TASKS = ("classification", "regression")
 FEATURES = ("unit", "clipped", "bounded", "standardized")

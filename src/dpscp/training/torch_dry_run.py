@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dpscp._object_state import changed_paths, state_digest
-from dpscp.training.torch_modules import (
+from dpscp._base.object_state import changed_paths, state_digest
+from dpscp.training.torch.modules import (
     gradient_rows,
     load_opacus,
     load_torch,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscp.training.torch_modules import load_torch
+from dpscp.training.torch.modules import load_torch
 
 # torch's generator on the CPU is a Mersenne twister: where its state lies in the bytes that torch hands out.
 _WORDS = slice(24, 24 + 624 * 8)

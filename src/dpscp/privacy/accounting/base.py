@@ -15,7 +15,7 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent, NonPrivateDpEvent
 from numpy.typing import ArrayLike, NDArray
 
-from dpscp._checks import check_choice, check_count, check_probability
+from dpscp._base.checks import check_choice, check_count, check_probability
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.accounting.group import group_epsilon
 from dpscp.privacy.events import (

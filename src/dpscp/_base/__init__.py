@@ -1,0 +1,1 @@
+"""Checks, formatting and file helpers that every package may import."""

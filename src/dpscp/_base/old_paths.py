@@ -1,0 +1,88 @@
+"""Import paths of versions 0.1 to 0.3 that moved: each still names the same module."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_PACKAGE = "dpscp"
+# Longer paths come first: a package's own modules may have moved elsewhere.
+_MOVED = {
+    "privacy.account": "privacy.store_log",
+    "privacy.seeds": "privacy.random_streams",
+    "privacy.solving": "privacy.noise_search",
+    "quantile.release_level": "quantile.single_release",
+    "quantile.released_size": "quantile.size",
+    "sources.given": "data.sources.dispatch",
+    "sources.scratch": "data.sources.spill",
+    "training.descent": "training.engine.loop",
+    "training.dpsgd": "training.mechanisms.dpsgd",
+    "training.networks": "training.engine.networks",
+    "training.opacus": "training.torch.trainer",
+    "training.perturbation": "training.mechanisms.perturbation",
+    "training.preprocess": "training.preprocessing.preprocess",
+    "training.private_bounds": "training.preprocessing.private_bounds",
+    "training.private_target": "training.preprocessing.private_target",
+    "training.scaling": "training.preprocessing.scaling",
+    "training.steps": "training.preprocessing.sums",
+    "training.summary": "training.mechanisms.sufficient_statistics",
+    "training.torch_model": "training.torch.model",
+    "training.transforms": "training.preprocessing.transforms",
+    "training.whitening": "training.preprocessing.whitening",
+    "audit.play": "audit.run",
+    "budget": "privacy.store",
+    "calibration": "pipeline.calibrate",
+    "conformal": "estimators",
+    "frames": "data.frames",
+    "persistence": "data.model_files",
+    "persons": "data.persons",
+    "planning": "pipeline.planning",
+    "records": "data.validation",
+    "release": "pipeline.release",
+    "schema": "data.schema",
+    "searches": "pipeline.search_plan",
+    "sets": "scores.sets",
+    "sources": "data.sources",
+    "strategy": "pipeline.plan",
+    "tasks": "pipeline.tasks",
+}
+
+
+def moved_to(name: str) -> str | None:
+    """Return the present path of the module that ``name`` meant in an earlier version, or None."""
+    for old, new in _MOVED.items():
+        if name == f"{_PACKAGE}.{old}" or name.startswith(f"{_PACKAGE}.{old}."):
+            return f"{_PACKAGE}.{new}" + name.removeprefix(f"{_PACKAGE}.{old}")
+    return None
+
+
+class _OldPaths(MetaPathFinder, Loader):
+    """Answer imports of an old path with the module at the new one."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002 (the import system passes it)
+        target: ModuleType | None = None,  # noqa: ARG002 (likewise)
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if moved_to(fullname) else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(moved_to(spec.name) or spec.name)
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # the import system has put the spec of the old path on the module
+        spec = module.__spec__
+        if spec is not None and spec.loader_state is not None:
+            module.__spec__ = spec.loader_state
+
+
+def keep_old_paths() -> None:
+    """Make the old import paths work; calling it twice changes nothing."""
+    if not any(isinstance(finder, _OldPaths) for finder in sys.meta_path):
+        # first: a folder that an update left behind must not be taken for the package
+        sys.meta_path.insert(0, _OldPaths())

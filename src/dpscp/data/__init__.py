@@ -1,0 +1,1 @@
+"""Records and what is declared about them: schemas, frames, persons, sources."""

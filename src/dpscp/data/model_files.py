@@ -1,0 +1,152 @@
+"""Saving and loading without pickle: a zip of plain NumPy arrays and one JSON header.
+
+The file (format "dpscp-model", version 2) is an uncompressed ``.npz``: ``header.json`` holds the class name, its
+parameters, the model's public constants, ledger, certificates and public facts, and a SHA-256 of every array; the other
+members are the parameter arrays and the thresholds. Loading reads arrays with ``allow_pickle=False``, builds only the
+classes named here, and executes nothing from the file.
+"""
+
+import hashlib
+import io
+import json
+import os
+import stat
+import tokenize
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from os import PathLike
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.privacy.random_streams import secure_bytes
+
+FORMAT = "dpscp-model"
+FORMAT_VERSION = 2
+_HEADER = "header.json"
+_LARGEST_HEADER = 64 * 2**20
+
+
+def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write exactly ``path``; no half-written file is left."""
+    members = {name: _array_bytes(array) for name, array in arrays.items()}
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
+    body = json.dumps(dict(header))
+    head = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "arrays": digests,
+        "body": body,
+        "body_sha256": hashlib.sha256(body.encode()).hexdigest(),
+    }
+    with written_whole(path, mode=0o600) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_HEADER, json.dumps(head))
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+
+
+@contextmanager
+def written_whole(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """A file to write to, under a temporary name beside ``path`` and renamed at the end; a failure leaves nothing.
+
+    At most ``mode`` may read and write it, less what the umask takes away, and nobody who may not use a file that it
+    replaces. So from its first byte on.
+    """
+    target = os.path.abspath(os.fspath(path))
+    with suppress(OSError):
+        mode &= stat.S_IMODE(os.stat(target).st_mode)
+    # the system applies the umask when it creates a file; tempfile's files and chmod know nothing of it
+    temporary = os.path.join(os.path.dirname(target), f".dpscp-{secure_bytes()(8).hex()}")
+    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The header's body and the arrays; ``ValueError`` for a file that is foreign, damaged, altered or too new."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"no such file: {os.fspath(path)!r}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read_archive(archive)
+    except _NewerVersionError as error:
+        raise ValueError(
+            f"{os.fspath(path)!r} has format version {error.version!r}, this release reads up to {FORMAT_VERSION}: "
+            "update dpscp"
+        ) from None
+    except (
+        zipfile.BadZipFile,
+        SyntaxError,
+        tokenize.TokenError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        RecursionError,
+    ) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it is truncated or not a dpscp model"
+        raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {reason}") from None
+    except (NotImplementedError, RuntimeError, OverflowError, MemoryError, OSError) as error:
+        raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {type(error).__name__}") from None
+
+
+def _read_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of an archive, each checked against its sum before it is used."""
+    if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in archive.infolist()):
+        raise ValueError("it holds compressed members, which this library never writes")
+    if archive.getinfo(_HEADER).file_size > _LARGEST_HEADER:
+        raise ValueError("the header is larger than any header this library writes")
+    head = json.loads(archive.read(_HEADER))
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise ValueError("it is not a dpscp model")
+    version = head.get("version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise _NewerVersionError(version)
+    body = head["body"]
+    if hashlib.sha256(body.encode()).hexdigest() != head["body_sha256"]:
+        raise ValueError("its header was altered")
+    arrays = {}
+    for name, digest in head["arrays"].items():
+        data = archive.read(f"{name}.npy")
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise ValueError("an array was altered")
+        arrays[name] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    content = json.loads(body)
+    if not isinstance(content, dict):
+        raise ValueError("its header was altered")
+    return content, arrays
+
+
+class _NewerVersionError(Exception):
+    def __init__(self, version: object) -> None:
+        super().__init__(version)
+        self.version = version
+
+
+def _array_bytes(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(array, order="C"), allow_pickle=False)
+    return buffer.getvalue()
+
+
+NOT_PLAIN = object()
+
+
+def plain(value: Any) -> Any:
+    """A JSON value equal to ``value``, or a mark that there is none (functions)."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        items = [plain(v) for v in value]
+        return NOT_PLAIN if any(i is NOT_PLAIN for i in items) else items
+    return value if value is None or isinstance(value, str | int | float | bool) else NOT_PLAIN

@@ -1,0 +1,71 @@
+"""Records in memory or in a memory-mapped file, as one block or as several views of one array."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dpscp._base.checks import check_count
+from dpscp.data.sources.base import MOST_IN_A_BLOCK, Block, added
+
+Total = TypeVar("Total")
+
+
+class ArraySource:
+    """Rows (n, features) and one target each, arrays or memmaps; blocks are views, nothing is copied.
+
+    ``n_blocks``: how many blocks of equal size (one more record in some). One block is an array in memory as it is
+    given to ``fit``, with the same results for the same seed; several draw batches and held-out records by block, as
+    every other source does, and a memmap is then read block by block.
+
+    >>> X, y = np.arange(12.0).reshape(6, 2), np.arange(6)
+    >>> ArraySource(X, y, n_blocks=3).sum(lambda block: block.read().sum(axis=0)).tolist()
+    [30.0, 36.0]
+    """
+
+    def __init__(self, X: Any, y: Any, *, n_blocks: int = 1) -> None:
+        rows, targets = np.asanyarray(X), np.asanyarray(y)
+        if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+            raise ValueError("X must be a two-dimensional array of real numbers (records, features)")
+        if targets.ndim != 1 or len(targets) != len(rows):
+            raise ValueError("y must be a one-dimensional array with one target for each row of X")
+        count = check_count("n_blocks", n_blocks)
+        ends = [len(rows) * i // count for i in range(count + 1)]
+        parts = [slice(a, b) for a, b in pairwise(ends)]
+        if max(part.stop - part.start for part in parts) > MOST_IN_A_BLOCK:
+            raise ValueError(f"n_blocks={n_blocks} leaves more than {MOST_IN_A_BLOCK} records in a block; take more")
+        self._blocks = [Block(i, rows[part], targets[part]) for i, part in enumerate(parts)]
+        self._functions: tuple[Callable[[Block], Block], ...] = ()
+
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[Block]) -> "ArraySource":
+        """The source of blocks that are in memory already; their ids are 0, 1, 2, ..."""
+        source = cls.__new__(cls)
+        source._blocks, source._functions = list(blocks), ()
+        return source
+
+    @property
+    def width(self) -> int:
+        """How many features a row has."""
+        return self._blocks[0].width
+
+    @property
+    def whole(self) -> Block | None:
+        """The only block; None where there are several."""
+        return self._mapped(self._blocks[0]) if len(self._blocks) == 1 else None
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ArraySource":
+        """The source of ``function(block)``."""
+        source = ArraySource.of_blocks(self._blocks)
+        source._functions = (*self._functions, function)
+        return ArraySource.of_blocks([source._mapped(block) for block in self._blocks]) if keep else source
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        """The total over the blocks, see ``RecordSource``."""
+        return added(function(self._mapped(block)) for block in self._blocks)
+
+    def _mapped(self, block: Block) -> Block:
+        for function in self._functions:
+            block = function(block)
+        return block

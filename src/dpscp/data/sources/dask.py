@@ -1,0 +1,198 @@
+"""Records on a cluster: blocks of Dask arrays or frames, worked on where they lie.
+
+Functions go to the blocks and totals come back: the parameters of a model, sums of gradients, counts. Rows and scores
+stay with the workers. Whatever scheduler Dask uses is used: threads of this process, or a cluster with a client.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+
+from dpscp.data.schema import Schema
+from dpscp.data.sources.base import Block, added, attempted, succeeded
+from dpscp.data.sources.persons import Dealt, dealt, grouped
+from dpscp.quantile.counts import DaskArray
+
+Total = TypeVar("Total")
+Functions = tuple[Callable[[Block], Block], ...]
+# The pieces that go from partition to partition are as many as their square.
+_MOST_PARTITIONS = 500
+
+
+class DaskSource:
+    """Rows and one target each in Dask collections: an array (n, features) and an array, or a frame and a series.
+
+    A block is a chunk of rows of ``X`` with the targets of the same rows; columns are brought into one chunk. What
+    training reads at every step is kept by the workers (``persist``): together they need memory for one number of four
+    or eight bytes for each feature of each record. A worker that is lost loses nothing else: its blocks are made again,
+    draw the same batches, and spend nothing.
+
+    Collections must give the same rows each time they are computed. A dask frame with a shuffle, a sample without a
+    seed or a data base that changes does not: persist it, or write it to Parquet first. ``fit`` compares a keyed digest
+    of each block between readings and refuses another content or order.
+
+    Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does; they belong inside
+    the trusted side. Give the cluster encrypted connections (``distributed.Security``) where its network is shared.
+    """
+
+    whole: ClassVar[None] = None  # the records are not one array in memory
+
+    def __init__(self, X: Any, y: Any) -> None:
+        rows, targets = _chunks(X, 2), _chunks(y, 1)
+        if len(rows) != len(targets) and _is_array(X) and _is_array(y) and len(X) == len(y):
+            targets = _chunks(y.rechunk((X.chunks[0],)), 1)
+        if len(rows) != len(targets):
+            raise ValueError("X and y must have the same chunks of rows; rechunk or repartition one of them")
+        parts = [(partial(_block, i), *part) for i, part in enumerate(zip(rows, targets, strict=True))]
+        self._set(_in_one_place(parts), X.shape[1])
+
+    @classmethod
+    def of_frame(cls, frame: Any, schema: Schema) -> "DaskSource":
+        """The records of a dask frame, features and targets as the schema declares them.
+
+        Where it declares persons, rows travel once between workers, to the one that gets all rows of their person.
+        """
+        names = [name for name in schema.require_complete().column_names if name in frame.columns]
+        given = list(frame[names].to_delayed())
+        if schema.person is None:
+            parts = _in_one_place([(partial(_declared, schema, i), part) for i, part in enumerate(given)])
+        else:
+            parts = _by_person(given, schema)
+        return cls.__new__(cls)._set(parts, len(schema.feature_names))
+
+    def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
+        """Blocks as functions of Dask's pieces, and what is done with them."""
+        self._parts, self.width, self._functions = parts, width, functions
+        return self
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DaskSource":
+        """The source of ``function(block)``; what is to be kept stays in the memory of the workers."""
+        import dask
+
+        new = DaskSource.__new__(DaskSource)
+        if not keep:
+            return new._set(self._parts, self.width, (*self._functions, function))
+        return new._set([(_same, part) for part in dask.persist(*self._tasks(function))], self.width)
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        """The total over the blocks, see ``RecordSource``: one round."""
+        import dask
+
+        result: Total = added(succeeded(dask.compute(*self._tasks(function))))
+        return result
+
+    def _tasks(self, function: Callable[[Block], Any]) -> list[Any]:
+        """The work on each block, to be computed where its rows are."""
+        import dask
+
+        return [
+            dask.delayed(partial(_told, (make, *self._functions, function)), pure=False, traverse=False)(*part)
+            for make, *part in self._parts
+        ]
+
+
+def _told(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
+    """What the functions, one after the other, make of the parts; or the error of them or of what made the parts."""
+
+    def work() -> Any:
+        result = functions[0](*succeeded(parts))
+        for function in functions[1:]:
+            result = function(result)
+        return result
+
+    return attempted(work)
+
+
+def _by_person(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
+    """Blocks of whole persons, kept by the workers; made again they are the same, from the pieces in their order."""
+    import dask
+
+    if len(given) > _MOST_PARTITIONS:
+        raise ValueError(
+            f"bringing persons together needs at most {_MOST_PARTITIONS} partitions, the frame has {len(given)}: "
+            "repartition it"
+        )
+
+    def task(function: Callable[..., Any], *parts: Any) -> Any:
+        return dask.delayed(partial(_told, (function,)), pure=False, traverse=False)(*parts)
+
+    split = [task(partial(_dealt, schema, len(given)), part) for part in given]
+    blocks = [task(partial(_met, i), *(task(itemgetter(i), pieces) for pieces in split)) for i in range(len(given))]
+    return [(_same, block) for block in dask.persist(*blocks)]
+
+
+def _dealt(schema: Schema, count: int, frame: Any) -> list[Dealt]:
+    return dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
+
+
+def _met(number: int, *pieces: Dealt) -> Block:
+    return grouped(number, pieces)
+
+
+def _in_one_place(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The same blocks, each made by one task: rows that one worker makes and another one needs would travel.
+
+    Pieces that are in the memory of workers already, or that share their beginnings (a shuffle, an array in this
+    process), are left to Dask.
+    """
+    from dask.optimization import cull
+
+    graphs = []
+    for _, *pieces in parts:
+        whole = {key: task for piece in pieces for key, task in dict(piece.__dask_graph__()).items()}
+        graphs.append(cull(whole, [piece.key for piece in pieces])[0])
+    shared = len({key for graph in graphs for key in graph}) < sum(map(len, graphs))
+    if shared or any(_held(piece) for _, *pieces in parts for piece in pieces):
+        return parts
+    return [
+        (partial(_made, make, dict(graph), [piece.key for piece in pieces]),)
+        for (make, *pieces), graph in zip(parts, graphs, strict=True)
+    ]
+
+
+def _made(make: Callable[..., Block], graph: Any, keys: list[Any]) -> Block:
+    import dask
+
+    return make(*dask.get(graph, keys))
+
+
+def _held(piece: Any) -> bool:
+    """Whether workers hold something that the piece is made of."""
+    try:
+        from distributed.client import futures_of
+    except ImportError:  # pragma: no cover (the test environment has it)
+        return False
+    return bool(futures_of(piece))
+
+
+def _same(block: Block) -> Block:
+    return block
+
+
+def _block(number: int, rows: Any, targets: Any) -> Block:
+    found, one_each = np.asarray(rows), np.asarray(targets)
+    if found.dtype.kind not in "fiub":
+        raise ValueError("X must hold real numbers; encode other columns first, or use DaskSource.of_frame")
+    if len(found) != len(one_each):
+        raise ValueError("X and y must hold the same number of records in each chunk")
+    return Block(number, found, one_each)
+
+
+def _declared(schema: Schema, number: int, frame: Any) -> Block:
+    return Block(number, schema.matrix(frame), schema.targets(frame))
+
+
+def _is_array(collection: Any) -> bool:
+    return isinstance(collection, DaskArray)
+
+
+def _chunks(collection: Any, dimensions: int) -> list[Any]:
+    """The pieces of a Dask array or frame, cut between rows only."""
+    if collection.ndim != dimensions:
+        raise ValueError(f"{'X' if dimensions == 2 else 'y'} must have {dimensions} dimensions, got {collection.ndim}")
+    if _is_array(collection) and collection.ndim == 2 and len(collection.chunks[1]) > 1:
+        collection = collection.rechunk({1: -1})
+    return list(np.ravel(collection.to_delayed()))

@@ -1,0 +1,79 @@
+"""Whether a source still holds the records of its first reading.
+
+A fit reads a source several times, and draws who is trained on and who is held out by a record's place in its block. A
+source that gives its rows in another order at the next reading mixes the two. So the first reading leaves a digest of
+each block, keyed with random bits that stay in memory. Every later reading is compared with it where the block lies.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.data.sources.array import ArraySource
+from dpscp.data.sources.base import Block, RecordSource
+from dpscp.data.sources.files import ReadSource
+from dpscp.data.sources.spark import SparkSource
+
+_BYTES = 16
+# Arrays of these kinds are compared by their bytes, others as text.
+_PLAIN = "biufcUSmM"
+Digests = list[tuple[int, bytes]]
+
+
+def is_fixed(source: RecordSource) -> bool:
+    """Whether a source notices by itself that its records changed.
+
+    An array is one object, a file has a size and times that are looked at with each block, Spark's frame was written.
+    """
+    return isinstance(source, ArraySource | ReadSource | SparkSource)
+
+
+@dataclass(frozen=True)
+class FirstReading:
+    """What ``look`` finds in a block, and the digest of the block as it was read."""
+
+    look: Callable[[Block], int]
+    key: bytes = field(repr=False)
+
+    def __call__(self, block: Block) -> tuple[int, Digests]:
+        return self.look(block), [(block.id, digest(block, self.key))]
+
+
+@dataclass(frozen=True)
+class SameBlocks:
+    """The block as it is, if it is the one of the first reading; refused otherwise."""
+
+    digests: Mapping[int, bytes] = field(repr=False)
+    key: bytes = field(repr=False)
+
+    def __call__(self, block: Block) -> Block:
+        if self.digests.get(block.id) != digest(block, self.key):
+            raise RuntimeError(
+                "the source gave other records, or the same ones in another order, than at its first reading: records "
+                "that were trained on might be held out. Persist the collection, or write it to Parquet, and fit that"
+            )
+        return block
+
+
+def digest(block: Block, key: bytes) -> bytes:
+    """A keyed digest of rows, targets and whose they are, in their order."""
+    found = hashlib.blake2b(key=key, digest_size=_BYTES)
+    offsets = np.empty(0, dtype=np.int64) if block.persons is None else block.persons.offsets
+    for part in (block.read(), block.targets, offsets):
+        values = _comparable(part)
+        found.update(f"{values.dtype.str}{values.shape}".encode())
+        found.update(values.data if values.size else b"")
+    return found.digest()
+
+
+def _comparable(part: Any) -> NDArray[Any]:
+    values = np.asarray(part)
+    if values.dtype.kind not in _PLAIN:
+        values = values.astype(str)
+    if values.dtype.kind in "mMU":  # these have no buffer of plain bytes
+        values = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(values)

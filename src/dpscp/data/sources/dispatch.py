@@ -1,0 +1,58 @@
+"""Sources behind what callers give to ``fit`` in the place of arrays: a path, Dask collections, a Spark frame."""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, Protocol, runtime_checkable
+
+from dpscp.data.schema import Schema
+from dpscp.data.sources.base import RecordSource
+from dpscp.data.sources.dask import DaskSource
+from dpscp.data.sources.files import table_source
+from dpscp.data.sources.spark import SparkSource
+from dpscp.quantile.counts import DaskArray
+
+
+@runtime_checkable
+class DaskFrame(Protocol):
+    """What is used of a dask frame, so that it is known without importing dask."""
+
+    columns: Sequence[Any]
+    npartitions: int
+
+    def to_delayed(self) -> Any:
+        """The partitions."""
+        ...
+
+
+@runtime_checkable
+class SparkFrame(Protocol):
+    """What is used of a Spark frame, so that it is known without importing pyspark."""
+
+    columns: Sequence[Any]
+
+    def checkpoint(self) -> Any:
+        """The frame, written."""
+
+    def mapInArrow(self, func: Any, schema: Any) -> Any:  # noqa: N802 (Spark's name)
+        """The frame of what a function makes of each partition."""
+
+
+def is_dask(X: Any) -> bool:
+    """Whether a caller brought a Dask array or frame."""
+    return isinstance(X, DaskArray | DaskFrame)
+
+
+def plain_source(X: Any, y: Any) -> RecordSource | None:
+    """The source of Dask arrays, or of a dask frame of numbers and a series; None for anything else."""
+    if isinstance(X, str | PathLike):
+        raise TypeError("X is the path of a table, which is read by a schema: give schema=dp.Schema... as well")
+    return DaskSource(X, y) if is_dask(X) else None
+
+
+def declared_source(X: Any, schema: Schema) -> RecordSource | None:
+    """The source of a table that a schema reads: a path, a dask or a Spark frame; None for anything else."""
+    if isinstance(X, str | PathLike):
+        return table_source(X, schema)
+    if isinstance(X, SparkFrame):
+        return SparkSource(X, schema)
+    return DaskSource.of_frame(X, schema) if isinstance(X, DaskFrame) else None

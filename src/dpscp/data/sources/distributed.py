@@ -1,0 +1,311 @@
+"""Records of a ``torch.distributed`` group: every process brings its own and calls the same ``fit``.
+
+Process 0 leads: it alone draws noise, reserves budget and decides. It sends functions to the others, each sums over its
+own blocks, and the totals of all blocks are added by process 0 in the order of their ids, so that they have the bits of
+the same blocks in one process. What comes out, a result or an error, goes to every process.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
+from typing import Any, ClassVar, TypeGuard, TypeVar
+
+import numpy as np
+
+from dpscp._base.checks import check_count
+from dpscp.data.persons import person_numbers
+from dpscp.data.sources.array import ArraySource
+from dpscp.data.sources.base import Block, Failure, RecordSource, added, attempted, is_source, succeeded
+from dpscp.data.sources.files import TableSource
+from dpscp.data.sources.persons import Dealt, dealt, met
+
+Total = TypeVar("Total")
+Functions = tuple[Callable[[Block], Any], ...]
+
+
+class DistributedSource:
+    """The records of all processes of the default group of ``torch.distributed``, which must be initialised.
+
+    ``X`` and ``y`` are the rows and targets of this process alone (arrays or tensors on the CPU), in ``n_blocks``
+    blocks; or ``X`` is a source of one's own in this process, such as the ``ParquetSource`` of its part of the files. A
+    record must be with one process only. ``persons`` holds the ids of the rows' persons, as in ``fit``, where one may
+    have several. Rows then travel once, to the process that gets all rows of their person by a hash of the id (so they
+    do where a ``ParquetSource`` or ``CSVSource`` reads a schema that names persons). Every process makes the source,
+    and then calls the same::
+
+        estimator.fit(DistributedSource(X_here, y_here))
+        trained = source.lead(lambda: mechanism.train_source(source, n_records=n))
+
+    The arguments of process 0 count (its seed, its budget store); warnings and progress appear there. Every process
+    gets the same fitted attributes, or the same error. For the same blocks, in the order of the processes, they are
+    those of one process to the last bit, if processes run the same libraries, with the same number of threads, on the
+    same kind of processor. A process that dies ends the fit of all others, at the latest after the group's timeout;
+    nobody is fitted, and what was reserved is spent. Messages are bytes in the processor's memory: beside an ``"nccl"``
+    group one of ``"gloo"`` is made for them.
+
+    Privacy: processes see records, keys of batches and exact sums; they, and the network between them, belong inside
+    the trusted side.
+    """
+
+    whole: ClassVar[None] = None  # the records are not one array in memory
+
+    def __init__(self, X: Any, y: Any = None, *, persons: Any = None, n_blocks: int = 1) -> None:
+        def own() -> tuple[_OwnedRows | TableSource | RecordSource, int]:
+            if persons is not None:
+                owned = _OwnedRows(X, y, persons, n_blocks)
+                return owned, owned.places()
+            source = X if is_source(X) else ArraySource(X, y, n_blocks=n_blocks)
+            return source, source.places() if _by_person(source) else source.sum(_one)
+
+        self._group = _Group()
+        here = attempted(own)
+        # an error in one process is told to all: nobody waits for a process that is gone
+        told = here if isinstance(here, Failure) else (here[0].width, _by_person(here[0]), here[1])
+        shapes = succeeded(self._group.from_all(told))
+        if len({shape[:2] for shape in shapes}) > 1:
+            raise ValueError("X must have the same number of columns in every process, and all have persons or none")
+        assert not isinstance(here, Failure)
+        counts = [count for *_, count in shapes]
+        source = self._group.regrouped(here[0], counts) if _by_person(here[0]) else here[0]
+        assert not isinstance(source, _OwnedRows)
+        before = list(accumulate(counts, initial=0))[self._group.rank]
+        self._group.kept[0] = source.map(_Renumbered(before))
+        self.width, self.by_person, self._number, self._functions = source.width, shapes[0][1], 0, ()
+
+    @property
+    def led(self) -> bool:
+        """Whether process 0 is at work and the others serve it."""
+        return self._group.led
+
+    def lead(self, work: Callable[[], Total]) -> Total:
+        """``work()`` by process 0, which may use this source, while the others serve; its outcome in every process."""
+        outcome: Total = self._group.lead(work)
+        return outcome
+
+    def check_travels(self, *code: Any) -> None:
+        """TypeError for code of the caller's own (a module, a loss, a score) that cannot be sent to other processes."""
+        _packed(code)
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DistributedSource":
+        """The source of ``function(block)``; what is to be kept stays with the process that has the block."""
+        number, functions = self._number, (*self._functions, function)
+        if keep:
+            number, functions = self._group.keep(_Request(number, functions)), ()
+        new = DistributedSource.__new__(DistributedSource)
+        new._group, new._number, new._functions = self._group, number, functions
+        new.width, new.by_person = self.width, self.by_person
+        return new
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        """The total over the blocks of all processes, see ``RecordSource``: one round."""
+        result: Total = added(self._group.ask(_Request(self._number, (*self._functions, function))))
+        return result
+
+    _functions: Functions
+    by_person: bool
+    """Whether all rows of a person lie in one block."""
+
+
+class _OwnedRows:
+    """Rows in memory with the ids of their persons."""
+
+    def __init__(self, X: Any, y: Any, persons: Any, n_blocks: int) -> None:
+        if is_source(X):
+            raise ValueError("persons needs the rows of this process as an array; files name them in their schema")
+        block = ArraySource(X, y).whole
+        assert block is not None
+        self._block, self._ids, self._count = block, persons, check_count("n_blocks", n_blocks)
+        self.width = block.width
+        person_numbers(persons, len(block))  # one id for each row
+
+    def places(self) -> int:
+        return self._count
+
+    def dealt(self, count: int) -> Iterator[list[Dealt]]:
+        yield dealt(self._block.rows, self._block.targets, self._ids, count)
+
+    def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ArraySource:
+        return ArraySource.of_blocks(list(met(list(pieces).__getitem__, count, senders=senders)))
+
+
+def _by_person(source: Any) -> TypeGuard[_OwnedRows | TableSource]:
+    """Whether rows have to travel to those of the same person."""
+    return isinstance(source, _OwnedRows) or (isinstance(source, TableSource) and source.by_person)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Work for every process: functions of the blocks of a source that it keeps under a number.
+
+    ``keep_as``: the number under which the results, blocks, are to be kept; None: they come to process 0.
+    """
+
+    number: int
+    functions: Functions
+    keep_as: int | None = None
+
+
+class _Group:
+    """The processes, and what each of them keeps for this source."""
+
+    def __init__(self) -> None:
+        try:
+            from torch import distributed
+        except ImportError as error:
+            raise ImportError("DistributedSource needs torch: pip install 'dpscp[torch]'") from error
+        if not distributed.is_available() or not distributed.is_initialized():
+            raise RuntimeError(
+                "DistributedSource needs a process group: call torch.distributed.init_process_group(...) first, in "
+                "every process (torchrun starts them)"
+            )
+        self._torch, self.rank, self._size = distributed, distributed.get_rank(), distributed.get_world_size()
+        # None is the default group; nccl moves what lies on a GPU, and messages do not
+        self._over = distributed.new_group(backend="gloo") if distributed.get_backend() == "nccl" else None
+        self.kept: dict[int, RecordSource] = {}
+        self.led = False
+
+    def lead(self, work: Callable[[], Any]) -> Any:
+        if self.led:
+            return work()
+        if self.rank > 0:
+            return self._serve()
+        self.led = True
+        try:
+            outcome = work()
+            packed = _packed(outcome)
+        except BaseException as error:
+            with suppress(Exception):  # a process that is gone is told of by the error itself
+                self._to_all(final=_packed(Failure.of(error)))
+            raise
+        finally:
+            self.led, self.kept = False, {0: self.kept[0]}
+        self._to_all(final=packed)
+        return outcome
+
+    def _serve(self) -> Any:
+        while True:
+            request, final = self._to_all()
+            if final is not None:
+                self.kept = {0: self.kept[0]}
+                (outcome,) = succeeded([pickle.loads(final)])
+                return outcome
+            self._answered(request)
+
+    def ask(self, request: _Request) -> list[Any]:
+        """What each block of each process gives, in the order of the ids."""
+        if not self.led:
+            raise RuntimeError(
+                "a DistributedSource is used by fit, or by source.lead(lambda: ...), called in every process"
+            )
+        packed = _packed(request)  # what cannot be packed is noticed before anybody waits for it
+        self._to_all(packed)
+        return list(chain.from_iterable(succeeded(self._answered(packed))))
+
+    def keep(self, request: _Request) -> int:
+        """The number under which every process now keeps the blocks that were asked for."""
+        number = len(self.kept)
+        self.ask(replace(request, keep_as=number))
+        return number
+
+    def _answered(self, packed: bytes) -> list[Any]:
+        """The answers of all processes, in process 0; nothing in the others. No error keeps one from answering."""
+        answer = attempted(lambda: _packed(self._served(pickle.loads(packed))))
+        found: list[bytes] | None = [b""] * self._size if self.rank == 0 else None
+        sent = _packed(answer) if isinstance(answer, Failure) else answer
+        self._meet(self._torch.gather_object, sent, found, dst=0)
+        return list(map(pickle.loads, found or ()))
+
+    def _served(self, request: _Request) -> list[Any]:
+        source = self.kept[request.number]
+        *before, last = request.functions
+        for function in before:
+            source = source.map(function)
+        if request.keep_as is None:
+            return source.sum(_Listed(last))
+        self.kept[request.keep_as] = source.map(last, keep=True)
+        return []
+
+    def _to_all(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:
+        """What process 0 says, in every process: a request, or at the end the outcome."""
+        held = [request, final]
+        self._meet(self._torch.broadcast_object_list, held, src=0)
+        return held[0] or b"", held[1]
+
+    def _meet(self, collective: Callable[..., None], *given: Any, **options: Any) -> None:
+        """What all processes do together; torch's own words for one that is missing are of sockets."""
+        try:
+            collective(*given, **options, group=self._over)
+        except RuntimeError as error:
+            raise RuntimeError(
+                "another process of the group has ended or does not answer: this work has ended in all of them, nobody "
+                "is fitted, and what was reserved is spent. See why that process ended, then start all of them again"
+            ) from error
+
+    def from_all(self, value: Any) -> list[Any]:
+        """What every process has, in every process."""
+        found = [b""] * self._size
+        self._meet(self._torch.all_gather_object, found, _packed(value))
+        return list(map(pickle.loads, found))
+
+    def regrouped(self, here: _OwnedRows | TableSource, counts: list[int]) -> RecordSource:
+        """All rows of the persons who fall to this process, from all processes, as ``counts[rank]`` blocks."""
+        pieces = self._dealt(here, counts)
+        found = attempted(lambda: here.met(pieces, counts[self.rank], self._size))
+        for _ in pieces:  # who failed (no room on the disk, say) goes on dealing: others wait for its rows
+            pass
+        succeeded(self.from_all(found if isinstance(found, Failure) else None))
+        assert not isinstance(found, Failure)
+        return found
+
+    def _dealt(self, here: _OwnedRows | TableSource, counts: list[int]) -> Iterator[Dealt]:
+        """What is dealt to the places of this process: time after time, by each process in turn."""
+        ends = list(accumulate(counts, initial=0))
+        batches = here.dealt(ends[-1])
+        nothing = dealt(np.empty((0, here.width)), np.empty(0), [], counts[self.rank])
+        while True:
+            batch: Any = attempted(lambda: next(batches, None))
+            said = succeeded(self.from_all(batch if isinstance(batch, Failure) else batch is not None))
+            if not any(said):
+                return
+            for sender, deals in enumerate(said):
+                found: list[Any] = [None]
+                if deals:
+                    parts = [_packed(batch[a:b]) for a, b in pairwise(ends)] if sender == self.rank else None
+                    self._meet(self._torch.scatter_object_list, found, parts, src=sender)
+                yield from pickle.loads(found[0]) if deals else nothing
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """Results that are put side by side where others would be added: process 0 adds, in its own order."""
+
+    function: Callable[[Block], Any]
+
+    def __call__(self, block: Block) -> list[Any]:
+        return [self.function(block)]
+
+
+@dataclass(frozen=True)
+class _Renumbered:
+    """The blocks of one process, numbered after those of the processes before it."""
+
+    before: int
+
+    def __call__(self, block: Block) -> Block:
+        return replace(block, id=self.before + block.id)
+
+
+def _one(block: Block) -> int:  # noqa: ARG001 (a function of a block)
+    return 1
+
+
+def _packed(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            "something of this fit cannot travel between processes: define modules, losses, scores and groups at the "
+            f"top level of a file, not inside a function or as a lambda ({error})"
+        ) from None

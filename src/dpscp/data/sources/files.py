@@ -1,0 +1,190 @@
+"""Records in files larger than memory: Parquet and CSV, read block by block through a schema."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from dpscp._base.checks import check_count
+from dpscp.data.schema import Schema
+from dpscp.data.sources.base import Block, added
+from dpscp.data.sources.persons import Dealt, dealt, regrouped
+from dpscp.data.sources.spill import Scratch
+from dpscp.data.sources.tables import (
+    TableError,
+    as_frame,
+    csv_names,
+    is_parquet,
+    parquet_names,
+    separator_of,
+    table_blocks,
+)
+
+Total = TypeVar("Total")
+# Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
+_BLOCK_NUMBERS = 2**21
+# Blocks that persons are dealt out to: each batch of a table leaves a piece for each of them.
+_MOST_PLACES = 256
+
+
+class ReadSource:
+    """Blocks that are read anew, in the same order, whenever a sum is asked for; one at a time is in memory."""
+
+    whole: ClassVar[None] = None  # the records are not one array in memory
+
+    def __init__(self, read: Callable[[], Iterable[Block]], width: int, folder: str | PathLike[str] | None) -> None:
+        self._read, self.width, self._folder = read, width, folder
+        self._functions: tuple[Callable[[Block], Block], ...] = ()
+
+    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ReadSource":
+        """The source of ``function(block)``; what is to be kept goes to a scratch file."""
+        mapped = ReadSource(self._read, self.width, self._folder)
+        mapped._functions = (*self._functions, function)
+        if not keep:
+            return mapped
+        return ReadSource(Scratch(mapped._blocks(), self._folder).__iter__, self.width, self._folder)
+
+    def sum(self, function: Callable[[Block], Total]) -> Total:
+        """The total over the blocks, see ``RecordSource``."""
+        return added(function(block) for block in self._blocks())
+
+    def _blocks(self) -> Iterator[Block]:
+        for block in self._read():
+            for function in self._functions:
+                block = function(block)
+            yield block
+
+
+class TableSource(ReadSource):
+    """The records of files that a schema reads."""
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        schema: Schema,
+        names: Callable[[Path], Iterable[str]],
+        folder: str | PathLike[str] | None,
+        rows: int | None,
+        **options: Any,
+    ) -> None:
+        given = Path(path)
+        if not given.exists():
+            raise FileNotFoundError(f"no such file: {str(given)!r}")
+        self._files = sorted(p for p in given.iterdir() if _is_data(p)) if given.is_dir() else [given]
+        if not self._files:
+            raise TableError(f"the folder {str(given)!r} holds no Parquet file")
+        self._schema, width = schema.require_complete(), len(schema.feature_names)
+        rows = max(1, _BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
+        self._options = options | {"rows": rows}
+        self._columns = {file: [n for n in names(file) if n in schema.column_names] for file in self._files}
+        self._written = {file: _state(file) for file in self._files}
+        self._by_person: Scratch[Block] | None = None
+        super().__init__(self._table if schema.person is None else self._persons, width, folder)
+
+    def _batches(self) -> Iterator[Any]:
+        for file in self._files:
+            for batch in table_blocks(file, self._columns[file], **self._options):
+                if _state(file) != self._written[file]:
+                    raise TableError(f"{str(file)!r} was written to while it was read; fit again on a file that stays")
+                yield batch
+
+    def _table(self) -> Iterator[Block]:
+        for number, batch in enumerate(self._batches()):
+            frame = as_frame(batch, self._schema)
+            yield Block(number, self._schema.matrix(frame), self._schema.targets(frame))
+
+    def _persons(self) -> Iterable[Block]:
+        """Blocks of whole persons, from a scratch file that the first reading writes."""
+        if self._by_person is None:
+            count = self.places()
+            self._by_person = regrouped(chain.from_iterable(self.dealt(count)), count, self._folder)
+        return self._by_person
+
+    @property
+    def by_person(self) -> bool:
+        """Whether the schema says whose record a row is."""
+        return self._schema.person is not None
+
+    def places(self) -> int:
+        """How many blocks of whole persons these records are worth."""
+        records, rows = sum(map(len, self._batches())), int(self._options["rows"])
+        return min(_MOST_PLACES, max(1, -(-records // rows)))
+
+    def dealt(self, count: int) -> Iterator[list[Dealt]]:
+        """The rows of each batch, dealt out to so many places."""
+        schema = self._schema
+        for batch in self._batches():
+            frame = as_frame(batch, schema)
+            yield dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
+
+    def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ReadSource:
+        """The source of what several senders dealt out to the places of this process, see ``persons``."""
+        written = regrouped(pieces, count, self._folder, senders=senders)
+        return ReadSource(written.__iter__, self.width, self._folder)
+
+
+def _is_data(path: Path) -> bool:
+    return path.is_file() and path.name.lower().endswith((".parquet", ".pq"))
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes with the content of a file: the time of its last change too, which no program can set."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class ParquetSource(TableSource):
+    """The records of a Parquet file, or of all Parquet files of a folder in the order of their names.
+
+    ``schema`` declares columns, bounds, categories, target and classes; types and ranges are never taken from the data.
+    A file is read several times (checks, preprocessing, training, scores), and what training reads at every step lies
+    in a scratch file in ``scratch`` (None: the system's folder for temporary files; it holds records in the clear until
+    the fit is done, without a name and readable by nobody else). In memory is one block at a time, of ``block_rows``
+    records (None: two million numbers, 16 MB).
+
+    Where the schema declares persons, all rows of a person are first brought into one block, by a hash of the ids, in
+    the scratch file; blocks are then those of up to 256 such places, whole persons each.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        schema: Schema,
+        *,
+        scratch: str | PathLike[str] | None = None,
+        block_rows: int | None = None,
+    ) -> None:
+        super().__init__(path, schema, parquet_names, scratch, block_rows)
+
+
+class CSVSource(TableSource):
+    """The records of a CSV file (``.csv``, ``.csv.gz``, ``.tsv``) whose first line holds the column names.
+
+    As ``ParquetSource``; a block is also at most eight megabytes of the file. Parquet is read several times faster.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        schema: Schema,
+        *,
+        separator: str | None = None,
+        scratch: str | PathLike[str] | None = None,
+        block_rows: int | None = None,
+    ) -> None:
+        between = separator_of(Path(path), separator)
+        super().__init__(path, schema, lambda file: csv_names(file, between), scratch, block_rows, separator=between)
+
+
+def table_source(
+    path: str | PathLike[str],
+    schema: Schema,
+    *,
+    separator: str | None = None,
+    scratch: str | PathLike[str] | None = None,
+) -> ParquetSource | CSVSource:
+    """The source of a table in a file, Parquet or CSV by its name; a folder holds Parquet files."""
+    if Path(path).is_dir() or is_parquet(Path(path)):
+        return ParquetSource(path, schema, scratch=scratch)
+    return CSVSource(path, schema, separator=separator, scratch=scratch)

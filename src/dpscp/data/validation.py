@@ -1,0 +1,318 @@
+"""Checks of what callers bring: rows, targets, levels and groups.
+
+scikit-learn's own checks are used where their messages are harmless; a message that would print a value, a label or a
+count of the records is replaced.
+"""
+
+import numbers
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils import _safe_indexing
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import validate_data
+
+from dpscp._base.checks import check_probability, check_range
+from dpscp._base.object_state import refuse_memory, throwaway
+
+# The beginnings of scikit-learn messages that hold nothing from the records.
+_HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
+# Rows that a function of the caller is asked about one by one.
+_SINGLE_ROWS = 16
+
+
+@contextmanager
+def untold_overflow() -> Iterator[None]:
+    """No floating-point warning and no FloatingPointError: either would tell of the record behind it."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+def checked_rows(
+    estimator: Any, X: Any, *, reset: bool, finite: bool = True, dtype: Any = np.float64
+) -> NDArray[np.float64]:
+    """Finite numbers, (n, d); sets or checks ``n_features_in_`` and ``feature_names_in_`` on the estimator.
+
+    ``finite=False`` leaves NaN and infinity to whoever reads the rows next.
+    """
+    columns = getattr(X, "columns", None)
+    if columns is not None and len(set(columns)) != len(columns):
+        raise ValueError("X has duplicate feature names; give every column a name of its own")
+    failure = None
+    try:
+        with np.errstate(all="ignore"):  # a cast that overflows becomes an infinity and is refused as one
+            rows: NDArray[np.float64] = validate_data(estimator, X, reset=reset, dtype=dtype, ensure_all_finite=finite)
+        return rows
+    except (ValueError, TypeError, OverflowError) as error:
+        failure = _without_records(error, X)
+    raise failure
+
+
+def check_finite(rows: NDArray[Any]) -> None:
+    """Refuse NaN and infinity in rows that did not come as one table, with the words for a table."""
+    if not _is_finite(rows):
+        raise _without_records(ValueError("Input X contains NaN or infinity"), rows)
+
+
+def _without_records(error: Exception, X: Any) -> Exception:
+    """The same error with a text that carries nothing from the records; the names of columns are public."""
+    text = str(error)
+    if text.startswith(_HARMLESS):
+        return type(error)(text)
+    if text.startswith("Input X contains"):  # scikit-learn advises imputers here: their means would leak
+        return ValueError(
+            f"Input X contains NaN or infinity{_in_columns(X)}, and nothing is filled in silently. Do not fill gaps "
+            "with means or "
+            "medians of the records: they would leave without noise. Fill in a public number and add a 0/1 feature "
+            'that says so, or let a schema do it: dp.Schema with missing = "indicator" or a public number'
+        )
+    if text.startswith("Complex data"):  # the rest of that message is the array
+        return ValueError("Complex data not supported")
+    if "Expected 2D array" in text:
+        return ValueError("Expected 2D array for X, got another shape. Reshape your data to (n, n_features)")
+    if "0 sample(s)" in text:
+        return ValueError("X holds 0 sample(s): at least one record is needed")
+    if "0 feature(s)" in text:
+        return ValueError("Found array with 0 feature(s) while a minimum of 1 is required.")
+    needed = (
+        f"X must be a two-dimensional array or frame of finite real numbers{_in_columns(X)}; encode other columns "
+        "first, or let a schema do it: fit(frame, target, schema=dp.Schema...)"
+    )
+    if isinstance(error, TypeError):
+        return TypeError(f"{needed} (float() argument must be a string or a real number)")
+    return ValueError(needed)
+
+
+def _in_columns(X: Any) -> str:
+    """Which columns of a frame are not finite numbers throughout; nothing for an array."""
+    columns = getattr(X, "columns", None)
+    names = [] if columns is None else [name for name in columns if not _is_finite(X[name])]
+    return f" (column {', '.join(map(repr, names))})" if names else ""
+
+
+def _is_finite(values: Any) -> bool:
+    try:
+        return bool(np.isfinite(np.asarray(values, dtype=np.float64)).all())
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
+def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> tuple[Any, Any] | None:
+    """Public bounds of the features as (low, high), numbers or one for each feature, from any of the usual forms.
+
+    Two numbers for all features; (low, high) of arrays; a pair for each feature, (width, 2); or a mapping from each
+    column (its name, or its place where X has no names) to its pair. A square one that could be read both ways is
+    refused: a wrong reading would clip without a word.
+    """
+    if bounds is None:
+        return None
+    if isinstance(bounds, Mapping):
+        return _bounds_by_column(bounds, list(range(width)) if names is None else list(names))
+    pair = isinstance(bounds, list | tuple) and len(bounds) == 2
+    if pair and (all(isinstance(end, np.ndarray) for end in bounds) or any(np.ndim(e) == 0 for e in bounds)):
+        return bounds[0], bounds[1]
+    try:
+        array = np.asarray(bounds, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    ends, pairs = array.shape == (2, width), array.shape == (width, 2)
+    if ends and pairs:
+        ends, pairs = bool((array[0] < array[1]).all()), bool((array[:, 0] < array[:, 1]).all())
+        if ends and pairs and not np.array_equal(array, array.T):
+            raise ValueError(
+                "feature_bounds of shape (2, 2) for 2 features can be read as (lows, highs) and as two (low, high) "
+                "pairs; give {column: (low, high)} with names, or with places 0 and 1 where X has no names"
+            )
+        ends = ends or not pairs
+    if ends:
+        return array[0], array[1]
+    if pairs:
+        return array[:, 0], array[:, 1]
+    raise ValueError(
+        f"feature_bounds must be (low, high) for all features, a pair for each of the {width} features, or "
+        "{column: (low, high)}"
+    )
+
+
+def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    kind = "column of X" if any(isinstance(c, str) for c in columns) else "column of X (by place: it has no names)"
+    for named, where, remedy in (
+        ([c for c in columns if c not in bounds], "feature_bounds lacks", "declare its (low, high)"),
+        ([c for c in bounds if c not in columns], "feature_bounds names", "there is no such column: take it out"),
+    ):
+        if named:
+            raise ValueError(f"{where} {kind} {', '.join(map(repr, named))}; {remedy}")
+    pairs = [check_range(f"feature_bounds[{column!r}]", bounds[column]) for column in columns]
+    low, high = np.array(pairs, dtype=np.float64).T
+    return low, high
+
+
+def checked_targets(y: Any, n: int) -> NDArray[np.float64]:
+    """Finite real targets, one for each of the ``n`` rows."""
+    values = _one_dimensional(y, n)
+    try:
+        with np.errstate(all="ignore"):
+            targets = values.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        targets = None
+    if targets is None:
+        raise ValueError("y must hold real numbers")
+    if not np.isfinite(targets).all():
+        raise ValueError("Input y contains NaN or infinity.")
+    return targets
+
+
+def checked_labels(y: Any, n: int) -> NDArray[Any]:
+    """Labels of a classification task, one for each of the ``n`` rows."""
+    labels = _one_dimensional(y, n)
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError("Input y contains NaN or infinity.")
+    kind = "mixed"
+    if labels.dtype.kind != "O" or all(isinstance(label, str) for label in labels):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            # it warns about many distinct labels: that would tell something about the records
+            warnings.simplefilter("ignore", UserWarning)
+            kind = type_of_target(labels)
+    if kind not in ("binary", "multiclass"):
+        raise ValueError(f"Unknown label type: {kind}. A classifier needs discrete labels, all strings or all numbers")
+    return labels
+
+
+def _one_dimensional(y: Any, n: int) -> NDArray[Any]:
+    if y is None:
+        raise ValueError("This estimator requires y to be passed, but the target y is None")
+    try:
+        values = np.asarray(y)
+    except (ValueError, TypeError):
+        values = None
+    if values is None:  # outside the handler: the message of NumPy would print the number of records
+        raise ValueError("y should be a 1d array of numbers or labels")
+    if values.ndim == 2 and values.shape[1] == 1:
+        warnings.warn("A column-vector y was passed when a 1d array was expected", DataConversionWarning, stacklevel=4)
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"y should be a 1d array, got {values.ndim} dimensions")
+    if np.iscomplexobj(values):
+        raise ValueError("Complex data not supported")
+    if len(values) != n:
+        raise ValueError("X and y must hold the same number of records")
+    return values
+
+
+def class_list(labels: NDArray[Any], classes: Sequence[Any] | None) -> tuple[NDArray[Any], NDArray[np.int64], bool]:
+    """The public labels, each record's index into them, and whether they had to be taken from the data."""
+    found = classes is None
+    public = np.unique(labels) if classes is None else np.asarray(classes)
+    if public.ndim != 1 or len(np.unique(public)) != len(public):
+        raise ValueError("classes must be a list of distinct labels")
+    if len(public) < 2:
+        raise ValueError("a classifier needs at least 2 classes, and one class was given or found; pass classes=[...]")
+    return public, label_index(labels, tuple(public.tolist())), found
+
+
+def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
+    """Each label's place in the public ``classes``; an unknown label is refused without printing it."""
+    places = {label: place for place, label in enumerate(classes)}
+    if labels.dtype.kind in "iu" and tuple(places) == tuple(range(len(classes))):
+        known = not len(labels) or (labels.min() >= 0 and labels.max() < len(classes))  # indices are their own places
+        index = labels.astype(np.int64, copy=False)
+    else:
+        # objects may not have an order
+        texts = labels.dtype.kind == "O"
+        distinct, inverse = (labels, slice(None)) if texts else np.unique(labels, return_inverse=True)
+        found = np.array([_place(places, label) for label in distinct.tolist()], dtype=np.int64)
+        known, index = bool((found >= 0).all()), found[inverse]
+    if not known:
+        raise ValueError("y holds a label that is not in classes; add it to the declared classes or drop those records")
+    return index
+
+
+def _place(places: dict[Any, int], label: Any) -> int:
+    try:
+        return places.get(label, -1)
+    except TypeError:  # a label that cannot be looked up is none of the classes
+        return -1
+
+
+def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
+    """The miscoverage of each asked level, and whether a single one was asked for."""
+    single = isinstance(confidence_level, numbers.Real) or not np.iterable(confidence_level)
+    levels = [confidence_level] if single else list(confidence_level)
+    if not levels:
+        raise ValueError("confidence_level must hold at least one level")
+    # 1 - 0.9 is a hair below 0.1: what was meant is the decimal
+    return tuple(round(1 - check_probability("confidence_level", level), 12) for level in levels), single
+
+
+def group_index(
+    groups: Callable[[Any], Any], X: Any, group_values: Sequence[Any], n: int, *, thorough: bool
+) -> NDArray[np.int64]:
+    """Each record's place in the public ``group_values``; -1 for a group that is not among them.
+
+    A function that looks at more than the row itself is refused, see ``check_row_by_row``.
+    """
+    distinct = list(group_values)
+    if not distinct or any(value in distinct[:place] for place, value in enumerate(distinct)):
+        raise ValueError("group_values must list at least one group, and each group once")
+
+    def places(part: Any, size: int) -> NDArray[np.int64]:
+        values = np.asarray(throwaway(groups)(part))
+        if values.shape != (size,):
+            raise ValueError("groups must return one value for each record")
+        index = np.full(size, -1, dtype=np.int64)
+        for place, value in enumerate(distinct):
+            index[values == value] = place
+        return index
+
+    with untold_overflow(), refuse_memory("groups", groups) if thorough else nullcontext():
+        index = places(X, n)
+        check_row_by_row("groups", places, X, index, thorough=thorough)
+    return index
+
+
+def check_row_by_row(
+    name: str,
+    function: Callable[[Any, int], NDArray[Any]],
+    table: Any,
+    found: NDArray[Any],
+    *,
+    thorough: bool,
+    tolerance: float = 1e-9,
+) -> None:
+    """Refuse a function of the caller that answers for a row by looking at the rows around it.
+
+    ``found`` is ``function(table, n)``. It is asked again about single rows and, if ``thorough``, about the two halves
+    and about all rows in another order; answers may differ by rounding only. A row's answer must be its own: else one
+    record would change the groups or scores of all others, and neither privacy nor coverage would hold.
+    """
+    n = len(found)
+    parts = [np.array([place]) for place in np.unique(np.linspace(0, n - 1, _SINGLE_ROWS).astype(np.int64))]
+    if thorough:
+        parts += [
+            np.arange(n // 2),
+            np.arange(n // 2, n),
+            np.concatenate([np.arange(1, n, 2), np.arange(0, n, 2)])[::-1],
+        ]
+    for part in parts if n > 1 else ():
+        same = False
+        try:
+            again = function(_safe_indexing(table, part), len(part))
+            same = again.shape == found[part].shape and np.allclose(again, found[part], rtol=tolerance, atol=tolerance)
+        except Exception:  # what it says may hold records, and that it fails on some rows alone is answer enough
+            same = False
+        if not same:
+            break
+    else:
+        return
+    # outside the handler: the function's own message must not be printed along with this one
+    raise ValueError(
+        f"{name} must give each row its value from that row alone, and the same one each time: asked about some of the "
+        "rows, or about the rows in another order, it answered otherwise; replace means, quantiles and the like of the "
+        "rows by public numbers"
+    )

@@ -1,0 +1,189 @@
+"""What a fitted estimator holds, tells and writes to files; released and public things only."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import estimator_html_repr
+from sklearn.utils.validation import check_is_fitted
+
+from dpscp._base.checks import check_count
+from dpscp._base.sklearn_compat import BaseEstimator
+from dpscp.data import model_files as persistence
+from dpscp.data.model_files import NOT_PLAIN, plain
+from dpscp.data.schema import Schema
+from dpscp.data.validation import group_index
+from dpscp.guarantees import Certificate, Guarantee
+from dpscp.pipeline.tasks import Task
+from dpscp.privacy import Accountant, Ledger
+from dpscp.scores import OWN_SCORE
+from dpscp.training.mechanism import Model, load_model, require_loadable
+
+if TYPE_CHECKING:
+    from dpscp.report.numbers import About
+
+
+@dataclass(eq=False, repr=False)
+class _Parameters(BaseEstimator):
+    estimator: Any = None
+    _: KW_ONLY
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    confidence_level: float | Sequence[float] = 0.9
+    guarantee: str | Guarantee = "auto"
+    train_share: float | str = 0.5
+    calibration_fraction: float | str = "auto"
+    release_confidence: float | None = None
+    feature_bound: float | None = None
+    feature_bounds: Any = None
+    groups: str | Callable[[Any], Any] | None = None
+    group_values: Sequence[Any] | None = None
+    n_records: int | None = None
+    rows_per_person: int | None = None
+    n_persons: int | None = None
+    accountant: str | Accountant = "pld"
+    random_state: int | None = None
+    prefit: bool = False
+    device: str | None = None
+
+
+class Fitted(_Parameters, ABC):
+    """The parameters of an estimator, and what a fit or a file has set."""
+
+    model_: Model
+    threshold_: NDArray[np.float64]
+    group_values_: tuple[Any, ...] | None
+    ledger_: Ledger
+    certificates_: tuple[Certificate, ...]
+    certificate_: Certificate
+    schema_: Schema | None
+    n_features_in_: int
+    input_shape_: tuple[int, ...] | None
+    feature_names_in_: NDArray[Any]
+
+    @abstractmethod
+    def _task(self) -> Task:
+        """What is predicted, after the fit."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "certificate_" in vars(self)
+
+    def _row_thresholds(self, X: Any, n: int) -> NDArray[np.float64]:
+        """Thresholds that fit every row: (n_levels,), or (n, n_levels) with groups; an unknown group gets full sets."""
+        if self.group_values_ is None:
+            return np.asarray(self.threshold_)
+        everything = np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])
+        return np.asarray(everything[self.group_of(X, n)])
+
+    def group_of(self, X: Any, n: int) -> NDArray[np.int64]:
+        """Each of ``n`` rows' place in ``group_values_``; -1 for a group that is not among them."""
+        if self.schema_ is not None and isinstance(self.groups, str):
+            return self.schema_.groups(X, self.groups)[0]
+        if callable(self.groups) and self.group_values_ is not None:
+            return group_index(self.groups, X, self.group_values_, n, thorough=False)
+        raise ValueError("groups must be the function of X that the thresholds were found with; set it after loading")
+
+    def _require_score_of_the_fit(self) -> None:
+        """A score of one's own is not written to files: without it, thresholds would be compared with another one."""
+        if OWN_SCORE in self.ledger_.assumptions and OWN_SCORE not in self._task().trusted:
+            raise ValueError(
+                "conformity_score must be the function that the thresholds were found with; set it after loading"
+            )
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator to exactly ``path``: parameters, thresholds, ledger, certificates, public facts.
+
+        No pickle, no row, no score. A function (``groups``, a callable score) cannot be written: set it again on the
+        loaded object. Of a torch module the state dict is written: ``dp.load(path, module=net)`` takes the code. A
+        model given as a function cannot be saved (``TypeError``): it is nothing but code.
+        """
+        check_is_fitted(self)
+        config = self.model_.config()
+        require_loadable(config)
+        names = vars(self).get("feature_names_in_")
+        parameters = {k: plain(v) for k, v in self.get_params(deep=False).items() if k != "estimator"}
+        header = {
+            "class": type(self).__name__,
+            "parameters": {k: v for k, v in parameters.items() if v is not NOT_PLAIN},
+            "model": config,
+            "ledger": self.ledger_.to_dict(),
+            "certificates": [c.to_dict() for c in self.certificates_],
+            "group_values": None if self.group_values_ is None else [plain(v) for v in self.group_values_],
+            "n_features_in": int(self.n_features_in_),
+            "input_shape": self.input_shape_,
+            "feature_names_in": None if names is None else list(names),
+        }
+        arrays = {f"model/{name}": value for name, value in self.model_.arrays().items()}
+        arrays["threshold"] = np.asarray(self.threshold_)
+        arrays |= self._extra_arrays()
+        persistence.write_file(path, header, arrays)
+
+    def report(
+        self,
+        path: str | PathLike[str],
+        X: Any = None,
+        y: Any = None,
+        *,
+        title: str | None = None,
+        about: "About | None" = None,
+    ) -> None:
+        """Write the page about this fit to exactly ``path``; needs the extra ``dpscp[report]``.
+
+        With ``X`` and ``y`` (after a fit with a schema, a frame and its target column), labelled records that the fit
+        did not see, the page shows how the sets fare on them (after
+        a fit with ``persons``, give one random record of each). Those numbers are computed in the clear and NOT
+        private; the page says so. ``about``: ``dpscp.report.About`` with purpose, name of the data and the like.
+        """
+        from dpscp.report.numbers import evaluate
+        from dpscp.report.page import write_report
+
+        check_is_fitted(self)
+        if (X is None) != (y is None):
+            raise ValueError("give X and y of labelled records for an evaluation, or neither")
+        if self.schema_ is not None and isinstance(y, str):
+            y = self.schema_.with_target(y).targets(X)
+        write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title, about=about)
+
+    def _repr_html_(self) -> str:
+        """scikit-learn's diagram and, once fitted, both promises."""
+        diagram = str(estimator_html_repr(self))
+        if not self.__sklearn_is_fitted__():
+            return diagram
+        return diagram + self.ledger_._repr_html_() + "".join(c._repr_html_() for c in self.certificates_)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """What a notebook shows; scikit-learn's own would leave the promises out."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
+        prefix = "model/"
+        parameters = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+        self.model_ = load_model(header["model"], parameters, module)
+        self.threshold_ = arrays["threshold"]
+        written = header["ledger"]  # version 1 of the format held it as a text
+        self.ledger_ = Ledger.from_json(written) if isinstance(written, str) else Ledger.from_dict(written)
+        declared = self.ledger_.public_facts.get("schema")
+        self.schema_ = None if declared is None else Schema.from_dict(declared)
+        self.certificates_ = tuple(Certificate.from_dict(c) for c in header["certificates"])
+        self.certificate_ = self.certificates_[0]
+        self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])
+        self.n_features_in_ = int(header["n_features_in"])
+        written = header.get("input_shape")  # of a file from before there was one: rows of a table
+        self.input_shape_ = None if written is None else tuple(check_count("input_shape", size) for size in written)
+        shape: tuple[int, ...] = (len(self.certificates_),)
+        if self.group_values_ is not None:
+            shape = (len(self.group_values_), *shape)
+        fits = self.threshold_.dtype == np.float64 and self.threshold_.shape == shape
+        fits = fits and math.prod(self.input_shape_ or (self.n_features_in_,)) == self.n_features_in_
+        if not fits or np.isnan(self.threshold_).any() or self.model_.n_features != self.n_features_in_:
+            raise ValueError("its thresholds, levels, groups and model do not fit together")
+        if header["feature_names_in"] is not None:
+            self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
+
+    def _extra_arrays(self) -> dict[str, NDArray[Any]]:
+        return {}

@@ -1,0 +1,56 @@
+"""Which sentences of `dpscp._base.trust` a fit needs: one for each thing that is taken on the caller's word."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from dpscp._base.trust import (
+    DASK,
+    OWN_DATASET,
+    OWN_MECHANISM,
+    OWN_SOURCE,
+    OWN_STEP,
+    PREFIT,
+    PRIVATE_MODEL,
+    PROCESSES,
+    TORCH_MODULE,
+    is_own,
+)
+from dpscp.data.sources import DaskSource, DistributedSource
+from dpscp.data.sources.base import is_source
+from dpscp.data.sources.dispatch import is_dask
+from dpscp.training.mechanism import Mechanism
+from dpscp.training.preprocessing.preprocess import Preprocessed
+from dpscp.training.private_model import PrivateModel
+from dpscp.training.torch.modules import comes_from_torch
+from dpscp.training.torch.records import has_own_items
+
+
+def trusted_training(estimator: Any, *, prefit: bool) -> Iterator[str]:
+    """What is believed of the estimator of a fit, or of the one that it wraps."""
+    if prefit:
+        yield PREFIT
+        return
+    if isinstance(estimator, PrivateModel):
+        yield PRIVATE_MODEL
+        return
+    if isinstance(estimator, Preprocessed) and any(map(is_own, estimator.steps)):
+        yield OWN_STEP
+    if comes_from_torch(estimator) or comes_from_torch(getattr(estimator, "module", None)):
+        yield TORCH_MODULE
+    elif isinstance(estimator, Mechanism) and is_own(estimator):
+        yield OWN_MECHANISM
+    inner = getattr(estimator, "mechanism", None)
+    if inner is not None:
+        yield from trusted_training(inner, prefit=False)
+
+
+def trusted_records(brought: Any) -> Iterator[str]:
+    """What is believed of the records as the caller brought them."""
+    if has_own_items(brought):
+        yield OWN_DATASET
+    if is_dask(brought) or isinstance(brought, DaskSource):
+        yield DASK
+    elif isinstance(brought, DistributedSource):
+        yield PROCESSES
+    elif is_source(brought) and is_own(brought):
+        yield OWN_SOURCE

@@ -1,0 +1,99 @@
+"""The paper's two bounds on how far one record moves DP-SGD, from public numbers alone.
+
+The library trains with a fixed public normaliser and uses ``stability_dpsgd_fixed_normaliser`` instead.
+"""
+
+import math
+
+from dpscp._base.checks import check_count, check_fraction, check_nonnegative, check_positive
+from dpscp.guarantees.poisson_tails import ever_sampled
+from dpscp.guarantees.stability import Stability
+
+
+def stability_dpsgd_projection(*, sampling_rate: float, steps: int) -> Stability:
+    """Shift 0, unless the new record is ever sampled: probability 1 - (1 - sampling_rate)**steps.
+
+    Holds for any loss, any model and any optimiser (momentum and Adam included): while the record has not
+    been drawn, the coupled runs are the same run. It needs no projection; the projection set only enters
+    ``expected_gap_dpsgd_projection``. Useless as soon as sampling_rate * steps is of order one.
+
+    Paper: Lemma 3 [thm:proj_dpsgd_stability]
+    """
+    rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
+    return Stability(0.0, ever_sampled(rate, count), ("Poisson sampling with shared masks and noise",))
+
+
+def expected_gap_dpsgd_projection(*, diameter: float, sampling_rate: float, steps: int) -> float:
+    """Upper bound on E||theta_{n+1} - theta_n|| for projection on a set of this diameter.
+
+    Paper: Lemma 3 [thm:proj_dpsgd_stability]
+    """
+    rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
+    return check_positive("diameter", diameter) * ever_sampled(rate, count)
+
+
+def expected_gap_dpsgd_smooth(
+    *,
+    n_records: int,
+    clip_norm: float,
+    noise_std: float,
+    n_parameters: int,
+    learning_rate: float,
+    steps: int,
+    sampling_rate: float,
+    smoothness: float,
+) -> float:
+    """Upper bound E_n on E||theta_{n+1} - theta_n|| for the paper's DP-SGD, which divides by the batch size.
+
+    ``noise_std`` is the standard deviation of each coordinate of the noise added to the sum of clipped
+    gradients (noise multiplier times clip norm): the paper's proof absorbs the clip norm into its sigma. A
+    step on an empty batch is skipped; the case where only the new record was drawn is covered by the same
+    term, because its effect is at most clip_norm + noise against the 2 * clip_norm + noise that the
+    recurrence allows. Constant learning rate; infinite when the exponential overflows.
+
+    Paper: Theorem 3 [thm:dpsgd_stability_smooth]
+    """
+    n = check_count("n_records", n_records)
+    rate, count = check_fraction("sampling_rate", sampling_rate), check_count("steps", steps)
+    clip, std = check_positive("clip_norm", clip_norm), check_nonnegative("noise_std", noise_std)
+    dimension = check_count("n_parameters", n_parameters)
+    eta, smooth = check_positive("learning_rate", learning_rate), check_positive("smoothness", smoothness)
+    ever_drawn = ever_sampled(rate, n + 1)
+    exponent = eta * smooth * count
+    growth = math.expm1(exponent) if exponent < 700 else math.inf
+    return ever_drawn / ((n + 1) * smooth) * (2 * clip + std * math.sqrt(dimension)) * growth
+
+
+def stability_dpsgd_smooth(
+    *,
+    n_records: int,
+    clip_norm: float,
+    noise_std: float,
+    n_parameters: int,
+    learning_rate: float,
+    steps: int,
+    sampling_rate: float,
+    smoothness: float,
+) -> Stability:
+    """The paper's split of E_n by Markov's inequality: shift E_n**(2/3), failure probability E_n**(1/3).
+
+    Vacuous (delta_n = 1) once E_n reaches one, which is the usual case at real sample sizes.
+
+    Paper: Theorem 3 [thm:dpsgd_stability_smooth]; Corollary 2 [cor:dpsgd_coverage]
+    """
+    gap = expected_gap_dpsgd_smooth(
+        n_records=n_records,
+        clip_norm=clip_norm,
+        noise_std=noise_std,
+        n_parameters=n_parameters,
+        learning_rate=learning_rate,
+        steps=steps,
+        sampling_rate=sampling_rate,
+        smoothness=smoothness,
+    )
+    assumptions = (
+        "loss gradients are Lipschitz on the parameter set",
+        "the gradient is divided by the batch size and a step on an empty batch is skipped",
+        "constant learning rate, no momentum",
+    )
+    return Stability(gap ** (2 / 3), min(1.0, gap ** (1 / 3)), assumptions)

@@ -1,0 +1,1 @@
+"""From a request to a release: plan, train, score, find the thresholds."""

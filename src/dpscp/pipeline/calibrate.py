@@ -1,0 +1,441 @@
+"""Private calibration: from scores to thresholds, with the ledger and a certificate for each level.
+
+``find_thresholds`` is the general form (several levels, disjoint groups); ``calibrate`` is the one-threshold form for
+people with their own scores. Both see scores, a ledger of what was spent before, and public numbers.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
+
+from dpscp._base.checks import check_count, check_nonnegative, check_probability, check_range
+from dpscp._base.trust import OWN_SCORES
+from dpscp.data.persons import kept_rows, require_unit, unit_of
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
+from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
+from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, universal_floor
+from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.terms import Terms
+from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.pipeline.search_plan import Rule, Searches, calibration_rule, plan_searches, row_budget
+from dpscp.privacy import Budget, Ledger, Unit, as_event
+from dpscp.privacy.accounting import Accountant
+from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.quantile import PrivateQuantile, private_quantile
+from dpscp.quantile.counts import known_size
+from dpscp.quantile.observer import SearchObserver
+from dpscp.quantile.search import AskedCounts
+
+__all__ = ["Calibration", "Thresholds", "calibrate", "find_thresholds"]
+
+INDEPENDENT = "for what a single release covers: the held-out {} are independent draws of one law"
+COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
+FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
+
+_TOO_WIDE = (
+    "The buffer for the shift that one record can cause is wider than the range of the scores: more records make it "
+    "smaller; guarantee='universal' and 'split' need none."
+)
+_LITTLE_PROVEN = "Less of the budget for training would prove more; guarantee='split' proves the target itself."
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Released thresholds, (n_groups, n_levels), infinite where none was found, with ledger and certificates."""
+
+    values: NDArray[np.float64]
+    ledger: Ledger
+    certificates: tuple[Certificate, ...]
+    quantiles: tuple[PrivateQuantile, ...]
+
+
+def find_thresholds(
+    scores_by_group: Sequence[Any],
+    searches: Searches,
+    *,
+    spent: Ledger,
+    score_range: tuple[float, float],
+    fine_near: float | tuple[float, float] | None = None,
+    random_state: int | None = None,
+    extra_assumptions: tuple[str, ...] = (),
+    observer: SearchObserver | None = None,
+) -> Thresholds:
+    """One threshold for each group and level: the planned searches, on the scores.
+
+    ``fine_near``: where the grid of thresholds is finest, see ``private_quantile``. ``observer``, for tests and audits,
+    is called with every search; what it hears is not private.
+    """
+    low, high = check_range("score_range", score_range)
+    rule, n_levels = searches.rule, len(searches.rule.alphas)
+    values = np.full((len(scores_by_group), n_levels), np.inf)
+    found = _search_all(scores_by_group, searches, (low, high), fine_near, random_state, observer)
+    if searches.asked:
+        values[:, searches.asked] = [
+            [q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found
+        ]
+        # where levels have noise of their own, a threshold is raised to those of lower levels, so that sets are nested
+        rising = np.argsort([-a for a in rule.alphas], kind="stable")
+        values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
+    ledger = searches.ledger(spent).declare(**_search_facts(searches, spent, found, (low, high)))
+    if random_state is not None:
+        ledger = ledger.mark_seeded()
+    by_level: list[list[PrivateQuantile]] = [[] for _ in range(n_levels)]
+    for place, i in enumerate(searches.asked):
+        by_level[i] = [row[place] for row in found]
+    certificates = tuple(_certificate(rule, i, spent, by_level[i], extra_assumptions) for i in range(n_levels))
+    return Thresholds(values, ledger, certificates, tuple(q for row in found for q in row))
+
+
+def _search_all(
+    scores_by_group: Sequence[Any],
+    searches: Searches,
+    score_range: tuple[float, float],
+    fine_near: float | tuple[float, float] | None,
+    random_state: int | None,
+    observer: SearchObserver | None,
+) -> list[list[PrivateQuantile]]:
+    """One search for each group and asked level; a group's levels share its released size and its noisy counts."""
+    rule, seed = searches.rule, seed_of(random_state)
+    n_searches = len(scores_by_group) * len(searches.asked)
+    seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
+    found: list[list[PrivateQuantile]] = []
+    with warnings.catch_warnings():
+        # the caller tells what the certificate and the released thresholds say, once
+        warnings.simplefilter("ignore", GuaranteeWarning)
+        for scores in scores_by_group:
+            row: list[PrivateQuantile] = []
+            counts = AskedCounts() if rule.shares_counts else None
+            for i, noise in zip(searches.asked, searches.noises, strict=True):
+                row.append(
+                    private_quantile(
+                        scores,
+                        alpha=rule.inner[i],
+                        score_range=score_range,
+                        count_noise=noise,
+                        steps=searches.steps,
+                        correction=rule.guarantee.correction,
+                        rank=rule.rank,
+                        rank_buffer=rule.rank_buffer,
+                        failure_probability=rule.failure_probability,
+                        n_records=rule.n_nominal,
+                        # the paper's variants promise nothing for groups, and an empty one is searched like any other
+                        n_min=0.0 if rule.grouped and not rule.sized else None,
+                        size_noise=None if row else searches.size_noise,
+                        released_size=row[0].released_size if row else None,
+                        counted_size=rule.counted_size,
+                        release_confidence=rule.release_confidence,
+                        asked=counts,
+                        fine_near=fine_near,
+                        random_state=next(seeds),
+                        observer=observer,
+                    )
+                )
+            found.append(row)
+    return found
+
+
+def _search_facts(
+    searches: Searches, spent: Ledger, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
+) -> dict[str, Any]:
+    """What the searches declare public; nothing where nothing was asked."""
+    if not searches.asked:
+        return {}
+    unit, n, near = searches.rule.unit, searches.rule.n_records, found[0][0].fine_near
+    facts: dict[str, Any] = {
+        **(unit.facts(n) if unit.by_person else {}),
+        unit.count_name: spent.public_facts.get(unit.count_name, n),
+        "score_range": list(score_range),
+        **({} if near is None else {"fine_near": list(near) if isinstance(near, tuple) else near}),
+        "search_steps": searches.steps,
+        "inner_levels": [1 - q.alpha for q in found[0]],
+    }
+    if searches.rule.sized:
+        facts["released_sizes"] = [_released(row[0]) for row in found]
+    return facts
+
+
+def _released(q: PrivateQuantile) -> float:
+    """The noisy number of scores, rounded for reading."""
+    return math.nan if q.released_size is None else round(float(q.released_size.value), 2)
+
+
+def _certificate(
+    rule: Rule, index: int, spent: Ledger, searches: Sequence[PrivateQuantile], extra_assumptions: tuple[str, ...]
+) -> Certificate:
+    """The certificate of one level; ``searches`` has one search for each group, none for an impossible level."""
+    alpha = rule.alphas[index]
+    q = searches[0] if searches else None
+    terms = Terms(
+        unit=rule.unit,
+        n_units=rule.n_records,
+        calibration_units=rule.n_nominal if rule.part < 1 else None,
+        inner_level=1 - (q.alpha if q else 0.0),
+        finite_threshold_expected=False,
+    )
+    assumptions = [*rule.unit.assumptions, rule.guarantee.assumption]
+    if rule.grouped:
+        assumptions.append(FIXED_GROUPS)
+    elif not rule.sized:
+        assumptions.insert(1, rule.unit.nominal_is_true)
+    if rule.counted_size is not None:
+        assumptions.append(COINS.format(rule.unit.noun))
+    coverage, advice = 1 - alpha, rule.guarantee.no_level
+    if q is not None:
+        smallest, smallest_part = _smallest_sizes(rule, index, q)
+        too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
+        room = q.rank_target <= rule.n_nominal
+        if q.released_size is not None:
+            room = q.released_size.value >= _smallest_size(rule, index, q)
+        expected = (rule.grouped or room) and not too_wide
+        terms = replace(_searched_terms(terms, rule, q), finite_threshold_expected=expected)
+        if rule.grouped:
+            terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
+        else:
+            terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part)
+        if not rule.guarantee.certified:
+            miss = _ideal_miss_bound(rule, index, q)
+            terms = replace(terms, ideal_miss_bound=miss)
+            coverage = universal_floor(miss, spent.tradeoff_function("add"))
+        if rule.guarantee.held_out:
+            confidence, level = _one_release(rule, index, searches)
+            terms = replace(terms, release_confidence=confidence, release_level=level)
+            assumptions.append(INDEPENDENT.format(f"{rule.unit.noun}s"))
+        advice = _TOO_WIDE if too_wide else _advice(rule, smallest, expected)
+    assumed = (*assumptions, *extra_assumptions, *spent.assumptions)
+    found = Certificate(rule.guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
+    return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
+
+
+def _searched_terms(terms: Terms, rule: Rule, q: PrivateQuantile) -> Terms:
+    """The terms with what a search went by."""
+    terms = replace(terms, count_noise=q.count_noise, steps=q.steps, value_buffer=rule.shift or None)
+    size = q.released_size
+    if size is not None:
+        terms = replace(terms, size_noise=size.size_noise)
+    if rule.grouped:  # the groups have offsets, targets and sizes of their own; the ledger lists the sizes
+        return terms
+    released = None if size is None else _released(q)
+    return replace(terms, noise_offset=q.offset, rank_target=q.rank_target, released_size=released)
+
+
+def _ideal_miss_bound(rule: Rule, index: int, q: PrivateQuantile) -> float:
+    """What an unproven guarantee would miss if reusing the records did nothing."""
+    if rule.guarantee.correction.keeps_the_level:
+        return rule.inner[index]
+    # without a correction nothing holds for groups of unknown size
+    return 1.0 if rule.grouped else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
+
+
+def _advice(rule: Rule, smallest: int, expected: bool) -> str:
+    """What would help where full sets are to be expected."""
+    if rule.grouped:
+        return f"A group of fewer than {smallest} {rule.unit.noun}s is expected to get full sets."
+    if expected:
+        return ""
+    # with more records the search may take more steps: the number is where smaller sets begin at the earliest
+    more = f"More {rule.unit.noun}s (at least {smallest} at this noise)"
+    return f"{more}, {rule.guarantee.more_room} would give smaller sets."
+
+
+def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, float]:
+    """A confidence, and what a single release covers with it (each group's, where there are groups).
+
+    Theory: Result I
+    """
+    if rule.release_confidence is not None:  # the searches aimed at it
+        return rule.release_confidence, 1 - rule.alphas[index]
+    covered = [q.aim.level_of_one_release(RELEASE_CONFIDENCE, q.last_offset) for q in searches]
+    return RELEASE_CONFIDENCE, min(covered)
+
+
+def _smallest_sizes(rule: Rule, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
+    """The fewest records with a rank target among them, at this noise: of the table (or a group), and of the part."""
+    smallest = _smallest_size(rule, index, q)
+    if rule.part == 1:
+        return smallest, None
+    whole = math.ceil((smallest - 0.5) / rule.part)
+    while round(rule.part * whole) < smallest:
+        whole += 1
+    return whole, smallest
+
+
+def _smallest_size(rule: Rule, index: int, q: PrivateQuantile) -> int:
+    """The smallest number of scores whose rank target lies below it: with fewer, full sets are expected."""
+    if q.released_size is None and q.counted_size is None:
+        return max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
+
+    def useful(n: int) -> bool:
+        aim = q.aim.with_size(n)
+        offset = aim.whole_offset(rule.rank_buffer, None, rule.release_confidence, 1 - rule.alphas[index])
+        return aim.has_target_within(n, float(offset))
+
+    return smallest_where(useful)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A released threshold with its two promises."""
+
+    threshold: float
+    ledger: Ledger
+    certificate: Certificate
+    quantile: PrivateQuantile | None
+
+
+def calibrate(  # noqa: PLR0913 (public: one argument a choice)
+    scores: Any,
+    *,
+    training: DpEvent | Ledger | None = None,
+    epsilon: float,
+    delta: float,
+    alpha: float = 0.1,
+    score_range: tuple[float, float],
+    guarantee: str | Guarantee = "universal",
+    held_out: bool = False,
+    stability: Stability | None = None,
+    score_lipschitz: float | None = None,
+    rank_buffer: float | None = None,
+    failure_probability: float | None = None,
+    steps: int | None = None,
+    fine_near: float | tuple[float, float] | None = None,
+    n_records: int | None = None,
+    persons: Any = None,
+    rows_per_person: int | None = None,
+    n_persons: int | None = None,
+    release_confidence: float | None = None,
+    accountant: str | Accountant = "pld",
+    random_state: int | None = None,
+) -> Calibration:
+    """Find a private threshold for your own scores, so that the whole release is (epsilon, delta)-DP.
+
+    ``scores`` are s(x_i, y_i; theta) of the records, by a model whose training spent ``training`` (an event or a
+    ledger). With guarantee ``"universal"``, ``"stability"``, ``"finite"`` or ``"asymptotic"`` the scored records are
+    the training records; calibration gets what training left of the budget. With ``held_out=True`` (guarantee
+    ``"split"``) they are others, and each part may spend the whole budget. ``n_records`` None declares the number of
+    scores public; a given one is a plan only: the true number stays private and a noisy one is released. A score may
+    depend on its record, the model and independent noise only.
+
+    ``persons`` holds one id for each score where a person has several: one random record of each person is counted.
+    Everything is then about persons: ``training`` must be what training cost per person with at most
+    ``rows_per_person`` rows each (a ledger must say so by the unit of its entries), ``n_persons`` is the nominal number
+    (None declares the number found public), and the certificate is for a record chosen at random among those of a new
+    person.
+    ``rows_per_person`` without ``persons``: a person has at most so many scores, nobody knows which; the budget is then
+    met for all of them at once, and coverage is per record.
+
+    ``fine_near`` is a public value near which the grid of thresholds is finest (0 for residuals, both ends of the range
+    for probabilities): a ``score_range`` that is far too wide then costs little. ``release_confidence`` (for held-out
+    scores): aim so high that with this probability the threshold itself covers the level, beside the average; scores
+    must be independent draws.
+
+    Returns a ``Calibration``: threshold (infinite where no finite one exists), ledger, certificate.
+
+    >>> import numpy as np
+    >>> from dpscp.privacy import dpsgd_event
+    >>> scores = np.random.default_rng(0).uniform(size=20_000)
+    >>> spent = dpsgd_event(40.0, 1.0, 50)
+    >>> c = calibrate(scores, training=spent, epsilon=1, delta=1e-6, score_range=(0, 1), random_state=0)
+    >>> c.ledger.epsilon(1e-6) <= 1, c.certificate.coverage
+    (True, 0.9)
+
+    Theory: Results B, C, E, F, G, H and I
+    """
+    budget = Budget(epsilon, delta)
+    alpha = check_probability("alpha", alpha)
+    chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
+    unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
+    spent = _spent_by(training, unit).assume(OWN_SCORES)
+    if unit.by_person:
+        scores, n_records = _one_score_each(scores, persons, unit, random_state), n_persons
+    nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
+    rule = calibration_rule(
+        chosen,
+        (alpha,),
+        spent,
+        nominal,
+        stability=stability,
+        score_lipschitz=score_lipschitz,
+        counted=n_records is None,
+        release_confidence=release_confidence,
+    )
+    rule = replace(rule, failure_probability=failure_probability, unit=unit)
+    if rank_buffer is not None and chosen.rank_buffer:
+        rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
+    found = find_thresholds(
+        [scores],
+        _searches_of_rows(rule, spent, budget, steps, accountant),
+        spent=spent,
+        score_range=score_range,
+        fine_near=fine_near,
+        random_state=random_state,
+        extra_assumptions=stability.assumptions if chosen.needs_stability and stability is not None else (),
+    )
+    threshold, certificate = float(found.values[0, 0]), found.certificates[0]
+    if certificate.is_vacuous or math.isinf(threshold):
+        warnings.warn(str(certificate), GuaranteeWarning, stacklevel=2)
+    ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts)
+    return Calibration(threshold, ledger, certificate, found.quantiles[0] if found.quantiles else None)
+
+
+def _spent_by(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
+    """What training cost, in steps about what is counted; a ledger about others than the promise is refused."""
+    if isinstance(training, Ledger):
+        return require_unit(training, unit)
+    return Ledger() if training is None else Ledger().add("training", as_event(training), unit=unit.counted)
+
+
+def _searches_of_rows(
+    rule: Rule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
+) -> Searches:
+    """The searches within the budget; where a person has up to k scores and nobody knows which, for k at once."""
+
+    def searches(budget: Budget) -> Searches:
+        return plan_searches(rule, spent=spent, budget=budget, steps=steps, accountant=accountant)
+
+    return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
+
+
+def _one_score_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[Any]:
+    """One random score of each person.
+
+    Theory: Result H
+    """
+    if np.ndim(scores) != 1:
+        raise ValueError("scores must be a one-dimensional array where persons are given")
+    kept, owners = kept_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
+    return np.asarray(scores)[kept[owners.one_row_each(random_state)]]
+
+
+def _guarantee_for_scores(given: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
+    """The guarantee of scores made elsewhere, or ValueError for one that does not fit how they were made."""
+    chosen = SPLIT if held_out and given == UNIVERSAL.name else guarantee_of(given)
+    if chosen.needs_trajectory:
+        raise ValueError(
+            f"guarantee={chosen.name!r} scores records with their own influence taken out, which needs the trained "
+            "model: use the estimators, or 'universal'"
+        )
+    if held_out != chosen.held_out:
+        raise ValueError("guarantee='split' is for scores of records that training did not see: set held_out=True too")
+    if not held_out and not trained:
+        raise ValueError(
+            f"guarantee={chosen.name!r} needs training=, the event or ledger of all the model learned from: the scored "
+            "records are its training records; for a model that never saw them set held_out=True"
+        )
+    return chosen
+
+
+def _length(scores: Any) -> int:
+    """The number of scores, for callers who declare it public by leaving n_records out."""
+    size = known_size(scores)
+    if size is None:
+        raise ValueError("n_records is needed for scores whose number is not known before they are read")
+    if size == 0:
+        raise ValueError("scores are empty: at least one is needed")
+    return size

@@ -1,0 +1,445 @@
+"""What a fit will do, decided from public numbers before any record is used: guarantee, budget shares, mechanism.
+
+Everything here is a function of ``Request``: the estimator's parameters, the nominal number of records, the width of a
+row and the class list.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dpscp._base.checks import check_choice, check_positive, check_probability
+from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp.data.persons import require_unit
+from dpscp.data.sources import DistributedSource, RecordSource
+from dpscp.data.validation import untold_overflow
+from dpscp.guarantees.base import Guarantee
+from dpscp.guarantees.certificate import check_release_confidence
+from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
+from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.pipeline.tasks import Task
+from dpscp.privacy import (
+    RECORDS,
+    Accountant,
+    Budget,
+    Ledger,
+    Unit,
+    compose,
+    counts_secrecy,
+    epsilon_of,
+    gaussian_event,
+    gdp_epsilon,
+    gdp_mu,
+    release_accountant,
+    secret_shares,
+    secret_split,
+)
+from dpscp.privacy.events import require_event
+from dpscp.privacy.split_budget import SplitBudget
+from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
+from dpscp.training.engine.cuda import check_device
+from dpscp.training.engine.loop import StepObserver
+from dpscp.training.mechanism import (
+    Needs,
+    Shaped,
+    configured,
+    paid_event,
+    rehearsal,
+    require_persons,
+    require_sources,
+    train_on,
+)
+from dpscp.training.preprocessing.private_bounds import PRIVATE, PrivateBounds
+from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.private_model import PrivateModel
+from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
+from dpscp.training.torch.modules import comes_from_torch
+
+# Of the mu that a plan gives the search of a held-out part, what training must have left.
+_LEAST_ROOM = 0.8
+_PRIVATE_NAMES = {True: "feature_bounds", False: "y_bounds"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The public side of one fit."""
+
+    task: Task
+    estimator: Any
+    budget: Budget
+    alphas: tuple[float, ...]
+    guarantee: str | Guarantee
+    n_records: int
+    n_features: int
+    n_found: bool = False
+    """Whether ``n_records`` was counted in the records, and is declared public."""
+    train_share: float | str = 0.5
+    calibration_fraction: float | str = "auto"
+    feature_bound: float | None = None
+    feature_bounds: Any = None
+    accountant: str | Accountant = "pld"
+    group_values: tuple[Any, ...] | None = None
+    release_confidence: float | None = None
+    unit: Unit = RECORDS
+    """Who is protected and covered; ``n_records`` counts these."""
+    input_shape: tuple[int, ...] | None = None
+    """The shape of one record that is not a row of a table; its numbers come as a row."""
+    device: str | None = None
+    """Where training runs, None: on the processor."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.guarantee, Guarantee):
+            check_choice("guarantee", self.guarantee, (AUTO, *GUARANTEES))
+        if self.release_confidence is not None:
+            check_release_confidence(self.release_confidence, self.guarantee)
+        release_accountant(self.accountant)
+        for name in ("train_share", "calibration_fraction"):
+            value = getattr(self, name)
+            if value != "auto":
+                check_probability(name, value)
+        if isinstance(self.feature_bounds, str):
+            check_choice("feature_bounds", self.feature_bounds, (PRIVATE,))
+        if self.feature_bound is not None:
+            check_positive("feature_bound", self.feature_bound)
+            if self.feature_bounds is not None:
+                raise ValueError("give feature_bound (of the row norm) or feature_bounds (of each feature), not both")
+        if self.device is not None:
+            if self.estimator is not None and not comes_from_torch(self.estimator):
+                raise ValueError(
+                    f"device={self.device!r} is for the recipe's model (estimator=None) and torch modules; an own "
+                    "mechanism says itself where it runs: DPSGD(device=...), OpacusTraining(device=...)"
+                )
+            check_device(self.device)
+        if self.input_shape is not None and (
+            self.private_features or any(np.ndim(end) for end in self.feature_bounds or ())
+        ):
+            raise ValueError(f"feature_bounds must be two numbers (low, high), for records of {self.input_shape}")
+
+    @property
+    def private_features(self) -> bool:
+        """Whether training finds the bounds of the features."""
+        return isinstance(self.feature_bounds, str)
+
+    def public_facts(self) -> dict[str, Any]:
+        """What this fit declares public, as plain JSON values."""
+        facts: dict[str, Any] = {self.unit.count_name: self.n_records, "n_features": self.n_features}
+        if self.unit.by_person:
+            facts |= self.unit.facts(self.n_records)
+        found_classes = self.task.classes_found
+        taken = [name for name, found in ((self.unit.count_name, self.n_found), ("classes", found_classes)) if found]
+        if taken:
+            facts["taken_from_data"] = taken
+        declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
+        facts |= {name: value for name, value in declared.items() if value is not None}
+        facts |= self.task.chosen
+        if self.feature_bounds is not None and not self.private_features:
+            facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
+        return facts
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The decision: which guarantee, which mechanism (its noise set), which part is held out, and why."""
+
+    guarantee: Guarantee
+    n_training: int
+    mechanism: Mechanism | None = None
+    model: PrivateModel | None = None
+    calibration_fraction: float | None = None
+    secret_part: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    unit: Unit = RECORDS
+    """What training counts: records, or persons with ids."""
+
+    @property
+    def part(self) -> float:
+        """The share of the records whose scores are searched."""
+        return 1.0 if self.calibration_fraction is None else self.calibration_fraction
+
+    @property
+    def spent(self) -> Ledger:
+        """What training costs, known before it runs."""
+        if self.model is not None:
+            return self.model.ledger
+        assert self.mechanism is not None
+        if isinstance(self.mechanism, PrivateBounds):
+            own, inner = self.mechanism.bounds_event, self.mechanism.mechanism
+            bounds = Ledger().add("bounds", require_event(own), unit=self.unit)
+            return bounds.add("training", paid_event(inner), unit=self.unit)
+        return Ledger().add("training", paid_event(self.mechanism), unit=self.unit)
+
+    def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
+        """Run the mechanism; a model that was trained elsewhere is taken as it is."""
+        if self.model is not None:
+            return Trained(self.model.model, self.model.ledger.event, None)
+        assert self.mechanism is not None
+        if observer is None:
+            return train_on(self.mechanism, source, random_state=random_state, n_records=self.n_training)
+        dpsgd, block = self.mechanism, source.whole
+        if not isinstance(dpsgd, DPSGD) or block is None:
+            raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(dpsgd).__name__}")
+        return dpsgd.train(
+            block.read(),
+            block.targets,
+            random_state=random_state,
+            n_records=self.n_training,
+            persons=block.persons,
+            observer=observer,
+        )
+
+    def check_source(self, source: RecordSource, task: Task) -> None:
+        """Refuse, before anything is spent, a mechanism that cannot train on records in several blocks."""
+        if source.whole is None and self.mechanism is not None:
+            require_sources(self.mechanism)
+        if isinstance(source, DistributedSource):
+            source.check_travels(self.mechanism, task)
+
+    def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
+        """The ledger with what training spent."""
+        if self.model is not None:
+            # what this fit declares (its n_records, say) stands above what the model's training declared
+            return ledger.then(self.model.ledger).declare(**ledger.public_facts)
+        for stage, event in trained.stages or (("training", trained.event),):
+            note = trained.public_facts.get("mechanism", "") if stage == "training" else "noisy counts on a public grid"
+            ledger = ledger.add(stage, event, str(note), unit=self.unit)
+        return ledger
+
+
+def choose_strategy(request: Request) -> Strategy:
+    """The strategy of a fit, from public numbers only.
+
+    ``guarantee="auto"`` takes the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``. A
+    fixed guarantee is never swapped for another one.
+    """
+    if isinstance(request.estimator, PrivateModel):
+        return _for_private_model(request)
+    epsilon, delta, n = request.budget.epsilon, request.budget.delta, request.n_records
+    guarantee = chosen_guarantee(request)
+    if guarantee.held_out:
+        given = request.calibration_fraction
+        fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
+        mechanism, facts = _mechanism(request, guarantee, None, fraction)
+        facts = {"guarantee": guarantee.name, "calibration_fraction": fraction, **facts}
+        secret = fraction if counts_secrecy(epsilon, request.accountant) else None
+        n_training, unit = max(1, round((1 - fraction) * n)), request.unit.counted
+        return Strategy(guarantee, n_training, mechanism, None, fraction, secret, facts, unit)
+    share = _best_train_share(request, guarantee) if request.train_share == "auto" else float(request.train_share)
+    mechanism, facts = _mechanism(request, guarantee, share, None)
+    facts = {"guarantee": guarantee.name, **facts, "train_share": share}
+    return Strategy(guarantee, n, mechanism, facts=facts, unit=request.unit.counted)
+
+
+def chosen_guarantee(request: Request) -> Guarantee:
+    """The guarantee that was asked for; of ``"auto"``, the one that public numbers choose."""
+    if request.guarantee != AUTO:
+        return guarantee_of(request.guarantee)
+    if request.release_confidence is not None:
+        return SPLIT  # the only one that can say what a single release covers
+    return automatic(request.n_records, gdp_mu(request.budget.epsilon, request.budget.delta))
+
+
+def chosen_score(request: Request) -> str:
+    """The score that ``conformity_score="auto"`` takes, from public numbers; see ``recipe.pays_as_pair``.
+
+    A mechanism or a model of the caller's own has one output unless it says otherwise, and shift bounds speak of the
+    absolute residual: these get that.
+    """
+    if request.estimator is not None or chosen_guarantee(request).needs_stability:
+        return "absolute"
+    signal = request.n_records * gdp_mu(request.budget.epsilon, request.budget.delta) / request.unit.group
+    return "cqr" if pays_as_pair(signal, request.n_features) else "absolute"
+
+
+def _best_train_share(request: Request, guarantee: Guarantee) -> float:
+    """The share p of epsilon whose (p * epsilon, delta) is the recipe's share of the squared Gaussian-DP budget."""
+    epsilon, delta = request.budget.epsilon, request.budget.delta
+    mu = math.sqrt(train_share(guarantee, epsilon, delta, request.n_records)) * gdp_mu(epsilon, delta)
+    return gdp_epsilon(delta, mu) / epsilon
+
+
+def _for_private_model(request: Request) -> Strategy:
+    """A model from elsewhere: ``split`` says that it never saw these records, anything else that it did."""
+    guarantee = UNIVERSAL if request.guarantee == AUTO else guarantee_of(request.guarantee)
+    if request.release_confidence is not None:
+        check_release_confidence(request.release_confidence, guarantee)
+    if guarantee.needs_stability:
+        raise ValueError(
+            f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel carries none"
+        )
+    if request.private_features or request.task.private_range:
+        raise ValueError(
+            f"{_PRIVATE_NAMES[request.private_features]}='private' is found in training, and a PrivateModel was "
+            "trained elsewhere: give public bounds"
+        )
+    model = request.estimator
+    spent = require_unit(model.ledger, request.unit)
+    _check_shape(request, model.model.input_shape if isinstance(model.model, Shaped) else None)
+    if model.model.n_features != request.n_features:
+        raise ValueError(f"X must have the model's {model.model.n_features} features, got {request.n_features}")
+    request.task.check_model(model.model)
+    _try_model(request, model.model)
+    facts, unit = {"guarantee": guarantee.name}, request.unit.counted
+    return Strategy(guarantee, request.n_records, model=PrivateModel(model.model, spent), facts=facts, unit=unit)
+
+
+def _mechanism(
+    request: Request, guarantee: Guarantee, share: float | None, fraction: float | None
+) -> tuple[Mechanism, dict[str, Any]]:
+    """The training mechanism with its noise set, and the public numbers behind it."""
+    mechanism: Mechanism
+    facts: dict[str, Any] = {}
+    if request.estimator is None:
+        plan = _recipe(request, guarantee, share, fraction)
+        mechanism, facts = plan.mechanism, plan.public_facts()
+        if guarantee.needs_stability and request.task.y_bounds is not None:
+            mechanism = ScaledTarget(mechanism, request.task.y_bounds)
+    else:
+        mechanism = _own_mechanism(request)
+    if request.private_features or request.task.private_range:
+        if guarantee.needs_stability:
+            raise ValueError(
+                f"{_PRIVATE_NAMES[request.private_features]}='private' depends on the records, and guarantee="
+                f"{guarantee.name!r} needs training whose constants do not: give public bounds, or another guarantee"
+            )
+        found = request.n_features if request.private_features else 0
+        mechanism = PrivateBounds(mechanism, found, target=request.task.private_range)
+        facts["bounds_share"] = mechanism.share
+    # labels travel as their index, so that a class without a record keeps its place
+    needs = Needs(_indices(request.task), guarantee.needs_trajectory, request.input_shape)
+    mechanism = configured(mechanism, needs)
+    if request.unit.by_person:
+        require_persons(mechanism)
+    _rehearse(request, mechanism)
+    if mechanism.event is None:
+        mechanism = _with_noise(request, mechanism, share, fraction)
+    # a mechanism that came with its noise may be over the budget: better known before it has seen a record
+    training = paid_event(mechanism)
+    if fraction is not None and counts_secrecy(request.budget.epsilon, request.accountant):
+        training = secret_split(training, compose(), fraction)
+    request.budget.require(Ledger().add("training", training), request.accountant)
+    return mechanism, facts
+
+
+def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fraction: float | None) -> Mechanism:
+    """The mechanism with the noise of its share of the budget, or of its part of a secret split."""
+    (epsilon, delta), accountant = (request.budget.epsilon, request.budget.delta), request.accountant
+    if fraction is None:
+        assert share is not None
+        return mechanism.calibrated(share * epsilon, delta, accountant=accountant)
+    planned = split_shares(request, fraction)
+    solved = mechanism.calibrated(planned.train_epsilon, delta, accountant=accountant)
+    if not planned.mixed:
+        return solved
+    # training that is far from Gaussian may leave less room than planned: then each part has the whole budget
+    search = gaussian_event(1 / (_LEAST_ROOM * planned.held_out_mu))
+    if epsilon_of(secret_split(paid_event(solved), search, fraction), delta, accountant) <= epsilon:
+        return solved
+    return mechanism.calibrated(epsilon, delta, accountant=accountant)
+
+
+def split_shares(request: Request, fraction: float) -> SplitBudget:
+    """What training and search may spend on random parts, the second of this share."""
+    budget = request.budget
+    return secret_shares(budget.epsilon, budget.delta, fraction, request.n_records, request.accountant)
+
+
+def _rehearse(request: Request, mechanism: Mechanism) -> None:
+    """Try code of the caller's own on made-up records: what fails there fails before any budget is reserved."""
+    shape = request.input_shape or (request.n_features,)
+    seen = rehearsal(mechanism, shape)
+    _check_shape(request, None if seen is None else shape)
+    if seen is None:
+        return
+    if seen.task != request.task.name:
+        raise ValueError(f"estimator must train a {request.task.name} model, this one trains a {seen.task} model")
+    _check_outputs(request.task, seen.n_outputs)
+
+
+def _try_model(request: Request, model: Model) -> None:
+    """Ask a model that was trained elsewhere about a made-up row: a wrong number of outputs shows before it costs."""
+    with refuse_memory("estimator", model):
+        try:
+            with untold_overflow():
+                outputs = np.asarray(throwaway(model).outputs(np.zeros((1, model.n_features))))
+        except Exception as error:
+            raise ValueError("the model fails on a made-up row of zeros, before any record was used") from error
+    _check_outputs(request.task, outputs.shape[1])
+
+
+def _check_outputs(task: Task, n_outputs: int) -> None:
+    if task.classes is None and n_outputs != (2 if task.quantile_pair else 1):
+        needs = "a pair of quantiles" if task.quantile_pair else "one output"
+        raise ValueError(f"this conformity_score needs a model with {needs}, this one has {n_outputs}")
+
+
+def _check_shape(request: Request, taken: tuple[int, ...] | None) -> None:
+    """Refuse images and sequences where the model takes rows of a table, or records of another shape."""
+    if request.input_shape is None or request.input_shape == taken:
+        return
+    if taken is None:
+        raise ValueError(
+            "Expected 2D array for X, got another shape. Reshape your data to (n, n_features), or give a torch module "
+            "as estimator, which takes records of any shape"
+        )
+    raise ValueError(f"X must hold records of the model's shape {taken}, got {request.input_shape}")
+
+
+def _own_mechanism(request: Request) -> Mechanism:
+    """The caller's mechanism or torch module, behind the public feature bounds if any were given."""
+    mechanism: Any = request.estimator
+    if comes_from_torch(mechanism):
+        from dpscp.training.torch.trainer import OpacusTraining
+
+        loss = "squared" if request.task.classes is None else "cross_entropy"
+        mechanism = OpacusTraining(mechanism, loss=loss, device=request.device or "cpu")
+    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a torch.nn.Module, a "
+            f"PrivateModel, or with prefit=True a fitted scikit-learn estimator, got {type(mechanism).__name__}"
+        )
+    if request.feature_bounds is not None and not request.private_features:
+        return Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)
+    if request.feature_bound is not None:
+        return Preprocessed((NormClip(request.feature_bound),), mechanism)
+    return mechanism
+
+
+def _indices(task: Task) -> tuple[int, ...] | None:
+    """The labels as training sees them."""
+    return None if task.classes is None else tuple(range(len(task.classes)))
+
+
+def _recipe(request: Request, guarantee: Guarantee, share: float | None, fraction: float | None) -> Recipe:
+    """The library's own model for this fit; labels travel as their index."""
+    features = "unit"
+    if request.feature_bounds is not None:
+        features = "bounded"
+    elif request.feature_bound is not None:
+        features = "clipped"
+    signal = request.n_records * gdp_mu(request.budget.epsilon, request.budget.delta)
+    quantiles = pair_levels(request.alphas[0], signal) if request.task.quantile_pair else None
+    train_epsilon = None if share is None else share * request.budget.epsilon
+    if fraction is not None:
+        train_epsilon = split_shares(request, fraction).train_epsilon
+    return recipe(
+        request.task.name,
+        n_records=request.n_records,
+        n_features=request.n_features,
+        classes=_indices(request.task),
+        epsilon=request.budget.epsilon,
+        delta=request.budget.delta,
+        guarantee=guarantee,
+        features=features,
+        feature_bound=request.feature_bound,
+        # behind private bounds every feature lies in the unit range
+        feature_bounds=(-1.0, 1.0) if request.private_features else request.feature_bounds,
+        y_bounds=request.task.y_bounds,
+        quantiles=quantiles,
+        train_epsilon=train_epsilon,
+        held_out_fraction=fraction,
+        device=request.device,
+    )

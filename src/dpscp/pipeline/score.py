@@ -1,0 +1,97 @@
+"""Scores of the records of a source, and counts of them: what calibration asks, wherever the records lie.
+
+Scores are computed block by block, part by part, and stay with their blocks: from many blocks only counts come back.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._base.object_state import throwaway
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.validation import untold_overflow
+from dpscp.pipeline.tasks import Task
+from dpscp.quantile.counts import look_at
+from dpscp.training.engine.networks import DenseModel
+from dpscp.training.mechanism import Trained
+from dpscp.training.preprocessing.preprocess import unwrapped
+from dpscp.training.preprocessing.scaling import ScaledTargetModel
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The score of each record of a block: a function of that record, its person and the trained model.
+
+    ``corrected``: with the influence of the record's person taken out, where a form is known.
+
+    Theory: section 4; Results D and H
+    """
+
+    task: Task
+    trained: Trained
+    corrected: bool
+
+    def __call__(self, block: Block) -> Block:
+        """The block with its scores in the place of its targets, and without rows."""
+        return replace(block, rows=np.empty((len(block), 0)), targets=self.scores(block)[0], chosen=None, steps=())
+
+    def scores(self, block: Block) -> tuple[Array, tuple[str, ...]]:
+        """The score of every record, and what is to be said about the correction."""
+        model, _ = unwrapped(self.trained.model)
+        # a model of the caller's own sees its rows at once, as it does in prediction
+        own = not isinstance(model, DenseModel | ScaledTargetModel)
+        # and a copy of it sees them: what it keeps of them is thrown away
+        model, steps = unwrapped(throwaway(self.trained.model) if own else self.trained.model)
+        trained, block = replace(self.trained, model=model), block.through(*steps)
+        found: list[Array] = []
+        told: tuple[str, ...] = ()
+        with untold_overflow():
+            for part, rows in block.parts(max(1, len(block)) if own else None):
+                persons = None if block.persons is None else block.persons.between(part.start, part.stop)
+                scores, told = self.task.scores(
+                    trained, rows, block.targets[part], corrected=self.corrected, persons=persons
+                )
+                found.append(scores)
+        return (np.concatenate(found), told) if found else (np.empty(0), self.told)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What is to be said about the correction where no score comes back: of a made-up record."""
+        row = np.zeros((1, self.trained.model.n_features))
+        return self.scores(Block(0, row, np.zeros(1, dtype=np.int64)))[1] if self.corrected else ()
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How many scores of a block (of one group) there are, and how many are at most each threshold."""
+
+    thresholds: NDArray[np.float64]
+    group: int | None
+
+    def __call__(self, block: Block) -> tuple[int, NDArray[np.int64]]:
+        scores = block.targets if self.group is None else block.targets[block.groups == self.group]
+        return look_at(scores, self.thresholds)
+
+
+class SpreadCounts:
+    """Scores that lie in the blocks of a source, as ``Scoring`` leaves them; blocks count, only counts travel."""
+
+    def __init__(self, scored: RecordSource, group: int | None = None) -> None:
+        self._scored, self._group = scored, group
+        self._size: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of scores, from the first reading, whatever it was for."""
+        if self._size is None:
+            self.counts_at(np.empty(0))
+        return self._size or 0
+
+    def counts_at(self, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
+        """#{scores <= t} for each threshold, in one reading."""
+        self._size, counts = self._scored.sum(_Look(thresholds, self._group))
+        return counts

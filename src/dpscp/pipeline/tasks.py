@@ -1,0 +1,230 @@
+"""What classification and regression do differently in a release: targets, scores and their range, what must hold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._base.checks import check_range
+from dpscp.data.persons import Persons
+from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
+from dpscp.scores.intervals import OwnIntervalScore, score_name
+from dpscp.scores.labels import OwnLabelScore
+from dpscp.training.engine.influence import NoInfluenceFormError, corrected_outputs
+from dpscp.training.engine.networks import softmax
+from dpscp.training.mechanism import Model, Trained
+
+Array = NDArray[Any]
+
+HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a target outside is in none"
+ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
+_NO_CORRECTION = "no self-influence form is known for this model: this is Result F alone"
+_CORRECTED = (
+    "the influence of a record on its own score is put back to first order, less the response of the other records as "
+    "made-up ones show it (at half strength); what remains is of second order and not bounded"
+)
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Labels out of a public list, travelling as their index."""
+
+    classes: tuple[Any, ...]
+    score: LabelScore = field(default_factory=lambda: label_score("lac"))
+    model_labels: tuple[Any, ...] | None = None
+    """The labels of the model's columns; None: indices, because this release trains it."""
+    classes_found: bool = False
+
+    name: ClassVar[str] = "classification"
+    y_bounds: ClassVar[None] = None
+    private_range: ClassVar[bool] = False
+    quantile_pair: ClassVar[bool] = False
+    assumptions: ClassVar[tuple[str, ...]] = (ALL_LABELS,)
+    chosen: ClassVar[Mapping[str, Any]] = {}
+
+    def after(self, trained: Trained) -> "Classification":  # noqa: ARG002
+        """Itself: labels are declared."""
+        return self
+
+    @property
+    def natural_score(self) -> bool:
+        """Whether a mechanism's Lipschitz constant is about this score."""
+        return self.score.natural
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """The public range of the score."""
+        return self.score.range(len(self.classes))
+
+    @property
+    def fine_near(self) -> tuple[float, float]:
+        """Both ends: a model that is nearly sure of its labels has scores crowded at one of them."""
+        return self.score_range
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """What is assumed of a score of the caller's own."""
+        return (OWN_SCORE,) if isinstance(self.score, OwnLabelScore) else ()
+
+    def try_score(self) -> None:
+        """Try a score of the caller's own on made-up probabilities."""
+        if isinstance(self.score, OwnLabelScore):
+            self.score.try_it(len(self.classes))
+
+    def training_targets(self, targets: Array) -> Array:
+        """Indices, as they are."""
+        return targets
+
+    def check_model(self, model: Model) -> None:
+        """One output for each class, in their order."""
+        if model.task != self.name:
+            raise ValueError("estimator must train a classification model")
+        expected = tuple(range(len(self.classes))) if self.model_labels is None else self.model_labels
+        # another order or another number of columns would score one label with another one's probability
+        if tuple(model.classes or ()) != expected:
+            raise ValueError(
+                "the model must have one output for each of the declared classes, in their order; a model that was "
+                "trained elsewhere keeps its own list, a mechanism must take it from its field 'classes'"
+            )
+
+    def scores(
+        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
+    ) -> tuple[Array, tuple[str, ...]]:
+        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
+        scores = self._of_own_label(np.asarray(trained.model.predict_proba(rows)), targets)
+        if not corrected:
+            return scores, ()
+        outputs = _outputs_without_own_influence(trained, rows, targets, persons)
+        if outputs is None:
+            return scores, (_NO_CORRECTION,)
+        return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)
+
+    def _of_own_label(self, probabilities: Array, labels: Array) -> Array:
+        if isinstance(self.score, OwnLabelScore):
+            scores = self.score.of_labels(probabilities, thorough=True)
+        else:
+            scores = self.score.of_labels(probabilities)
+        return np.asarray(scores[np.arange(len(labels)), labels])
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Real targets: training sees them within the public range, scores take them as they are."""
+
+    y_bounds: tuple[float, float]
+    score: IntervalScore = field(default_factory=lambda: interval_score("absolute"))
+    hard_bounds: bool = False
+    """Whether the caller says that no target lies outside ``y_bounds``: intervals then end there."""
+    private_range: bool = False
+
+    name: ClassVar[str] = "regression"
+    classes: ClassVar[None] = None
+    classes_found: ClassVar[bool] = False
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What coverage needs whatever the guarantee."""
+        return (HARD_BOUNDS,) if self.hard_bounds else ()
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """The name of the score, where it has one."""
+        name = score_name(self.score)
+        return {} if name is None else {"conformity_score": name}
+
+    def after(self, trained: Trained) -> "Regression":
+        """With the range that training found; a score outside of it counts as the end of its own range."""
+        if not self.private_range:
+            return self
+        low, high = check_range("y_bounds", trained.public_facts["y_bounds"])
+        return replace(self, y_bounds=(low, high), private_range=False)
+
+    @property
+    def quantile_pair(self) -> bool:
+        """Whether the score needs a model of two quantiles."""
+        return self.score.outputs == 2
+
+    @property
+    def natural_score(self) -> bool:
+        """Whether a mechanism's Lipschitz constant is about this score."""
+        return self.score.natural
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """The public range of the score."""
+        return self.score.range(self.y_bounds)
+
+    @property
+    def fine_near(self) -> float | None:
+        """Zero: residuals of a good model are small beside public bounds, which may be far too wide."""
+        low, high = self.score_range
+        return 0.0 if low <= 0 <= high else None
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """What is assumed of a score of the caller's own."""
+        return (OWN_SCORE,) if isinstance(self.score, OwnIntervalScore) else ()
+
+    def try_score(self) -> None:
+        """Try a score of the caller's own on made-up targets."""
+        if isinstance(self.score, OwnIntervalScore):
+            self.score.try_it(self.y_bounds)
+
+    def training_targets(self, targets: Array) -> Array:
+        """Within the public range; as they are where training has to find one."""
+        return targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))
+
+    def check_model(self, model: Model) -> None:
+        """A regression model; how many outputs it has shows when it is asked."""
+        if model.task != self.name:
+            raise ValueError("estimator must train a regression model")
+
+    def pair(self, outputs: Array) -> Pair:
+        """What the model says, within the public range."""
+        if outputs.shape[1] != self.score.outputs:
+            needs = "a pair of quantiles" if self.quantile_pair else "one output"
+            raise ValueError(f"this conformity_score needs a model with {needs}, this one has {outputs.shape[1]}")
+        return Pair.of(outputs, self.y_bounds)
+
+    def intervals(self, pair: Pair, thresholds: Array) -> Array:
+        """The targets whose score is at most the threshold, (n, 2, n_levels)."""
+        found = self.score.interval(pair, thresholds)
+        return np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
+
+    def scores(
+        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
+    ) -> tuple[Array, tuple[str, ...]]:
+        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
+        scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
+        if not corrected:
+            return scores, ()
+        seen = self.training_targets(targets)
+        outputs = _outputs_without_own_influence(trained, rows, seen, persons, self.y_bounds)
+        if outputs is None:
+            return scores, (_NO_CORRECTION,)
+        return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)
+
+    def _of_targets(self, targets: Array, outputs: Array) -> Array:
+        scores = self.score.of_targets(targets, self.pair(outputs))
+        # a record that makes the model overflow fits as badly as can be; refusing it would tell that it is there
+        return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
+
+
+Task = Classification | Regression
+"""The side of a release that knows what is predicted; public constants only."""
+
+
+def _outputs_without_own_influence(
+    trained: Trained, rows: Array, targets: Array, persons: Persons | None, y_bounds: tuple[float, float] | None = None
+) -> Array | None:
+    """Outputs with the influence of each record's person taken out; None where no form is known.
+
+    Theory: Results D and H
+    """
+    labels = targets if trained.model.classes is None else np.asarray(trained.model.classes)[targets]
+    try:
+        return corrected_outputs(trained.model, trained.trajectory, rows, labels, persons=persons, y_bounds=y_bounds)
+    except NoInfluenceFormError:
+        return None

@@ -1,0 +1,299 @@
+"""The smallest noise that fits a budget. Every search ends on the side that keeps the budget.
+
+The returned value was itself put through the accountant and found within the budget.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+from dp_accounting.dp_event import DpEvent, NoOpDpEvent
+
+from dpscp._base.checks import check_count, check_fraction, check_positive, check_probability
+from dpscp._base.format import chosen, spent_epsilon
+from dpscp.exceptions import BudgetError
+from dpscp.privacy.accounting import Accountant, as_accountant, epsilon_of, is_private
+from dpscp.privacy.events import (
+    DiscreteGaussianDpEvent,
+    compose,
+    dpsgd_event,
+    gaussian_event,
+    require_event,
+    secret_split,
+)
+from dpscp.privacy.ledger import Ledger
+from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
+from dpscp.privacy.split_budget import SplitBudget, spare_mu, split_budget
+from dpscp.privacy.tradeoff import gdp_mu
+
+__all__ = [
+    "as_event",
+    "count_noise",
+    "counts_secrecy",
+    "noise_multiplier",
+    "secret_shares",
+    "shared_count_noise",
+    "shared_lattice_noise",
+    "sized_lattice_noise",
+    "smallest_noise",
+]
+
+_PRECISION = 2e-4
+_LARGEST_NOISE, _SMALLEST_NOISE = 1e9, 1e-3
+# Brackets are walked in short strides: far below the answer a privacy loss distribution is wide and slow.
+_STRIDE = 1.2
+# Where noise hardly changes the cost: how closely it is found, and the first stride from a close guess.
+_FLAT_PRECISION, _SHORT_STRIDE = 2e-3, 1.02
+# Beyond this epsilon the mixture of a secret split costs within 1 % of its worse part.
+_LARGEST_MIXED = 8.0
+
+
+def as_event(training: DpEvent | Ledger | None) -> DpEvent:
+    """The event of a training stage given as an event, a ledger, or None for nothing spent.
+
+    Noise is solved for one unit: a ledger about persons without ids, whose promise chains several rows, is refused.
+    """
+    if training is None:
+        return NoOpDpEvent()
+    if not isinstance(training, Ledger):
+        return require_event(training)
+    if training.rows > 1:
+        raise ValueError(
+            f"the ledger is about {training.unit.protected_words}, and the noise is solved for one record: use "
+            "calibrate or an estimator with rows_per_person, or ledger.convert_unit(RECORDS) for a promise to a record"
+        )
+    return training.event
+
+
+def smallest_noise(
+    event_at: Callable[[float], DpEvent],
+    epsilon: float,
+    delta: float,
+    *,
+    accountant: str | Accountant = "pld",
+    guess: float = 1.0,
+    flat: bool = False,
+) -> float:
+    """The smallest noise at which ``event_at(noise)`` is (epsilon, delta)-DP, to 0.02 % and never below it.
+
+    ``event_at`` must lose privacy as the noise falls. ``BudgetError`` if no noise is enough. ``flat``: the noise
+    changes epsilon little, so that it is found to 0.2 % itself, from a guess that is expected to be close.
+    """
+
+    epsilon, delta = check_positive("epsilon", epsilon), check_probability("delta", delta)
+
+    def cost(noise: float) -> float:
+        return epsilon_of(event_at(noise), delta, accountant)
+
+    good, stride = check_positive("guess", guess), _SHORT_STRIDE if flat else _STRIDE
+    good_cost = cost(good)
+    bad, bad_cost = math.nan, math.nan
+    while not good_cost <= epsilon or good > _LARGEST_NOISE:  # a cost that is not a number fits no budget
+        if good > _LARGEST_NOISE:
+            raise BudgetError(f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}")
+        bad, bad_cost = good, good_cost
+        good *= stride
+        good_cost = cost(good)
+        stride = stride**2 if flat else stride
+    while math.isnan(bad):
+        if good < _SMALLEST_NOISE:
+            return good
+        trial_cost = cost(trial := good / stride)
+        stride = stride**2 if flat else stride
+        if trial_cost <= epsilon:
+            good, good_cost = trial, trial_cost
+        else:
+            bad, bad_cost = trial, trial_cost
+    aim = epsilon * (1 - _PRECISION / 2)
+    near = _FLAT_PRECISION if flat else _PRECISION
+    while (flat or good_cost < epsilon * (1 - _PRECISION)) and good / bad > 1 + near:
+        # log cost is nearly linear in log noise; the clip keeps the bracket shrinking where it is not
+        smooth = good_cost > 0 and math.isfinite(bad_cost) and not flat
+        share = math.log(bad_cost / aim) / math.log(bad_cost / good_cost) if smooth else 0.5
+        middle = bad * (good / bad) ** min(max(share, 0.05), 0.95)
+        middle_cost = cost(middle)
+        if middle_cost <= epsilon:
+            good, good_cost = middle, middle_cost
+        else:
+            bad, bad_cost = middle, middle_cost
+    return good
+
+
+def start_below(estimate: float) -> float:
+    """A start for ``smallest_noise`` a little below ``estimate``, among the points it would have walked over from 1.
+
+    So a good estimate saves the walk and changes no digit of what is found.
+    """
+    start = 1.0
+    while start * _STRIDE**2 <= estimate:
+        start *= _STRIDE
+    return start
+
+
+def noise_multiplier(
+    epsilon: float, delta: float, sampling_rate: float, steps: int, accountant: str | Accountant = "pld"
+) -> float:
+    """The smallest noise multiplier with which DP-SGD is (epsilon, delta)-DP."""
+    check_positive("epsilon", epsilon)
+    check_probability("delta", delta)
+    check_fraction("sampling_rate", sampling_rate)
+    check_count("steps", steps)
+
+    def event_at(noise: float) -> DpEvent:
+        return dpsgd_event(noise, sampling_rate, steps)
+
+    # the central limit of sampled Gaussian steps: mu^2 = rate^2 * steps * (exp(1 / noise^2) - 1)
+    guess = 1 / math.sqrt(math.log1p((gdp_mu(epsilon, delta) / sampling_rate) ** 2 / steps))
+    return smallest_noise(event_at, epsilon, delta, accountant=accountant, guess=guess)
+
+
+def count_noise(
+    epsilon: float,
+    delta: float,
+    steps: int,
+    training: DpEvent | Ledger | None = None,
+    sensitivity: float = 1.0,
+    accountant: str | Accountant = "pld",
+) -> float:
+    """The smallest standard deviation of the noise on each of ``steps`` counts that keeps the whole release in budget.
+
+    ``training`` is what was spent before on the same records; leave it out for a held-out part. ``sensitivity``
+    is the rank statistic's (1/2 centred, max(alpha, 1 - alpha) linear, 1 for the paper's). The noise is
+    the integer noise that the search really adds; under an accountant that has no account of it (``gdp``) it is
+    continuous, for planning.
+
+    >>> [round(count_noise(eps, 1e-5, steps=20, accountant="rdp"), 2) for eps in (0.5, 1, 2)]
+    [34.29, 18.09, 9.61]
+
+    Paper: Lemma 2 [lemma:search_privacy], Supplement S6.1
+    """
+    return shared_count_noise(epsilon, delta, steps, (sensitivity,), training, accountant)[0]
+
+
+def shared_count_noise(
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sensitivities: Sequence[float],
+    training: DpEvent | Ledger | None = None,
+    accountant: str | Accountant = "pld",
+) -> tuple[float, ...]:
+    """``count_noise`` for several searches on the same records: one noise each, in proportion to its sensitivity.
+
+    Every search of ``steps`` counts costs the same, and all of them with training stay in the budget.
+    """
+    if as_accountant(accountant).supports(DiscreteGaussianDpEvent(1)):
+        lattices = shared_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)
+        return tuple(lattice.count_noise for lattice in lattices)
+    releases = check_count("steps", steps) * len(sensitivities)
+    ratio = _smallest_ratio(
+        lambda ratio: gaussian_event(ratio, releases), epsilon, delta, releases, training, accountant
+    )
+    return tuple(ratio * float(sensitivity_fraction(s)) for s in sensitivities)
+
+
+def shared_lattice_noise(
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sensitivities: Sequence[float | Fraction],
+    training: DpEvent | Ledger | None = None,
+    accountant: str | Accountant = "pld",
+) -> tuple[LatticeNoise, ...]:
+    """The noise of ``shared_count_noise`` as the objects that were accounted for, to be drawn from as they are."""
+    return sized_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)[0]
+
+
+def sized_lattice_noise(
+    epsilon: float,
+    delta: float,
+    steps: int | Sequence[int],
+    sensitivities: Sequence[float | Fraction],
+    training: DpEvent | Ledger | None = None,
+    accountant: str | Accountant = "pld",
+    size_share: float = 0.0,
+    secret_part: float | None = None,
+) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
+    """``shared_lattice_noise``, and the noise of one release of the number of scores (None without ``size_share``).
+
+    ``steps`` may be a number for each sensitivity. ``size_share`` is the part of the squared Gaussian-DP level of all
+    these releases that the size gets. ``secret_part``: the searches are on records that ``training`` did not see, this
+    share of all, drawn by secret coins (``SecretSplitDpEvent``).
+
+    Theory: Result G
+    """
+    if not 0 <= size_share < 1:
+        raise ValueError(f"size_share must be at least 0 and below 1, got {size_share:g}: the search needs the rest")
+    fractions = [sensitivity_fraction(s) for s in sensitivities]
+    each = steps if isinstance(steps, tuple | list) else [steps] * len(fractions)
+    counts = [check_count("steps", count) for count in each]
+    releases = sum(counts)
+    # one record changes the size by 1: 1 / size_noise^2 = share / (1 - share) * releases / ratio^2
+    size_ratio = math.sqrt((1 - size_share) / (size_share * releases)) if size_share else None
+
+    def lattices(ratio: float) -> tuple[LatticeNoise, ...]:
+        return tuple(lattice_noise(ratio * float(s), s) for s in fractions)
+
+    def size(ratio: float) -> LatticeNoise | None:
+        return None if size_ratio is None else lattice_noise(ratio * size_ratio, Fraction(1))
+
+    def spending(ratio: float) -> DpEvent:
+        own = size(ratio)
+        searches = (lattice.event(n) for lattice, n in zip(lattices(ratio), counts, strict=True))
+        return compose(*([] if own is None else [own.event(1)]), *searches)
+
+    weight = releases / (1 - size_share)
+    ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part)
+    return lattices(ratio), size(ratio)
+
+
+def counts_secrecy(epsilon: float, accountant: str | Accountant = "pld") -> bool:
+    """Whether a split is accounted for as a secret one: the accountant can mix, and there is something to gain."""
+    return as_accountant(accountant).keeps_secrets and epsilon <= _LARGEST_MIXED
+
+
+def secret_shares(
+    epsilon: float, delta: float, fraction: float, n_records: int, accountant: str | Accountant = "pld"
+) -> SplitBudget:
+    """What training and a search on a part of this share, drawn by secret coins, may spend."""
+    if counts_secrecy(epsilon, accountant):
+        return split_budget(epsilon, delta, fraction, n_records)
+    return SplitBudget(epsilon, gdp_mu(epsilon, delta), mixed=False)
+
+
+def _smallest_ratio(
+    searches: Callable[[float], DpEvent],
+    epsilon: float,
+    delta: float,
+    releases: float,
+    training: DpEvent | Ledger | None,
+    accountant: str | Accountant,
+    secret_part: float | None = None,
+) -> float:
+    """The smallest noise in units of the sensitivity at which training and ``searches`` fit the budget."""
+    check_positive("epsilon", epsilon)
+    check_probability("delta", delta)
+    spent = as_event(training)
+    if not is_private(spent):
+        raise BudgetError("training is not private: no calibration noise can repair that")
+
+    def together(calibration: DpEvent) -> DpEvent:
+        return compose(spent, calibration) if secret_part is None else secret_split(spent, calibration, secret_part)
+
+    already = epsilon_of(together(NoOpDpEvent()), delta, accountant)
+    if already >= epsilon:
+        raise BudgetError(
+            f"training alone spends epsilon = {spent_epsilon(already)} at delta = {delta:g}, of a budget of "
+            f"epsilon = {chosen(epsilon)}: nothing is left for calibration; raise epsilon or train with more noise"
+        )
+    mu = gdp_mu(epsilon, delta)
+    if secret_part is not None:
+        mu = spare_mu(epsilon, delta, secret_part, epsilon_of(spent, delta, accountant))
+    return smallest_noise(
+        lambda ratio: together(searches(ratio)),
+        epsilon,
+        delta,
+        accountant=accountant,
+        guess=math.sqrt(releases) / mu,
+        flat=secret_part is not None,
+    )

@@ -1,0 +1,99 @@
+"""Two trainings that differ by one record and share everything else: the true gap that stability bounds are
+about.
+
+A study tool: the gap is computed from the records without noise of its own and must not be released.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp.privacy import secure_generator
+from dpscp.training.engine.loop import GridNoise, Records, drawn_steps, run
+from dpscp.training.engine.networks import DenseModel
+from dpscp.training.engine.padding import one_blas_thread
+from dpscp.training.mechanisms.dpsgd import DPSGD
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CoupledRun:
+    """The outcome of a coupled run.
+
+    `gaps[t]` is the distance of the two iterates after t steps (so gaps[0] = 0), `released_gap` the distance
+    of the released (possibly averaged) parameters, `without` and `joined` the two models, `draws` how often
+    the extra record was sampled. `iterates` holds the iterates of the run without the extra record, the
+    starting point first, when the mechanism keeps its trajectory.
+
+    Paper: [thm:dpsgd_stability_smooth], Experiment I
+    """
+
+    gaps: Array
+    released_gap: float
+    without: DenseModel
+    joined: DenseModel
+    draws: int
+    iterates: Array | None = None
+
+
+def coupled_run(
+    mechanism: DPSGD,
+    X: ArrayLike,
+    y: ArrayLike,
+    x_new: ArrayLike,
+    y_new: Any,
+    *,
+    n_records: int | None = None,
+    random_state: int | None = None,
+) -> CoupledRun:
+    """Train on (X, y) and on (X, y) plus one record with the same masks, the same noise and the same public
+    constants.
+
+    The extra record has its own mask, drawn with the others. `n_records=None` takes the size without it, for
+    both runs.
+
+    Paper: Section 4.2 (synchronized coupling) [thm:proj_dpsgd_stability]
+    """
+    rows = np.asarray(X)
+    n = len(rows)
+    both = np.concatenate([rows, np.asarray(x_new).reshape(1, -1)])
+    labels = np.asarray(y)
+    setup = mechanism.prepare(
+        both, np.concatenate([labels, np.asarray([y_new], dtype=labels.dtype)]), n_records=n_records or n
+    )
+    everything = setup.records
+    without = Records(0, everything.rows[:n], everything.targets[:n], squared_norms=everything.squared_norms[:n])
+    rng = secure_generator(random_state)
+    noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
+    masks, copies, counted = itertools.tee(setup.batches(rng), 3)
+    gaps = np.zeros(mechanism.steps + 1)
+    draws = 0
+    with one_blas_thread(), np.errstate(all="ignore"):
+        descents = [setup.descent(without), setup.descent(everything)]
+        kept = [descents[0].current()]
+        for t in run(descents, drawn_steps([_first(copies, n), masks], noise)):
+            gaps[t + 1] = np.linalg.norm(descents[0].parameters - descents[1].parameters)
+            batch = next(counted)
+            draws += 1 if batch is None else int(len(batch) > 0 and batch[-1] == n)
+            if mechanism.keep_trajectory:
+                kept.append(descents[0].current())
+    models = [setup.model(descent.released()) for descent in descents]
+    return CoupledRun(
+        gaps=gaps,
+        released_gap=float(np.linalg.norm(models[0].parameters.astype(float) - models[1].parameters)),
+        without=models[0],
+        joined=models[1],
+        draws=draws,
+        iterates=np.stack(kept) if mechanism.keep_trajectory else None,
+    )
+
+
+def _first(batches: Iterator[NDArray[np.int64] | None], n: int) -> Iterator[NDArray[np.int64] | None]:
+    """The batches with the last record left out (batches are sorted)."""
+    for batch in batches:
+        yield batch if batch is None else batch[: np.searchsorted(batch, n)]

@@ -1,0 +1,1 @@
+"""The DP-SGD engine: batches, gradients, clipping, noise and updates."""

@@ -1,0 +1,445 @@
+"""DP-SGD of dense networks on a device of torch's: a GPU, mostly.
+
+The same mechanism as `dpscp.training.engine.loop` with the same proof of what one record can do to a sum
+(docs/decisions.md, "The rounding of a clipped sum"), which rests on three things that are done here as there:
+
+1. A record's errors and layer inputs have the same bits wherever it stands. Records go through the layers in blocks of
+   one size, the last one padded; before the first record is used made-up records are put in every place of a block.
+2. Norms, clipping factors and weights are float64.
+3. So are the sums, and no term goes through more than 12,400 additions: at most 1024 in a product, then one for each
+   product of a block and one for each block. Before the first record is used, products of made-up numbers are compared
+   with their exact values: a device, or a setting, that replaces float64 by something shorter is refused.
+
+Noise is drawn on the device (`DeviceNoise`), rounded to the same grid, and accounted for in the same way. Batches are
+drawn by the processor. Runs with a seed repeat themselves on the same device and differ from those of the processor.
+
+Records that lie in the blocks of a source stay there: each block's batch goes to a device of the process that has the
+block (`VisitingSums`), and its sum comes back, to be added by pairs. State and noise are then the processor's, see
+`dpscp.training.engine.batching`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.data.persons import Persons
+from dpscp.training.engine.gradients import LARGEST_SQUARES
+from dpscp.training.engine.loop import Records, RunConstants, StepObserver, StepView, UpdateRule, check_batch
+from dpscp.training.engine.networks import Loss, Network
+from dpscp.training.engine.padding import whole_lanes
+from dpscp.training.torch.modules import load_torch
+
+Array = NDArray[Any]
+
+# Records in one float64 product: many short products keep a GPU busy where one long product would not.
+_PRODUCT_ROWS = 1 << 10
+# Numbers of a block, and the most and the fewest records of one.
+_BLOCK_NUMBERS = 1 << 26
+_MOST_ROWS, _FEWEST_ROWS = 1 << 16, 16
+# Blocks in a sum: with the additions inside a block the proof has room for so many.
+_MOST_BLOCKS = 1 << 13
+
+
+def check_device(name: str) -> Any:
+    """The torch device of this name; ValueError for one that is not there."""
+    torch = load_torch()
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device={name!r} cannot be used ({reason}); leave it out to train on the processor") from None
+    return device
+
+
+class DeviceDescent:
+    """The state of one run on a device; see `dpscp.training.engine.loop.Descent`.
+
+    Theory: section 1.6
+    """
+
+    def __init__(self, public: RunConstants, records: "DeviceRecords", observer: StepObserver | None = None) -> None:
+        torch = load_torch()
+        self.rule, self.normaliser, self.grid, self.step_count = public.rule, public.normaliser, public.grid, 0
+        self._observer, self._owners = observer, records.owners
+        self.sums = _DeviceSums(public.network, public.loss, records, public.clip_norm, public.dtype, public.normaliser)
+        device = self.sums.total.device
+        self._constants = torch.from_numpy(_step_constants(public.rule)).to(device)
+        self._now = torch.zeros_like(self._constants[0])
+        self.parameters, self._noise, self._gradient, self._velocity, self._squares, self._sum = (
+            torch.zeros_like(self.sums.total) for _ in range(6)
+        )
+        self._finish = recorded(self._move, device)
+        # recording has run the steps' work on made-up numbers
+        for state in (self._velocity, self._squares, self._sum):
+            state.zero_()
+        self.parameters.copy_(torch.from_numpy(np.asarray(public.initial, dtype=np.float64)))
+        self.sums.parameters.copy_(self.parameters)
+
+    def step(self, batch: NDArray[np.int64] | None, noise: Any) -> None:
+        """One noisy step, also on an empty batch. `noise` is in grid units, on the device; None adds none."""
+        before = None if self._observer is None else self.current()
+        if self.grid:
+            self._noise.copy_(noise)
+        self.sums.clipped(None if batch is None else self._owners.rows_of(batch))
+        self._now.copy_(self._constants[self.step_count])
+        self._finish()
+        if self._observer is not None and before is not None:
+            constants = (self.normaliser, self.grid, float(self.rule.learning_rates[self.step_count]))
+            noisy: Array = self._gradient.cpu().numpy() * (self._unit * self.normaliser)
+            self._observer(StepView(before, noisy, constants))
+        self.step_count += 1
+
+    @property
+    def _unit(self) -> float:
+        """What `_gradient` is to be multiplied by to be one: the grid over the normaliser."""
+        return (self.grid or 1.0) / self.normaliser
+
+    def _move(self) -> None:
+        """From the sum and the noise to the next iterate; what differs from step to step is in `_now`."""
+        torch, rule, gradient = load_torch(), self.rule, self._gradient
+        rate, correction, averaged = self._now
+        if self.grid:
+            torch.add(self._noise, self.sums.total, alpha=1 / self.grid, out=gradient).round_()
+        else:
+            gradient.copy_(self.sums.total)
+        direction = gradient
+        if rule.optimizer == "adam":
+            first, second, tiny = rule.adam
+            self._velocity.mul_(first).add_(gradient, alpha=(1 - first) * self._unit)
+            self._squares.mul_(second).addcmul_(gradient, gradient, value=(1 - second) * self._unit**2)
+            direction = self._velocity / self._squares.sqrt().mul_(correction).add_(tiny)
+        elif rule.momentum:
+            direction = torch.add(gradient, self._velocity, alpha=rule.momentum, out=self._velocity)
+        self.parameters.addcmul_(direction, rate, value=-1 if rule.optimizer == "adam" else -self._unit)
+        if rule.radius is not None:
+            # a vector inside the ball is multiplied by one
+            self.parameters.mul_((rule.radius / self.parameters.norm()).clamp_(max=1.0))
+        self.sums.parameters.copy_(self.parameters)
+        if rule.averaged > 1:
+            self._sum.addcmul_(self.parameters, averaged)
+
+    def current(self) -> Array:
+        """The current iterate, in the precision the gradients see."""
+        return np.array(self.sums.parameters.cpu().numpy())
+
+    def released(self) -> Array:
+        """The average of the last iterates, after all steps."""
+        average = self._sum / self.rule.averaged if self.rule.averaged > 1 else self.parameters
+        return np.array(average.to(self.sums.parameters.dtype).cpu().numpy())
+
+
+def _step_constants(rule: UpdateRule) -> Array:
+    """For each step: the factor of its direction, Adam's correction of the length, and whether it is averaged."""
+    steps = len(rule.learning_rates)
+    done = np.arange(1, steps + 1)
+    rates, corrections = np.array(rule.learning_rates, dtype=np.float64), np.ones(steps)
+    if rule.optimizer == "adam":
+        rates /= 1 - rule.adam[0] ** done
+        corrections /= np.sqrt(1 - rule.adam[1] ** done)
+    return np.stack([rates, corrections, done > steps - rule.averaged], axis=1)
+
+
+@dataclass(frozen=True)
+class DeviceRecords:
+    """Records on the device: rows without their bias coordinate, squared norms with it, targets, weights.
+
+    They live while training runs.
+    """
+
+    rows: Any
+    squared_norms: Any
+    targets: Any
+    weights: Any
+    owners: Persons = field(default_factory=lambda: Persons.single(0))
+    """Whose records these are; known of all records, and not of a part of them."""
+
+    @classmethod
+    def of(cls, records: Records, network: Network, device: Any) -> "DeviceRecords":
+        """A copy of the records."""
+        torch = load_torch()
+        features = records.rows[:, : network.widths[0]]
+
+        def moved(values: Array) -> Any:
+            return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
+
+        rows = torch.empty(features.shape, dtype=torch.from_numpy(features[:0]).dtype, device=device)
+        for start in range(0, len(features), _MOST_ROWS):
+            rows[start : start + _MOST_ROWS] = moved(features[start : start + _MOST_ROWS])
+        norms, targets, weights = map(moved, (records.squared_norms, records.targets, records.owners.weights))
+        return cls(rows, norms, targets, weights, records.owners)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    @property
+    def _columns(self) -> tuple[Any, Any, Any, Any]:
+        return self.rows, self.squared_norms, self.targets, self.weights
+
+    def part(self, start: int, stop: int) -> "DeviceRecords":
+        """The records from start to stop."""
+        return DeviceRecords(*(values[start:stop] for values in self._columns))
+
+    def at(self, index: Any, count: Any) -> "DeviceRecords":
+        """The records of these places; those from the place ``count`` on are padding, of weight zero."""
+        rows, norms, targets, weights = (values.index_select(0, index) for values in self._columns)
+        places = load_torch().arange(len(index), device=index.device)
+        return DeviceRecords(rows, norms, targets, weights.where(places < count, 0))
+
+
+class _DeviceSums:
+    """Weighted sums of clipped gradients of the records at ``parameters``, by ghost norms, block after block.
+
+    ``batch`` is the public expected number of records.
+    """
+
+    def __init__(
+        self, network: Network, loss: Loss, records: DeviceRecords, clip_norm: float, dtype: str, batch: float
+    ) -> None:
+        torch, device = load_torch(), records.rows.device
+        self._network, self._loss, self._records, self._limit = network, loss, records, clip_norm
+        self.parameters = torch.zeros(network.n_parameters, dtype=getattr(torch, dtype), device=device)
+        self.total = torch.zeros(network.n_parameters, dtype=torch.float64, device=device)
+        self._layers: list[Any] = network.layers(self.parameters)  # views of tensors as of arrays
+        self._totals: list[Any] = network.layers(self.total)
+        self._quantiles = torch.tensor(loss.quantiles, dtype=self.parameters.dtype, device=device)
+        _require_float64(device)
+        most = min(_MOST_ROWS, _BLOCK_NUMBERS // sum(out + 2 * into for out, into in network.shapes))
+        self.size = _whole_products(max(_FEWEST_ROWS, min(most, batch + 3 * math.sqrt(batch) + 1)))
+        while not self._rounds_alike():
+            if self.size <= max(_FEWEST_ROWS, 4 * batch / _MOST_BLOCKS):
+                raise ValueError(
+                    f"{device} computes a record otherwise in another place of a batch, so that the effect of one "
+                    "record is not bounded; train on the processor (device=None)"
+                )
+            self.size = _whole_products(self.size / 2)
+        # how many places of the next block are taken, and by which records
+        self._taken = torch.zeros(1 + self.size, dtype=torch.int64, device=device)
+        self._upload = _Upload(self._taken)
+        self._add_taken = recorded(self._gather_and_add, device) if len(records) else self._gather_and_add
+        self._add_everybody: Callable[[], object] | None = None
+
+    def clipped(self, index: NDArray[np.int64] | None) -> None:
+        """Put the sum over these records (None: all) into ``total``."""
+        check_batch(len(self._records) if index is None else len(index), most=self.size * _MOST_BLOCKS)
+        self.total.zero_()
+        if not len(self._records):
+            return
+        if index is None:
+            if self._add_everybody is None:
+                self._take(np.arange(len(self._records) // self.size * self.size, len(self._records)))
+                self._add_everybody = recorded(self._add_all, self.total.device)
+                self.total.zero_()
+            self._add_everybody()
+            return
+        for start in range(0, len(index), self.size):
+            self._take(index[start : start + self.size])
+            self._add_taken()
+
+    def _take(self, index: NDArray[np.int64]) -> None:
+        """Let these records be the next block."""
+        self._upload.next[0] = len(index)
+        self._upload.next[1 : 1 + len(index)] = index
+        self._upload.next[1 + len(index) :] = 0
+        self._upload.send()
+
+    def _add_all(self) -> None:
+        whole = len(self._records) // self.size * self.size
+        for start in range(0, whole, self.size):
+            self.add(self._records.part(start, start + self.size))
+        if whole < len(self._records):
+            self._gather_and_add()
+
+    def _gather_and_add(self) -> None:
+        self.add(self._records.at(self._taken[1:], self._taken[0]))
+
+    def add(self, block: DeviceRecords) -> None:
+        """Add the sum over a block of ``size`` records to ``total``."""
+        errors, inputs, counted = self._errors(self._loss, block)
+        for total, error, values in zip(self._totals, errors, inputs, strict=True):
+            _add_product(total, error, values if values is block.rows else values.where(counted, 0), self._network)
+
+    def _errors(self, loss: Loss, block: DeviceRecords) -> tuple[list[Any], list[Any], Any]:
+        """Every layer's clipped and weighted errors in float64, its inputs, and whose numbers are finite."""
+        torch, network = load_torch(), self._network
+        inputs, values = [], block.rows
+        for depth, layer in enumerate(self._layers):
+            inputs.append(values)
+            # products of contiguous matrices round alike in more places
+            outputs = values @ layer[:, : values.shape[1]].T.contiguous()
+            values = outputs + layer[:, -1] if network.intercept else outputs
+            if depth < len(self._layers) - 1:
+                values = values.relu() if network.activation == "relu" else values.tanh()
+        errors = [loss_error(loss, values, block.targets, self._quantiles)]
+        for layer, values in zip(self._layers[:0:-1], inputs[:0:-1], strict=True):
+            back = errors[0] @ layer[:, : values.shape[1]].contiguous()
+            errors.insert(0, back * (values > 0) if network.activation == "relu" else back * (1 - values * values))
+        squares = torch.stack([_squared_norms(error) for error in errors])
+        later = [_squared_norms(values) + network.intercept for values in inputs[1:]]
+        lengths = torch.stack([block.squared_norms, *later])
+        # a number that is not finite is not below anything
+        counted = ((squares < LARGEST_SQUARES) & (lengths < LARGEST_SQUARES)).all(0)
+        norms = (squares * lengths).sum(0).sqrt()
+        factors = (self._limit / norms.clamp(min=self._limit) * block.weights).where(counted, 0)[:, None]
+        counted = counted[:, None]
+        return [error.where(counted, 0) * factors for error in errors], inputs, counted
+
+    def _rounds_alike(self) -> bool:
+        """Whether made-up records, each in every place of a block, get the same bits everywhere."""
+        torch, size, width = load_torch(), self.size, self._network.widths[0]
+        made_up = Network((width, 1), intercept=False)
+        self.parameters.copy_(torch.from_numpy(self._network.initial(0, 1.0)))
+        long = self.total.new_full((size,), 16 * self._limit**2)  # said to be so long that clipping acts
+        once, labels = torch.ones_like(long), torch.zeros_like(long, dtype=torch.int64)
+        # the own loss may round as well; the squared one hides no bit of an output
+        for i, loss in enumerate((self._loss, *[Loss("squared")] * (1 + 12 // self._network.widths[-1]))):
+            row = torch.from_numpy(made_up.initial(1 + i, math.sqrt(width))).to(self.parameters)
+            target = labels if loss.name == "cross_entropy" else once / 2
+            block = DeviceRecords(row.expand(size, width).contiguous(), long, target, once)
+            errors, inputs, _ = self._errors(loss, block)
+            if not all(bool((values == values[:1]).all()) for values in (*errors, *inputs)):
+                return False
+        return True
+
+
+class VisitingSums:
+    """Sums of clipped gradients over records that the processor holds, which visit the device for it, block by block.
+
+    ``batch`` is the public expected number of records.
+    """
+
+    def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float, device: str) -> None:
+        torch, nobody = load_torch(), Records.build(np.empty((0, network.shapes[0][1]), dtype=dtype), np.empty(0))
+        there = DeviceRecords.of(nobody, network, check_device(device))
+        self._sums = _DeviceSums(network, loss, there, clip_norm, dtype, batch)
+        kinds = there.rows.dtype, torch.float64, torch.int64 if loss.name == "cross_entropy" else there.rows.dtype
+        shapes = (self._sums.size, network.widths[0]), *[(self._sums.size,)] * 3
+        columns = [there.rows.new_zeros(s, dtype=k) for s, k in zip(shapes, (*kinds, torch.float64), strict=True)]
+        self._block, self._uploads = DeviceRecords(*columns), list(map(_Upload, columns))
+
+    def clipped(self, parameters: Array, records: Records, persons: NDArray[np.int64] | None) -> Array:
+        """The weighted sum over the batch (None: everybody) at these parameters."""
+        sums, owners = self._sums, records.owners
+        rows = None if persons is None else owners.rows_of(persons)
+        count = len(records) if rows is None else len(rows)
+        check_batch(count, most=sums.size * _MOST_BLOCKS)
+        sums.parameters.copy_(load_torch().from_numpy(np.array(parameters)))  # what travelled may be read-only
+        sums.total.zero_()
+        held = records.rows[:, : self._block.rows.shape[1]], records.squared_norms, records.targets, owners.weights
+        for start in range(0, count, sums.size):
+            here = slice(start, min(count, start + sums.size))
+            size = here.stop - start
+            for upload, values in zip(self._uploads, held, strict=True):
+                upload.next[:size] = values[here if rows is None else rows[here]]
+                upload.next[size:] = 0  # padding, of weight zero
+                upload.send()
+            sums.add(self._block)
+        total: Array = sums.total.cpu().numpy()
+        return total.copy()
+
+
+def _whole_products(rows: float) -> int:
+    """The next size of a block that falls into equal products."""
+    return whole_lanes(rows) if rows <= _PRODUCT_ROWS else _PRODUCT_ROWS * math.ceil(rows / _PRODUCT_ROWS)
+
+
+def loss_error(loss: Loss, z: Any, target: Any, quantiles: Any) -> Any:
+    """The derivative of each record's loss in the outputs z (records, units); see `Loss.error`."""
+    torch = load_torch()
+    if loss.name == "cross_entropy":
+        own = torch.arange(z.shape[1], device=z.device) == target[:, None]
+        return z.softmax(1) - own.to(z.dtype)
+    column = target[:, None].to(z.dtype)
+    if loss.name == "logistic":
+        return z.sigmoid() - column
+    if loss.name == "squared":
+        return (z - column) * 2
+    if loss.name == "huber":
+        return (z - column).clamp(-loss.huber_delta, loss.huber_delta)
+    return (z > column).to(z.dtype) - quantiles
+
+
+def _squared_norms(values: Any) -> Any:
+    """The squared norm of every row, in float64."""
+    torch = load_torch()
+    return torch.linalg.vector_norm(values, dim=1, dtype=torch.float64).square()
+
+
+def _add_product(total: Any, errors: Any, values: Any, network: Network) -> None:
+    """Add errors.T @ (values, 1) in float64, in products of at most `_PRODUCT_ROWS` records."""
+    weights, wide = total[:, : values.shape[1]], values.double()
+    if len(errors) <= _PRODUCT_ROWS:
+        weights.addmm_(errors.T, wide)
+        biases = errors.sum(0)
+    else:
+        grouped = errors.view(-1, _PRODUCT_ROWS, errors.shape[1])
+        weights += (grouped.transpose(1, 2) @ wide.view(len(grouped), _PRODUCT_ROWS, -1)).sum(0)
+        biases = grouped.sum(1).sum(0)
+    if network.intercept:
+        total[:, -1] += biases
+
+
+class _Upload:
+    """From an array, ``next``, to a tensor on the device, without waiting for what the device has still to do.
+
+    Of two arrays in pinned memory one is written while the other may still be on its way.
+    """
+
+    def __init__(self, into: Any) -> None:
+        torch = load_torch()
+        self._into, self._on_gpu, self._turn = into, into.device.type == "cuda", 0
+        self._held = [torch.zeros(into.shape, dtype=into.dtype, pin_memory=self._on_gpu) for _ in range(2)]
+        self._sent = [torch.cuda.Event() for _ in range(2)] if self._on_gpu else []
+        self.next: Array = self._held[0].numpy()
+
+    def send(self) -> None:
+        """Copy ``next`` to the device; ``next`` is then another array, whose content is old."""
+        self._into.copy_(self._held[self._turn], non_blocking=True)
+        if self._on_gpu:
+            self._sent[self._turn].record(load_torch().cuda.current_stream(self._into.device))
+        self._turn = 1 - self._turn
+        if self._on_gpu:
+            self._sent[self._turn].synchronize()
+        self.next = self._held[self._turn].numpy()
+
+
+def _require_float64(device: Any) -> None:
+    """Compare products with their exact values, to the precision that float64 has."""
+    torch, count = load_torch(), 64
+    powers = np.exp2(np.arange(count * count) * 37 % 80 - 40)  # large terms that cancel hide what is lost of small ones
+    made_up = Network((count, count), intercept=False)
+    left, right = ((made_up.initial(seed, 1.0) * powers).reshape(count, count) for seed in (1, 2))
+    computed = (torch.from_numpy(left).to(device) @ torch.from_numpy(right).to(device)).cpu().numpy()
+    allowed = count * 2.0**-53 * (np.abs(left) @ np.abs(right)) * (1 + 1e-9)
+    for i in range(count):
+        j = 7 * i % count
+        exact = sum(Fraction(a) * Fraction(b) for a, b in zip(left[i].tolist(), right[:, j].tolist(), strict=True))
+        if abs(Fraction(computed[i, j].item()) - exact) > Fraction(allowed[i, j].item()):
+            raise ValueError(
+                f"{device} does not multiply in float64, which the bound on the effect of one record needs; switch its "
+                "emulation off, or train on the processor (device=None)"
+            )
+
+
+def recorded(work: Callable[[], object], device: Any) -> Callable[[], object]:
+    """On CUDA the work as one recorded sequence of kernels, after a first time: a short step is mostly the time to
+    start them. Elsewhere the work itself.
+    """
+    if device.type != "cuda":
+        return work
+    cuda = load_torch().cuda
+    aside = cuda.Stream(device)  # of this device, also where another is the current one: else nothing is recorded
+    aside.wait_stream(cuda.current_stream(device))
+    with cuda.stream(aside):
+        work()  # libraries make their workspaces now, which a recording must not
+    cuda.current_stream(device).wait_stream(aside)
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph, stream=aside):
+        work()
+    replay: Callable[[], object] = graph.replay
+    return replay

@@ -1,0 +1,121 @@
+"""Gaussian noise drawn where the gradients are, from a cryptographic stream.
+
+torch's own generators (Mersenne twister on the CPU, Philox on CUDA) are not cryptographic: their output tells their
+state. Noise drawn by the processor from AES would be safe, and for a wide net drawing and moving it takes many times
+as long as the step. So ChaCha20 is computed here as operations on whole tensors, on any device that torch has.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from dpscp.training.torch.modules import load_torch
+
+_CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
+_DOUBLE_ROUNDS = 10
+# Numbers drawn at once: a draw is some seven hundred small operations, however many numbers it gives. A run starts with
+# few and doubles them, so that a short one draws little in vain.
+_FIRST, _AT_ONCE = 1 << 14, 1 << 22
+_NORMALS_PER_BLOCK = 8
+_SEEDED = 8  # the stream of a seed that is drawn here, see `dpscp.privacy.random_streams`
+
+
+def chacha20_words(key: Sequence[int], first: int, count: int, device: Any) -> Any:
+    """The 16 words of ``count`` ChaCha20 blocks from block number ``first`` on: int32 of shape (16, count).
+
+    The variant of Bernstein with a counter of 64 bits; the other 64 are zero. One kernel where torch has brought
+    Triton; elsewhere seven hundred operations on tensors, whose words are the same.
+    """
+    torch = load_torch()
+    if torch.device(device).type == "cuda" and find_spec("triton") is not None:
+        from dpscp.training.engine.triton_chacha import fill_words
+
+        constant = torch.tensor([_signed(word) for word in (*_CONSTANTS, *key)], dtype=torch.int32, device=device)
+        words = torch.empty((16, count), dtype=torch.int32, device=device)
+        fill_words(words.view(torch.uint32), constant.view(torch.uint32), first, count)
+        return words
+    return _words(key, first, count, device)
+
+
+def _words(key: Sequence[int], first: int, count: int, device: Any) -> Any:
+    torch = load_torch()
+    numbers = torch.arange(first, first + count, dtype=torch.int64, device=device)
+    start = torch.zeros((16, count), dtype=torch.int32, device=device)
+    for row, word in enumerate((*_CONSTANTS, *key)):
+        start[row] = _signed(word)
+    start[12] = (numbers & 0xFFFFFFFF).to(torch.int32)
+    start[13] = (numbers >> 32).to(torch.int32)
+    a, b, c, d = start.clone().view(4, 4, count)
+    for _ in range(_DOUBLE_ROUNDS):
+        a, b, c, d = _quarter_rounds(a, b, c, d)
+        # the same again along the diagonals
+        b, c, d = b.roll(-1, 0), c.roll(-2, 0), d.roll(-3, 0)
+        a, b, c, d = _quarter_rounds(a, b, c, d)
+        b, c, d = b.roll(1, 0), c.roll(2, 0), d.roll(3, 0)
+    return torch.cat([a, b, c, d]).add_(start)
+
+
+def _quarter_rounds(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
+    """Four quarter rounds side by side; sums wrap around in 32 bits."""
+    a = a + b
+    d = _rotated(d ^ a, 16)
+    c = c + d
+    b = _rotated(b ^ c, 12)
+    a = a + b
+    d = _rotated(d ^ a, 8)
+    c = c + d
+    b = _rotated(b ^ c, 7)
+    return a, b, c, d
+
+
+def _rotated(words: Any, bits: int) -> Any:
+    # a shift to the right of a signed number fills up with its sign
+    return (words << bits) | ((words >> (32 - bits)) & ((1 << bits) - 1))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >= 1 << 31 else word
+
+
+class DeviceNoise:
+    """Standard normal vectors of ``size`` numbers on a device, times ``scale``, in float64.
+
+    Box and Muller's transform of 64 random bits for the length and 64 for the angle: no length above 9.4 occurs, which
+    a Gaussian exceeds with probability 2**-64. ``random_state=None`` takes the key from the operating system.
+    """
+
+    def __init__(self, random_state: int | None, size: int, device: Any, scale: float = 1.0) -> None:
+        material = os.urandom(32)
+        if random_state is not None:  # whoever passes a seed was warned by `secure_generator`
+            material = np.random.SeedSequence([random_state, _SEEDED]).generate_state(8).tobytes()
+        self._key = [int(word) for word in np.frombuffer(material, dtype="<u4")]
+        self._size, self._device, self._scale = size, device, scale
+        self._vectors: Any = ()
+        self._at_once, self._used, self._next = _FIRST, 0, 0
+
+    def next(self) -> Any:
+        """The next vector."""
+        if self._used == len(self._vectors):
+            count = max(1, self._at_once // self._size)
+            blocks = math.ceil(count * self._size / _NORMALS_PER_BLOCK)
+            normals = _normals(chacha20_words(self._key, self._next, blocks, self._device))
+            self._vectors = normals[: count * self._size].mul_(self._scale).view(count, self._size)
+            self._next += blocks
+            self._at_once = min(_AT_ONCE, 2 * self._at_once)
+            self._used = 0
+        self._used += 1
+        return self._vectors[self._used - 1]
+
+
+def _normals(words: Any) -> Any:
+    """Independent standard normal numbers, eight from each block of words."""
+    torch = load_torch()
+    halves = (words.to(torch.int64) & 0xFFFFFFFF).double().view(4, 4, -1)
+    length = (halves[0] * 2.0**32 + halves[1] + 0.5) * 2.0**-64
+    angle = (halves[2] * 2.0**32 + halves[3]) * (2 * math.pi * 2.0**-64)
+    length = length.log_().mul_(-2).sqrt_()
+    return torch.cat([length * angle.cos(), length * angle.sin()]).view(-1)

@@ -1,0 +1,425 @@
+"""Dense networks (a linear head is one without hidden layers): rows as they read them, outputs, losses, the model."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from dpscp._base.checks import check_choice
+from dpscp.training.engine.padding import AlikeBlocks, aligned_empty, blas_threads, is_aligned
+from dpscp.training.mechanism import saved_as
+
+Array = NDArray[Any]
+
+# Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.
+ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}
+# Larger numbers in a row become this: far beyond any reasonable unit, far enough below the largest number of the type.
+_END = {"float32": 2.0**100, "float64": 2.0**900}
+# Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
+CHUNK_NUMBERS = 1 << 18
+MOST_ROWS = 8192
+# Along rows of fewer numbers a maximum is mostly calls.
+_SHORT_ROW = 64
+
+
+def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
+    """A two-dimensional array of finite real numbers, of the given width; messages carry nothing from it.
+
+    ``finite=False`` leaves the last check, the only one that reads every number, to whoever reads the rows next.
+    """
+    if sparse.issparse(X):
+        raise TypeError("X must be a dense array; convert sparse rows before training or prediction")
+    try:
+        rows = np.asarray(X)
+        rows = rows if rows.dtype.kind in "fiubc" else rows.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("X must hold real numbers in equally long rows") from None
+    if rows.dtype.kind == "c":
+        raise TypeError("X must hold real numbers, not complex ones")
+    if rows.ndim != 2:
+        raise ValueError(f"X must be two-dimensional (records, features), got {rows.ndim} dimension(s)")
+    if n_features is not None and rows.shape[1] != n_features:
+        raise ValueError(f"X must have {n_features} features, got {rows.shape[1]} features")
+    if rows.shape[1] == 0:
+        raise ValueError("X must have at least one feature, got 0 feature(s)")
+    if finite:
+        _require_finite(rows)
+    return rows
+
+
+def row_width(X: ArrayLike) -> int:
+    """How many features the rows have; not a number of them is read."""
+    return int(check_rows(X, finite=False).shape[1])
+
+
+def _require_finite(rows: Array) -> None:
+    if rows.dtype.kind == "f" and not _finite(rows):
+        raise ValueError("X must not hold NaN or infinity")
+
+
+def _finite(rows: Array) -> bool:
+    """Whether every number is finite: a finite sum says so at once, and only an overflow needs a closer look."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(rows.sum())) or all(np.isfinite(part).all() for part in _parts(rows))
+
+
+def _parts(rows: Array) -> Iterator[Array]:
+    """The rows in cache-sized pieces, so that temporaries stay small."""
+    step = max(1, CHUNK_NUMBERS // rows.shape[1])
+    return (rows[start : start + step] for start in range(0, len(rows), step))
+
+
+def squared_norms(rows: Array) -> Array:
+    """The squared norm of every row in float64, the same bits wherever the row stands."""
+    return inner_products(rows, rows)
+
+
+def inner_products(rows: Array, others: Array) -> Array:
+    """The inner product of every row with the row beside it, in float64, the same bits wherever the two stand."""
+    n, d = rows.shape
+    out, step = np.empty(n), max(1, CHUNK_NUMBERS // d)
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        left = _whole_lines(rows[part])
+        right = left if others is rows else _whole_lines(others[part])
+        with np.errstate(over="ignore"):
+            np.einsum("ij,ij->i", left, right, out=out[part])
+    return out
+
+
+def _whole_lines(rows: Array) -> Array:
+    """The rows in float64, each of whole cache lines: each is summed in the same way."""
+    n, d = rows.shape
+    if d % 8 == 0 and rows.dtype == np.float64 and rows.flags.c_contiguous and is_aligned(rows, 1):
+        return rows
+    lines = aligned_empty((n, 8 * math.ceil(d / 8)), "float64")
+    lines[:, :d], lines[:, d:] = rows, 0
+    return lines
+
+
+def largest_entries(rows: Array) -> Array:
+    """The largest absolute value of each row; short rows are put across first, which runs along many at once."""
+    if rows.shape[1] < _SHORT_ROW:
+        return np.asarray(np.maximum.reduce(np.abs(rows.T, order="C"), axis=0))
+    return np.asarray(np.maximum.reduce(np.abs(rows), axis=1))
+
+
+def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, dtype: str) -> Array:
+    """Rows as the engine reads them: finite, clipped to `feature_bound`, with the bias coordinate 1 appended.
+
+    A row longer than the bound is scaled onto it before it is cast, a function of that row alone. The bound does not
+    count the bias coordinate. Numbers beyond `_END` become that, so that outputs hardly ever overflow.
+    """
+    _require_finite(rows)
+    n, d = rows.shape
+    out = aligned_empty((n, d + intercept), dtype)
+    if intercept:
+        out[:, d] = 1.0
+    fill_features(rows, feature_bound, out[:, :d])
+    return out
+
+
+def fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
+    """Write rows that are known to be finite as `feature_rows` gives them, without the bias coordinate, into `out`."""
+    n, d = rows.shape
+    if feature_bound is None:
+        _cast(rows, out)
+        return
+    # the second term is what a sum of d squares may lose
+    limit, tiny = feature_bound * (1 - ROW_SLACK[str(out.dtype)] - d * 2.0**-53), np.finfo(out.dtype).tiny
+    step = max(1, CHUNK_NUMBERS // d)
+    for start in range(0, n, step):
+        part = rows[start : start + step]
+        features, scaled = np.empty(part.shape), aligned_empty(part.shape, "float64")
+        _cast(part, features)
+        # Divided by the largest entry first, so that squaring neither overflows nor underflows.
+        largest = np.maximum(largest_entries(features), tiny)
+        norms = np.sqrt(squared_norms(np.divide(features, largest[:, None], out=scaled)))
+        features *= np.minimum(1.0, limit / largest / np.maximum(norms, tiny))[:, None]
+        _cast(features, out[start : start + step])
+
+
+def _cast(values: Array, into: Array) -> None:
+    """Copy finite numbers; a larger one than `_END` becomes that."""
+    end = _END[str(into.dtype)]
+    if values.dtype.kind == "f" and float(np.finfo(values.dtype).max) > end:
+        np.clip(values, -end, end, out=into, casting="same_kind")
+    else:
+        np.copyto(into, values, casting="unsafe")
+
+
+@dataclass(frozen=True)
+class Network:
+    """The public shape of a dense network: layer widths from input to output, activation, bias or not."""
+
+    widths: tuple[int, ...]
+    activation: str = "relu"
+    intercept: bool = True
+
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(out, in) of every layer; the last input is the bias coordinate."""
+        return tuple((b, a + self.intercept) for a, b in zip(self.widths[:-1], self.widths[1:], strict=True))
+
+    @cached_property
+    def n_parameters(self) -> int:
+        """Length of the flat parameter vector."""
+        return sum(a * b for a, b in self.shapes)
+
+    def layers(self, flat: Array) -> list[Array]:
+        """Views of a flat parameter vector, one (out, in) matrix a layer."""
+        views, start = [], 0
+        for out, into in self.shapes:
+            views.append(flat[start : start + out * into].reshape(out, into))
+            start += out * into
+        return views
+
+    def initial(self, seed: int, scale: float | None) -> Array:
+        """The public starting point: uniform on +-scale/sqrt(fan-in) from PCG64(seed); zero for scale 0.
+
+        `scale=None` is 0 for a linear head (its loss is convex) and 1 for a network with hidden layers.
+        """
+        if scale is None:
+            scale = 0.0 if len(self.widths) == 2 else 1.0
+        stream = np.random.Generator(np.random.PCG64(seed))
+        flat = stream.uniform(-1.0, 1.0, self.n_parameters)
+        for layer, fan_in in zip(self.layers(flat), self.widths[:-1], strict=True):
+            layer *= scale / math.sqrt(fan_in)
+        return flat
+
+    def forward(self, layers: Sequence[Array], values: Sequence[Array]) -> Array:
+        """Fill the values of every layer, (records, units), from values[0]; the last are the outputs."""
+        for depth, layer in enumerate(layers):
+            out = values[depth + 1]
+            np.matmul(values[depth], (layer[:, :-1] if self.intercept else layer).T, out=out)
+            if self.intercept:
+                out += layer[:, -1]
+            if depth < len(layers) - 1:
+                if self.activation == "relu":
+                    np.maximum(out, 0, out=out)
+                else:
+                    np.tanh(out, out=out)
+        return values[-1]
+
+
+class RowOutputs:
+    """A network's outputs, a row's the same bits whatever the other rows are: a function of row and parameters.
+
+    Rows go through the layers in padded, aligned blocks of sizes that round alike in every place (see `AlikeBlocks`).
+
+    Theory: section 4 (a score may depend on its record, the model and independent noise only)
+    """
+
+    def __init__(self, network: Network, parameters: Array) -> None:
+        dtype = str(parameters.dtype)
+        self._network, self._blocks = network, _output_blocks(network, dtype, blas_threads())
+        flat = aligned_empty(parameters.shape, dtype)
+        flat[:] = parameters
+        self._layers, self._dtype = network.layers(flat), dtype
+
+    def parts(self, n: int, fill: Callable[[slice, Array], None]) -> Iterator[tuple[slice, Array]]:
+        """The n rows block by block: which rows, and the outputs (places, units) with padding behind those rows.
+
+        `fill(part, into)` writes these rows, without bias coordinate, into a block. Outputs last until the next block.
+        """
+        values: list[Array] = []
+        for start in range(0, n, self._blocks.chunk):
+            part = slice(start, min(n, start + self._blocks.chunk))
+            m = part.stop - start
+            size = self._blocks.size(m)
+            if not values or len(values[0]) != size:
+                values = _layer_values(self._network, size, self._dtype)
+            fill(part, values[0][:m])
+            values[0][m:] = values[0][0]  # padding overflows and warns only where a row does
+            yield part, self._network.forward(self._layers, values)
+
+    def __call__(self, rows: Array) -> Array:
+        """The outputs (records, units) of finished rows."""
+        out = np.empty((len(rows), self._network.widths[-1]), dtype=self._dtype)
+        for part, z in self.parts(len(rows), lambda which, into: np.copyto(into, rows[which])):
+            out[part] = z[: part.stop - part.start]
+        return out
+
+
+def _layer_values(network: Network, size: int, dtype: str) -> list[Array]:
+    return [aligned_empty((size, width), dtype) for width in network.widths]
+
+
+@lru_cache(maxsize=256)
+def _output_blocks(network: Network, dtype: str, threads: tuple[int, ...]) -> AlikeBlocks:  # noqa: ARG001
+    """The blocks of `RowOutputs`: checked once for a shape of network and a number of threads."""
+    one = Network((network.widths[0], 1), intercept=False)
+
+    def made_up_results(size: int) -> Iterator[Array]:
+        flat = aligned_empty((network.n_parameters,), dtype)
+        flat[:] = network.initial(0, 1.0)
+        values = _layer_values(network, size, dtype)
+        for i in range(1 + 12 // network.widths[-1]):
+            values[0][:] = one.initial(1 + i, math.sqrt(network.widths[0]))  # uniform on -1 to 1
+            z = network.forward(network.layers(flat), values)
+            yield z.T.copy()
+            yield softmax(with_zero_column(z)).T
+
+    return AlikeBlocks(max(128, min(MOST_ROWS, CHUNK_NUMBERS // sum(network.widths))), made_up_results)
+
+
+def with_zero_column(z: Array) -> Array:
+    """The logits 0 and z of the two classes of a logistic model."""
+    return np.concatenate([np.zeros_like(z), z], axis=1)
+
+
+def softmax(z: Array) -> Array:
+    """Row-wise softmax that cannot overflow, in the precision of the logits.
+
+    Classes are added one after the other for all rows at once: a row's sum is its own, whatever the layout of z.
+    """
+    columns = aligned_empty(z.T.shape, str(z.dtype))
+    columns[:] = z.T
+    columns -= np.maximum.reduce(columns, axis=0)
+    np.exp(columns, out=columns)
+    columns /= np.add.reduce(columns, axis=0)
+    return columns.T
+
+
+_TWO_CLASSES = np.array([[0], [1]])
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A record's loss as a function of the outputs: the name, and the constants it needs.
+
+    cross_entropy: softmax over the outputs; logistic: sigmoid of one output, labels 0 and 1; squared: (z -
+    y)^2 (no factor 1/2); huber: (z - y)^2 / 2 up to `huber_delta`, then linear; pinball: one output for each
+    of `quantiles`, summed.
+    """
+
+    name: str
+    quantiles: tuple[float, ...] = ()
+    huber_delta: float = 1.0
+
+    def error(self, z: Array, target: Array, columns: Array) -> None:
+        """Overwrite the outputs z (units, records; contiguous) with the derivative of each record's loss."""
+        if self.name == "cross_entropy":
+            two = len(z) == 2  # put together at once: half the time
+            z -= np.maximum(*z) if two else np.maximum.reduce(z, axis=0)
+            np.exp(z, out=z)
+            z /= np.add(*z) if two else np.add.reduce(z, axis=0)
+            if two:
+                np.subtract(z, np.equal(_TWO_CLASSES, target), out=z)
+            else:
+                flat, position = z.reshape(-1), target * len(columns)
+                position += columns
+                flat[position] -= 1
+        elif self.name == "logistic":
+            # tanh form of the sigmoid: it cannot overflow
+            z *= 0.5
+            np.tanh(z, out=z)
+            z += 1
+            z *= 0.5
+            z -= target
+        elif self.name == "squared":
+            z -= target
+            z *= 2
+        elif self.name == "huber":
+            z -= target
+            np.clip(z, -self.huber_delta, self.huber_delta, out=z)
+        else:
+            np.greater(z, target, out=z, casting="unsafe")
+            z -= np.asarray(self.quantiles, dtype=z.dtype)[:, None]
+
+
+@saved_as("dense")
+@dataclass(frozen=True)
+class DenseModel:
+    """A trained dense network or linear head: parameters and public constants only.
+
+    `outputs` gives logits for classification (for the logistic loss the columns 0 and z) and real outputs for
+    regression. Rows are clipped to `feature_bound` here as in training.
+
+    Paper: [alg:dp-sgd]
+    """
+
+    network: Network
+    loss: Loss
+    parameters: Array
+    classes: tuple[Any, ...] | None = None
+    feature_bound: float | None = None
+
+    @property
+    def task(self) -> str:
+        return "classification" if self.loss.name in ("cross_entropy", "logistic") else "regression"
+
+    @property
+    def n_features(self) -> int:
+        return self.network.widths[0]
+
+    @property
+    def layers(self) -> list[Array]:
+        """One (out, in) matrix a layer, the bias in its last column."""
+        return self.network.layers(self.parameters)
+
+    def rows(self, X: ArrayLike) -> Array:
+        """Checked rows with the bound applied and the bias coordinate appended."""
+        return feature_rows(
+            check_rows(X, self.n_features, finite=False),
+            feature_bound=self.feature_bound,
+            intercept=self.network.intercept,
+            dtype=str(self.parameters.dtype),
+        )
+
+    def outputs(self, X: ArrayLike) -> Array:
+        """Logits (n, classes), or real outputs (n, 1), or (n, quantiles); a row's are a function of that row."""
+        return self._in_parts(X, lambda z: z)
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """Class probabilities (n, classes); a row's are a function of that row."""
+        if self.task != "classification":
+            raise TypeError("predict_proba needs a classification model; this one was trained for regression")
+        return self._in_parts(X, softmax)
+
+    def _in_parts(self, X: ArrayLike, finish: Callable[[Array], Array]) -> Array:
+        rows = check_rows(X, self.n_features, finite=False)  # each part is checked while it is in cache
+        pair = self.loss.name == "logistic"
+        out = np.empty((len(rows), self.network.widths[-1] + pair), dtype=self.parameters.dtype)
+
+        def fill(part: slice, into: Array) -> None:
+            _require_finite(rows[part])
+            fill_features(rows[part], self.feature_bound, into)
+
+        for part, z in RowOutputs(self.network, self.parameters).parts(len(rows), fill):
+            out[part] = finish(with_zero_column(z) if pair else z)[: part.stop - part.start]
+        return out
+
+    def arrays(self) -> dict[str, Array]:
+        return {"parameters": self.parameters}
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "model": "dense",
+            "widths": list(self.network.widths),
+            "activation": self.network.activation,
+            "intercept": self.network.intercept,
+            "loss": self.loss.name,
+            "quantiles": list(self.loss.quantiles),
+            "huber_delta": self.loss.huber_delta,
+            "classes": None
+            if self.classes is None
+            else [c.item() if isinstance(c, np.generic) else c for c in self.classes],
+            "feature_bound": self.feature_bound,
+        }
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        check_choice("model", config["model"], ["dense"])
+        network = Network(tuple(config["widths"]), config["activation"], bool(config["intercept"]))
+        parameters = np.asarray(arrays["parameters"])
+        if parameters.shape != (network.n_parameters,):
+            raise ValueError(f"parameters must have length {network.n_parameters} for widths {network.widths}")
+        classes = None if config["classes"] is None else tuple(config["classes"])
+        loss = Loss(config["loss"], tuple(config["quantiles"]), config["huber_delta"])
+        return cls(network, loss, parameters, classes, config["feature_bound"])

@@ -1,0 +1,1 @@
+"""Private training mechanisms of the library."""

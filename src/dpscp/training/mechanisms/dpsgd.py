@@ -1,0 +1,497 @@
+"""Private (projected) stochastic gradient descent for linear heads and dense networks, in plain NumPy.
+
+Differences from the paper's Algorithm 3, all of them needed for privacy or for the proofs: the sum of clipped
+gradients is divided by the public constant sampling_rate * n_records and never by the size of the batch, and
+an empty batch takes a noisy step too. Every field of `DPSGD` is a public constant; the starting point is a
+fixed public function of `init_seed`.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._base.checks import (
+    check_choice,
+    check_count,
+    check_fraction,
+    check_nonnegative,
+    check_positive,
+    check_probability,
+    real_number,
+)
+from dpscp.data.persons import Persons
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.persons import unit_of_blocks
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees.poisson_tails import batch_limits
+from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
+from dpscp.privacy import RECORDS, Unit, secure_generator
+from dpscp.privacy.random_streams import BATCHES, BlockStreams
+from dpscp.training.engine.batching import EngineBlock, SpreadDescent, array_source, unit_count
+from dpscp.training.engine.cuda import DeviceDescent, DeviceRecords, check_device
+from dpscp.training.engine.cuda_noise import DeviceNoise
+from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
+from dpscp.training.engine.loop import (
+    GRID,
+    Descent,
+    GridNoise,
+    Records,
+    RunConstants,
+    StepObserver,
+    UpdateRule,
+    Vectors,
+    drawn_steps,
+    everyone,
+    poisson_batches,
+    run,
+)
+from dpscp.training.engine.networks import DenseModel, Loss, Network
+from dpscp.training.engine.padding import one_blas_thread, second_thread
+from dpscp.training.engine.progress import progress
+from dpscp.training.labels import check_classes, encode_labels, found_labels
+from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, set_noise
+from dpscp.training.torch.modules import with_room
+
+__all__ = ["DPSGD", "Setup", "encode_labels"]
+
+Array = NDArray[Any]
+
+LOSSES = ("cross_entropy", "logistic", "squared", "huber", "pinball")
+SCHEDULES = ("constant", "cosine", "linear")
+
+
+@dataclass(frozen=True)
+class DPSGD(GaussianSums):
+    """Differentially private SGD with per-record clipping; `sampling_rate=1` is full-batch private gradient
+    descent. With persons the sums are weighted and batches draw persons (Result H).
+
+    One run releases `steps` noisy gradient sums, each with Gaussian noise of standard deviation
+    `noise_multiplier * clip_norm`, over Poisson batches of rate `sampling_rate`: `event` says exactly that,
+    and everything else (learning rate, momentum, averaging, projection) is post-processing.
+
+    Parameters
+    ----------
+    hidden, activation : widths of the hidden layers (none: a linear head) and "relu" or "tanh".
+    classes : the public labels in order; None declares the labels found in y public.
+    loss : "cross_entropy", "logistic" (two classes), "squared" (z - y)^2, "huber" or "pinball".
+    sampling_rate, steps, clip_norm, noise_multiplier : the private part. noise_multiplier=None: call
+        `calibrated` first; 0 trains without noise and without privacy, and the event says so.
+    learning_rate, schedule : base rate and "constant", "cosine" or "linear" (both fall to 0 after the last
+        step).
+    momentum, optimizer, adam : "sgd" with heavy-ball momentum, or "adam" with (beta1, beta2, epsilon).
+    averaging : None releases the last iterate; a fraction f in (0, 1] the plain average of the last ceil(f *
+        steps) iterates; "tail" is 0.5.
+    radius : project every iterate on the ball of this radius around zero; None: no projection.
+    feature_bound : public bound on the norm of a row without its bias coordinate; longer rows are scaled onto
+        it, in training and in prediction. It makes a stability bound possible; clipping alone already makes
+        training private.
+    quantiles, huber_delta : constants of the pinball and Huber losses.
+    init_seed, init_scale : the public starting point, see `Network.initial`.
+    delta_n : failure probability spent on the stability bound under Poisson sampling (full batch needs none).
+    keep_trajectory : keep the iterates for the self-influence correction.
+    device : None trains in NumPy on the processor; "cuda", or another device of torch's, trains there, noise included.
+        Of records in several blocks (files, clusters) only the gradients are computed there, batch by batch, on a
+        device of the process that has the block.
+    budget : set by `calibrated`: the (epsilon, delta) the noise was solved for.
+
+    >>> mechanism = DPSGD(classes=(0, 1), steps=50, learning_rate=1.0).calibrated(1.0, 1e-5)
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(400, 3)); y = (X[:, 0] > 0).astype(int)
+    >>> trained = mechanism.train(X, y, n_records=400)
+    >>> trained.model.predict_proba(X[:2]).shape
+    (2, 2)
+
+    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normaliser of Theory: section 1.6
+    """
+
+    hidden: tuple[int, ...] = ()
+    activation: str = "relu"
+    classes: tuple[Any, ...] | None = None
+    loss: str = "cross_entropy"
+    sampling_rate: float = 1.0
+    steps: int = 300
+    learning_rate: float = 0.1
+    clip_norm: float = 1.0
+    noise_multiplier: float | None = None
+    momentum: float = 0.0
+    optimizer: str = "sgd"
+    averaging: float | str | None = None
+    radius: float | None = None
+    schedule: str = "constant"
+    feature_bound: float | None = None
+    fit_intercept: bool = True
+    quantiles: tuple[float, ...] = (0.05, 0.95)
+    huber_delta: float = 1.0
+    adam: tuple[float, float, float] = (0.9, 0.999, 1e-8)
+    init_seed: int = 0
+    init_scale: float | None = None
+    dtype: str = "float32"
+    delta_n: float = 1e-3
+    keep_trajectory: bool = False
+    budget: tuple[float, float] | None = None
+    device: str | None = None
+
+    trains_persons: ClassVar[bool] = True
+    trains_sources: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:  # noqa: C901, PLR0912 (one check after the other)
+        if isinstance(self.hidden, str) or not np.iterable(self.hidden):
+            raise TypeError(f"hidden must be a tuple of layer widths, got {type(self.hidden).__name__}")
+        object.__setattr__(self, "hidden", tuple(check_count("hidden[i]", width) for width in self.hidden))
+        check_choice("activation", self.activation, ("relu", "tanh"))
+        check_choice("loss", self.loss, LOSSES)
+        check_fraction("sampling_rate", self.sampling_rate)
+        check_count("steps", self.steps)
+        check_positive("learning_rate", self.learning_rate)
+        if check_positive("clip_norm", self.clip_norm) < SMALLEST_CLIP_NORM:
+            raise ValueError(
+                f"clip_norm must be at least {SMALLEST_CLIP_NORM:g}, got {self.clip_norm:g}: smaller gradients are "
+                "lost in rounding; rescale the features by public constants"
+            )
+        if self.noise_multiplier is not None:
+            check_nonnegative("noise_multiplier", self.noise_multiplier)
+        if not 0 <= real_number("momentum", self.momentum) < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum:g}")
+        check_choice("optimizer", self.optimizer, ("sgd", "adam"))
+        if self.optimizer == "adam" and self.momentum:
+            raise ValueError("momentum belongs to optimizer='sgd'; for 'adam' set adam=(beta1, beta2, epsilon)")
+        if isinstance(self.averaging, str):
+            check_choice("averaging", self.averaging, ("tail",))
+        elif self.averaging is not None:
+            check_fraction("averaging", self.averaging)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        for name in ("radius", "feature_bound"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        check_positive("huber_delta", self.huber_delta)
+        object.__setattr__(self, "quantiles", tuple(check_probability("quantiles[i]", q) for q in self.quantiles))
+        if self.loss == "pinball" and not self.quantiles:
+            raise ValueError("quantiles must name at least one level for the pinball loss")
+        if len(self.adam) != 3:
+            raise ValueError("adam must be (beta1, beta2, epsilon)")
+        for name, beta in zip(("adam[0]", "adam[1]"), self.adam, strict=False):
+            if not 0 <= real_number(name, beta) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {beta:g}")
+        check_positive("adam[2]", self.adam[2])
+        check_count("init_seed", self.init_seed, minimum=0)
+        if self.init_scale is not None:
+            check_nonnegative("init_scale", self.init_scale)
+        check_choice("dtype", self.dtype, ("float32", "float64"))
+        check_probability("delta_n", self.delta_n)
+        if self.classes is not None and self.task == "regression":
+            raise ValueError(f"classes must be left out for loss={self.loss!r}, a regression loss")
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_classes(self.classes, self.loss))
+
+    @property
+    def task(self) -> str:
+        """Either "classification" or "regression", from the loss."""
+        return "classification" if self.loss in ("cross_entropy", "logistic") else "regression"
+
+    @property
+    def releases(self) -> tuple[float, int]:
+        """A noisy sum over a Poisson batch at each step."""
+        return self.sampling_rate, self.steps
+
+    def configured(self, needs: Needs) -> Self:
+        """A copy that trains for these classes and keeps its iterates if they are needed."""
+        return replace(self, classes=needs.classes, keep_trajectory=needs.trajectory)
+
+    @cached_property
+    def learning_rates(self) -> Array:
+        """The public step sizes, one a step."""
+        done = np.arange(self.steps) / self.steps
+        shape = {"constant": np.ones(self.steps), "cosine": (1 + np.cos(math.pi * done)) / 2, "linear": 1 - done}
+        rates: Array = self.learning_rate * shape[self.schedule]
+        return rates
+
+    @property
+    def rule(self) -> UpdateRule:
+        """The post-processing part: what is done with each noisy gradient."""
+        share = 0.5 if self.averaging == "tail" else self.averaging
+        averaged = 1 if share is None else max(1, math.ceil(float(share) * self.steps - 1e-9))
+        return UpdateRule(self.optimizer, self.learning_rates, self.momentum, self.adam, self.radius, averaged)
+
+    def network(self, n_features: int, n_classes: int | None = None) -> Network:
+        """The network trained on rows of this width."""
+        outputs = {"cross_entropy": n_classes or 0, "pinball": len(self.quantiles)}.get(self.loss, 1)
+        return Network((n_features, *self.hidden, outputs), self.activation, self.fit_intercept)
+
+    def rehearse(self, input_shape: tuple[int, ...]) -> None:  # noqa: ARG002 (a protocol's)
+        """Look for the device: one that is not there is told of before any budget is reserved."""
+        if self.device is not None:
+            check_device(self.device)
+
+    def train(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
+        observer: StepObserver | None = None,
+    ) -> Trained:
+        """Train privately on the records; the cost is `event`, whatever the records are.
+
+        `n_records` is the public nominal number of records, or of `persons` where rows belong to some (None declares
+        the true number public). `random_state=None` takes the operating system's entropy; an int makes the run
+        repeatable and therefore not private. `observer`, for tests and audits, is called with a `StepView` of each
+        step; what it hears is not private.
+        """
+        setup = self.prepare(X, y, n_records=n_records, persons=persons)
+        return self._run(setup, random_state, observer)
+
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """Train on the records of a source; the blocks of one that is not an array in memory draw their own batches."""
+        return self._run(self.prepare_source(source, n_records=n_records), random_state)
+
+    def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
+        if self.device is None:
+            return self._trained(setup, random_state, observer)
+        return with_room(
+            lambda: self._trained(setup, random_state, observer),
+            f"device={self.device!r} has no room for the records or for the work on them; let them visit it in blocks, "
+            "dpscp.data.sources.ArraySource(X, y, n_blocks=...), or train on the processor (device=None)",
+        )
+
+    def _trained(self, setup: "Setup", random_state: int | None, observer: StepObserver | None) -> Trained:
+        rng = secure_generator(random_state)
+        noise = setup.grid_noise(rng, random_state)
+        kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
+        with second_thread(setup.network.n_parameters) as second, one_blas_thread(), np.errstate(all="ignore"):
+            descent: Descent | DeviceDescent
+            batches: Iterator[NDArray[np.int64] | None]
+            if setup.spread is not None:
+                descent, batches = setup.spread_descent(random_state), everyone()
+            elif self.device is not None:
+                descent, batches = setup.device_descent(observer), setup.batches(rng)
+            else:
+                descent, batches = setup.descent(setup.records, observer), setup.batches(rng)
+            drawn = drawn_steps([batches], noise)
+            if second is not None and isinstance(descent, Descent):
+                drawn = second.ahead(islice(drawn, self.steps))
+                descent.gradient.second = second
+            if kept is not None:
+                kept[0] = descent.current()
+            for t in progress(run([descent], drawn), self.steps, "private training"):
+                if kept is not None and t + 1 < self.steps:
+                    kept[t + 1] = descent.current()
+        facts = dict(setup.public_facts)
+        if random_state is not None:
+            facts["seeded"] = True
+        return Trained(
+            model=setup.model(descent.released()),
+            event=paid_event(self),
+            stability=self.stability(setup.network.widths[0], setup.n_records, setup.classes),
+            public_facts=facts,
+            trajectory=None if kept is None else setup.trajectory(kept),
+            unit=setup.unit,
+        )
+
+    def prepare(
+        self, X: ArrayLike, y: ArrayLike, *, n_records: int | None = None, persons: Persons | None = None
+    ) -> "Setup":
+        """Check the records against the public constants and fix everything one run needs except its randomness."""
+        set_noise(self.noise_multiplier)
+        return self.prepare_source(array_source(X, y, persons), n_records=n_records)
+
+    def prepare_source(self, source: RecordSource, *, n_records: int | None = None) -> "Setup":
+        """As `prepare`; blocks that are not one array in memory are made ready for the engine where they lie."""
+        noise, block = set_noise(self.noise_multiplier), source.whole
+        from_data = []
+        unit = unit_of_blocks(source)
+        if n_records is None:
+            n_records = source.sum(unit_count)
+            from_data.append(unit.count_name)
+            if not n_records:
+                raise ValueError("X holds no records; pass n_records, the public nominal number of records")
+        check_count(unit.count_name, n_records)
+        expected = self.sampling_rate * n_records * unit.cap
+        if expected > MOST_RECORDS / 2:
+            raise ValueError(
+                f"sampling_rate * {unit.count_name} (times rows_per_person) must be at most {MOST_RECORDS // 2}, "
+                f"got {expected:g}: the rounding of larger sums is not bounded; lower sampling_rate"
+            )
+        if self.budget is not None and self.budget[1] * n_records >= 1:
+            warnings.warn(
+                f"delta = {self.budget[1]:g} is not below 1 / n_records = {1 / n_records:g}: such a budget allows "
+                "publishing a record at random; choose a smaller delta",
+                GuaranteeWarning,
+                stacklevel=3,
+            )
+        classes = self.classes
+        if self.task == "classification" and classes is None:
+            if block is None:
+                raise ValueError("classes must be declared for records that lie in several blocks: classes=(...)")
+            classes = check_classes(found_labels(block.targets), self.loss)
+            from_data.append("classes")
+        network = self.network(source.width, None if classes is None else len(classes))
+        engine = EngineBlock(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype)
+        facts: dict[str, object] = {
+            "mechanism": type(self).__name__,
+            "hidden": list(self.hidden),
+            "training_steps": self.steps,
+            "sampling_rate": self.sampling_rate,
+            "learning_rate": self.learning_rate,
+            "clip_norm": self.clip_norm,
+            "noise_multiplier": noise,
+            **unit.facts(n_records),
+            "n_features": source.width,
+            "normaliser": self.sampling_rate * n_records,
+            "taken_from_data": tuple(from_data),
+        }
+        if classes is not None:
+            facts["classes"] = classes
+        if self.feature_bound is not None:
+            facts["feature_bound"] = self.feature_bound
+        if self.device is not None:
+            check_device(self.device)
+            facts["device"] = self.device
+        if block is not None:
+            return Setup(self, network, classes, n_records, noise, engine(block), facts, unit=unit)
+        nobody = engine(Block(0, np.empty((0, source.width)), np.empty(0)))
+        return Setup(self, network, classes, n_records, noise, nobody, facts, source.map(engine, keep=True), unit)
+
+    def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
+        """The bound on ||theta_{n+1} - theta_n|| under shared masks and noise, or None where none is proven.
+
+        Proven for linear heads with a feature bound, plain SGD (no momentum, no Adam), a smooth loss, and
+        clipping that keeps the loss convex: never active for cross_entropy, any clip_norm for one-output
+        losses. Averaging and projection keep the bound. Rounding to the grid moves the two runs apart by at
+        most sqrt(parameters) * grid a step, the rounding of the two sums by `CLIP_SLACK` of a record's influence for
+        each of MOST_RECORDS records: both are added. Poisson batches need a learning rate at which
+        steps are nonexpansive except with probability delta_n / 2, else there is no bound.
+
+        Theory: Result C
+        """
+        if self.hidden or self.feature_bound is None or self.optimizer != "sgd" or self.momentum:
+            return None
+        reach = math.hypot(self.feature_bound, 1.0) if self.fit_intercept else self.feature_bound
+        if self.loss not in LINEAR_LOSSES:
+            return None
+        head = LinearHead(self.loss, reach, self.huber_delta)
+        smoothness, steepest = head.smoothness, head.gradient_bound
+        if self.loss == "cross_entropy" and self.clip_norm < steepest * (1 - 1e-12):
+            return None
+        influence = min(self.clip_norm, steepest) * (1 + CLIP_SLACK)
+        size = self.network(n_features, None if classes is None else len(classes)).n_parameters
+        rounding = math.sqrt(size) * GRID * set_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK)
+        rate, rates, drift = self.sampling_rate, self.learning_rates, 0.0
+        normaliser = rate * n_records
+        if rate == 1:
+            influence += rounding
+        else:
+            # Two candidates mean that nonexpansive steps are affordable; only then rounding errors merely add up.
+            caps = batch_limits(rates, smoothness, n_records, rate, normaliser, self.delta_n, convex=True)
+            if len(caps) < 2:
+                return None
+            rounding += influence * CLIP_SLACK * min(1.0, n_records / MOST_RECORDS)  # also where it is not drawn
+            drift = rounding * float(rates.sum()) / normaliser
+        bound = stability_dpsgd_fixed_normaliser(
+            clip_norm=influence,
+            learning_rate=rates,
+            steps=self.steps,
+            sampling_rate=rate,
+            n_records=n_records,
+            smoothness=smoothness,
+            convex=True,
+            delta_n=self.delta_n,
+            score_lipschitz=head.score_lipschitz,
+        )
+        enforced = f"rows have norm at most {self.feature_bound:g} (enforced in training and prediction)"
+        return replace(bound, shift_bound=bound.shift_bound + drift, assumptions=(*bound.assumptions, enforced))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One run with everything fixed except its randomness; holds the records, so it must not outlive training."""
+
+    mechanism: DPSGD
+    network: Network
+    classes: tuple[Any, ...] | None
+    n_records: int
+    noise: float
+    records: Records
+    public_facts: dict[str, object]
+    spread: RecordSource | None = None
+    """The records as the engine reads them, where they lie in several blocks; `records` is then empty."""
+    unit: Unit = RECORDS
+
+    @property
+    def loss(self) -> Loss:
+        """The record loss with its constants."""
+        return Loss(self.mechanism.loss, self.mechanism.quantiles, self.mechanism.huber_delta)
+
+    @property
+    def normaliser(self) -> float:
+        """The public expected batch size."""
+        return self.mechanism.sampling_rate * self.n_records
+
+    def descent(self, records: Records, observer: StepObserver | None = None) -> Descent:
+        """A run at its public starting point."""
+        return Descent(self._constants, records, observer)
+
+    def device_descent(self, observer: StepObserver | None = None) -> DeviceDescent:
+        """A run at its public starting point on the mechanism's device."""
+        assert self.mechanism.device is not None
+        there = DeviceRecords.of(self.records, self.network, check_device(self.mechanism.device))
+        return DeviceDescent(self._constants, there, observer)
+
+    def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> Vectors | None:
+        """The noise of a run in units of the grid, drawn where the steps are taken; None for a run without."""
+        size, device = self.network.n_parameters, self.mechanism.device
+        if not self.noise:
+            return None
+        if device is None or self.spread is not None:
+            return GridNoise(rng, size)
+        return DeviceNoise(random_state, size, check_device(device), 1 / GRID)
+
+    def spread_descent(self, random_state: int | None) -> SpreadDescent:
+        """A run over the blocks of a source, which draw their batches from a key of this run."""
+        assert self.spread is not None
+        rate = self.mechanism.sampling_rate
+        streams = None if rate == 1 else BlockStreams.of(random_state, BATCHES)
+        return SpreadDescent(self._constants, self.spread, rate, streams, self.mechanism.device)
+
+    @property
+    def _constants(self) -> RunConstants:
+        mechanism = self.mechanism
+        return RunConstants(
+            network=self.network,
+            loss=self.loss,
+            initial=self.network.initial(mechanism.init_seed, mechanism.init_scale),
+            rule=mechanism.rule,
+            clip_norm=mechanism.clip_norm,
+            noise_multiplier=self.noise,
+            normaliser=self.normaliser,
+            dtype=mechanism.dtype,
+        )
+
+    def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
+        """Poisson batches over the persons, or full ones."""
+        n, rate = self.records.owners.count, self.mechanism.sampling_rate
+        return everyone() if rate == 1 else poisson_batches(rng, n, rate)
+
+    def model(self, parameters: Array) -> DenseModel:
+        """The released model; parameters that are not finite are refused (they are released values: no leak)."""
+        if not np.isfinite(parameters).all():
+            raise ValueError(
+                f"training diverged with learning_rate = {self.mechanism.learning_rate:g}; lower it or set radius"
+            )
+        return DenseModel(self.network, self.loss, parameters, self.classes, self.mechanism.feature_bound)
+
+    def trajectory(self, iterates: Array) -> Trajectory:
+        """The iterates with the weight of each step in the released parameters."""
+        mechanism, rule = self.mechanism, self.mechanism.rule
+        public = (mechanism.clip_norm, self.normaliser, mechanism.sampling_rate)
+        return Trajectory(iterates, rule.influence_weights(), *public, rule)

@@ -1,0 +1,214 @@
+"""Linear regression from privatised sufficient statistics.
+
+Everything the least-squares solution needs is the Gram matrix and the cross moments: sums over records of x
+x' and x y. They are released once with Gaussian noise; the ridge, the solution and any later use are
+post-processing.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize
+
+from dpscp._base.checks import check_count, check_positive, check_probability, check_range
+from dpscp.data.persons import Persons
+from dpscp.guarantees.stability import Stability, stability_summary
+from dpscp.privacy import secure_generator
+from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, grid_slack, summed, warn_large_delta
+from dpscp.training.engine.networks import DenseModel, Loss, Network, check_rows, feature_rows
+from dpscp.training.mechanism import GaussianSums, Trained, paid_event, set_noise
+from dpscp.training.targets import bounded_targets
+
+__all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimiser"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SufficientStatistics(GaussianSums):
+    """Ridge regression on a noisy Gram matrix and noisy cross moments.
+
+    Rows are clipped to norm ``feature_bound`` (in prediction too), targets to ``y_bounds`` and centred
+    there. In the coordinates (upper triangle of x x' with its off-diagonal entries times sqrt(2), x y) one
+    record (and a person, a weighted mean of records) has the norms B^2 and B Y; noise of noise_multiplier *
+    B^2 / sqrt(gram_share) and noise_multiplier * B Y / sqrt(1 - gram_share) makes the pair one Gaussian
+    release of ``noise_multiplier``, which is what ``event`` says.
+
+    The ridge is chosen from the noisy Gram matrix only: just enough that the smallest eigenvalue reaches
+    ``floor`` (None: the expected spectral norm of the noise, but at least one record's worth). ``radius``
+    confines the parameters to a ball; it makes the stability bound small and is not needed for privacy.
+
+    Paper: Remark on private training [remark: dp mech stab]; Supplement S3 [sec:assumption_validation]
+    """
+
+    feature_bound: float
+    y_bounds: tuple[float, float]
+    noise_multiplier: float | None = None
+    gram_share: float = 0.5
+    floor: float | None = None
+    radius: float | None = None
+    fit_intercept: bool = True
+    budget: tuple[float, float] | None = None
+
+    trains_persons: ClassVar[bool] = True
+    releases: ClassVar[tuple[float, int]] = (1.0, 1)
+
+    def __post_init__(self) -> None:
+        check_positive("feature_bound", self.feature_bound)
+        object.__setattr__(self, "y_bounds", check_range("y_bounds", self.y_bounds))
+        check_probability("gram_share", self.gram_share)
+        for name in ("noise_multiplier", "floor", "radius"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+
+    @property
+    def row_bound(self) -> float:
+        """Bound on the norm of a row, its bias coordinate included."""
+        return math.hypot(self.feature_bound, 1.0) if self.fit_intercept else float(self.feature_bound)
+
+    @property
+    def target_bound(self) -> float:
+        """Bound on a centred target (not centred without an intercept to carry the centre)."""
+        low, high = self.y_bounds
+        return (high - low) / 2 if self.fit_intercept else max(abs(low), abs(high))
+
+    @property
+    def gram_noise(self) -> float:
+        """Standard deviation of the noise on a diagonal entry of the Gram matrix (off-diagonal: / sqrt(2))."""
+        return self._noise * self.row_bound**2 / math.sqrt(self.gram_share)
+
+    @property
+    def cross_noise(self) -> float:
+        """Standard deviation of the noise on a cross moment."""
+        return self._noise * self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)
+
+    @property
+    def _noise(self) -> float:
+        return set_noise(self.noise_multiplier) * (1 + SUM_SLACK)
+
+    def smallest_eigenvalue(self, n_features: int) -> float:
+        """The public floor that the ridge lifts the noisy Gram matrix to."""
+        if self.floor is not None:
+            return float(self.floor)
+        size = n_features + self.fit_intercept
+        return max(self.row_bound**2, self.gram_noise * math.sqrt(2 * size))
+
+    def moments(self, X: ArrayLike, y: ArrayLike, weights: Array | None = None) -> tuple[Array, Array]:
+        """The exact weighted Gram matrix and cross moments that ``train`` adds noise to; never released as they are."""
+        rows = feature_rows(
+            check_rows(X, finite=False), feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64"
+        )
+        # clipped again: rounding may leave the range
+        target = np.clip(bounded_targets(y, self.y_bounds) - self._centre, -self.target_bound, self.target_bound)
+        if len(target) != len(rows):
+            raise ValueError("X and y must hold the same number of records")
+        if weights is not None:
+            # the square root on both sides: the product of an array with itself is symmetric to the last bit
+            roots = np.sqrt(weights)
+            rows, target = rows * roots[:, None], target * roots
+        return summed(lambda part: part.T @ part, rows), summed(lambda part, y: part.T @ y, rows, target)
+
+    def train(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        persons: Persons | None = None,
+    ) -> Trained:
+        """Release the noisy moments once and solve; the cost is ``event``, whatever the records are."""
+        event = paid_event(self)
+        raw = check_rows(X, finite=False)
+        units = Persons.of_rows(persons, len(raw))
+        n = check_count(units.count_name, units.count if n_records is None else n_records)
+        warn_large_delta(self.budget, n)
+        gram, cross = self.moments(raw, y, units.weights)
+        rng = secure_generator(random_state)
+        noisy_gram = self._release_gram(gram, rng)
+        noisy_cross = gaussian_release(cross, self.cross_noise, rng)
+        floor, reach = self.smallest_eigenvalue(raw.shape[1]), self._reach(raw.shape[1], n)
+        # n records cannot have longer cross moments: bringing noise back there is post-processing
+        longest = n * self.row_bound * self.target_bound
+        noisy_cross *= min(1.0, longest / max(float(np.linalg.norm(noisy_cross)), 1e-300))
+        theta = ball_minimiser(adaptive_ridge(noisy_gram, floor), noisy_cross, reach)
+        network = Network((raw.shape[1], 1), "relu", self.fit_intercept)
+        if self.fit_intercept:
+            theta[-1] += self._centre
+        facts: dict[str, object] = {
+            "mechanism": type(self).__name__,
+            "noise_multiplier": set_noise(self.noise_multiplier),
+            **units.public_facts(n),
+            "n_features": raw.shape[1],
+            "feature_bound": self.feature_bound,
+            "y_bounds": self.y_bounds,
+            "taken_from_data": () if n_records is not None else (units.count_name,),
+        }
+        if random_state is not None:
+            facts["seeded"] = True
+        model = DenseModel(network, Loss("squared"), theta, None, self.feature_bound)
+        return Trained(model, event, self.stability(raw.shape[1], n), facts, unit=units.unit)
+
+    def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability:  # noqa: ARG002
+        """Shift bound under shared noise, surely.
+
+        The solution minimises theta' M theta / 2 - b' theta over a ball of radius R, strongly convex with
+        ``floor``. One record adds x x' to the Gram matrix and lowers the adaptive ridge by at most B^2 (its
+        smallest eigenvalue rises by no more), so M changes by at most B^2 in spectral norm, and b by B Y:
+        the shift is at most B (Y + B R) / floor. R is ``radius``, or else the length that bounded cross
+        moments allow.
+
+        Theory: Result C
+        """
+        size = n_features + self.fit_intercept
+        floor, reach = self.smallest_eigenvalue(n_features), self._reach(n_features, n_records)
+        bound = stability_summary(
+            summary_bound=self.row_bound * (self.target_bound + self.row_bound * reach),
+            lipschitz=n_records / floor,
+            n_records=n_records,
+            score_lipschitz=self.row_bound,
+        )
+        rounding = 2 * grid_slack(self.gram_noise, size**2) * reach + grid_slack(self.cross_noise, size)
+        assumptions = (*bound.assumptions, "preprocessing does not depend on the data")
+        return replace(bound, shift_bound=bound.shift_bound + rounding / floor, assumptions=assumptions)
+
+    @property
+    def _centre(self) -> float:
+        return sum(self.y_bounds) / 2 if self.fit_intercept else 0.0
+
+    def _reach(self, n_features: int, n_records: int) -> float:
+        if self.radius is not None:
+            return float(self.radius)
+        return n_records * self.row_bound * self.target_bound / self.smallest_eigenvalue(n_features)
+
+    def _release_gram(self, gram: Array, rng: np.random.Generator) -> Array:
+        upper = np.triu_indices(len(gram))
+        stretch = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+        released = np.zeros_like(gram)
+        released[upper] = gaussian_release(gram[upper] * stretch, self.gram_noise, rng) / stretch
+        return np.asarray(released + np.triu(released, 1).T)
+
+
+def adaptive_ridge(gram: Array, floor: float) -> Array:
+    """``gram`` plus the smallest multiple of the identity that lifts its smallest eigenvalue to ``floor``."""
+    smallest = float(np.linalg.eigvalsh(gram)[0])
+    return np.asarray(gram + max(0.0, floor - smallest) * np.eye(len(gram)))
+
+
+def ball_minimiser(matrix: Array, linear: Array, radius: float) -> Array:
+    """The minimiser of theta' matrix theta / 2 - linear' theta over this ball, matrix positive definite."""
+    values, vectors = np.linalg.eigh(matrix)
+    turned = vectors.T @ linear
+
+    def length(extra: float) -> float:
+        return float(np.linalg.norm(turned / (values + extra)))
+
+    extra = 0.0
+    if length(0.0) > radius:
+        # at this multiplier the solution is inside the ball for certain
+        enough = float(np.linalg.norm(linear)) / radius
+        extra = float(optimize.brentq(lambda v: length(v) - radius, 0.0, enough, xtol=1e-12 * enough, rtol=1e-14))
+    return np.asarray(vectors @ (turned / (values + extra)))

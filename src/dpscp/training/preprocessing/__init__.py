@@ -1,0 +1,1 @@
+"""Private and public transforms of features and targets before training."""

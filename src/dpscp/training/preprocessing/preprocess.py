@@ -1,0 +1,275 @@
+"""Preprocessing steps in front of a mechanism, as one mechanism with one event in the ledger.
+
+``Preprocessed`` puts steps (``sums``) in front of any mechanism and is itself a mechanism; what its steps
+learn counts as training. ``PreprocessedModel`` is what it releases.
+
+Theory: section 1.5; Result B
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from operator import methodcaller
+from typing import Any, Self
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._base.checks import check_choice, check_positive, check_probability
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.base import Rows
+from dpscp.data.sources.persons import unit_of_blocks
+from dpscp.exceptions import BudgetError
+from dpscp.guarantees.stability import Stability
+from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
+from dpscp.privacy.noise_search import start_below
+from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
+from dpscp.training.engine.batching import ArrayFed, nominal_count
+from dpscp.training.engine.gaussian_release import source_sum
+from dpscp.training.engine.networks import check_rows
+from dpscp.training.mechanism import (
+    HasEvent,
+    Mechanism,
+    Model,
+    Needs,
+    Rehearsal,
+    Trained,
+    Tunable,
+    configured,
+    load_model,
+    paid_event,
+    rehearsal,
+    require_persons,
+    require_sources,
+    saved_as,
+    set_noise,
+    shift_bound,
+    train_on,
+    trains_persons,
+    trains_sources,
+)
+from dpscp.training.preprocessing.sums import (
+    Step,
+    SummedStep,
+    WeightedStep,
+)
+from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform
+from dpscp.training.preprocessing.whitening import WhiteningTransform
+
+
+@saved_as("preprocessed")
+@dataclass(frozen=True)
+class PreprocessedModel:
+    """A model behind fitted transforms: parameters and released numbers only.
+
+    Theory: section 1.7
+    """
+
+    transforms: tuple[Transform, ...]
+    inner: Model
+    n_features: int
+
+    @property
+    def task(self) -> str:
+        return self.inner.task
+
+    @property
+    def classes(self) -> tuple[Any, ...] | None:
+        return self.inner.classes
+
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
+        """The rows as the inner model sees them."""
+        rows: NDArray[Any] = check_rows(X, self.n_features)
+        for step in self.transforms:
+            rows = step.apply(rows)
+        return rows
+
+    def outputs(self, X: ArrayLike) -> NDArray[Any]:
+        """The inner model's outputs on the transformed rows."""
+        return self._in_parts(X, self.inner.outputs)
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        return self._in_parts(X, self.inner.predict_proba)
+
+    def _in_parts(self, X: ArrayLike, of_rows: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+        rows = check_rows(X, self.n_features, finite=False)  # each part is looked at while it is in cache
+        block = Block(0, rows, rows[:, 0]).through(self.transform)
+        return np.concatenate([of_rows(part) for _, part in block.parts()] or [of_rows(block.read())])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The parameters, for saving: keys "inner/..." and "step0/...", "step1/..."."""
+        parts = {f"inner/{name}": value for name, value in self.inner.arrays().items()}
+        for i, step in enumerate(self.transforms):
+            parts.update({f"step{i}/{name}": value for name, value in step.arrays().items()})
+        return parts
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "model": "preprocessed",
+            "n_features": self.n_features,
+            "steps": [step.config() for step in self.transforms],
+            "inner": self.inner.config(),
+        }
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        check_choice("model", config["model"], ["preprocessed"])
+
+        def part(prefix: str) -> dict[str, NDArray[Any]]:
+            return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+        kinds = {known.kind: known for known in (FeatureTransform, RowTransform, WhiteningTransform)}
+        transforms = tuple(
+            kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
+            for i, step in enumerate(config["steps"])
+        )
+        return cls(transforms, load_model(config["inner"], part("inner/")), int(config["n_features"]))
+
+
+def unwrapped(model: Model) -> tuple[Model, tuple[Rows, ...]]:
+    """The model behind all preprocessing, and what is done with rows (known to be finite) before it sees them."""
+    steps: tuple[Rows, ...] = ()
+    while isinstance(model, PreprocessedModel):
+        steps = (*steps, *(transform.apply for transform in model.transforms))
+        model = model.inner
+    return model, steps
+
+
+def _length_after(transforms: list[Transform]) -> float | None:
+    """The length that the last transform gives to every row (but one of zeros); None where it gives none."""
+    last = transforms[-1] if transforms else None
+    if isinstance(last, WhiteningTransform):
+        return 1.0
+    return last.bound if isinstance(last, RowTransform) and last.unit and last.shift is None else None
+
+
+@dataclass(frozen=True)
+class Preprocessed(ArrayFed):
+    """Steps in front of a mechanism, as one mechanism with one event.
+
+    ``share`` is the public part of the squared Gaussian-DP budget that ``calibrated`` gives to the private
+    steps (equally among them); the mechanism gets what the composition leaves. Steps with public constants
+    cost nothing. A stability bound of the mechanism is kept only if every step is data independent.
+
+    Theory: section 1.5; Results B and C
+    """
+
+    steps: tuple[Step, ...]
+    mechanism: Mechanism
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(self.steps))
+        for step in self.steps:
+            if not isinstance(step, Step):
+                raise TypeError(f"steps must be preprocessing steps, got {type(step).__name__}")
+        check_probability("share", self.share)
+
+    @property
+    def event(self) -> DpEvent | None:
+        """The composition of all steps and the mechanism; None while some noise is not set."""
+        parts: tuple[HasEvent, ...] = (*self._private_steps, self.mechanism)
+        known = [part.event for part in parts if part.event is not None]
+        return compose(*known) if len(known) == len(parts) else None
+
+    @property
+    def _private_steps(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if not step.data_independent)
+
+    def configured(self, needs: Needs) -> Self:
+        return replace(self, mechanism=configured(self.mechanism, needs))
+
+    @property
+    def trains_persons(self) -> bool:
+        """Whether the mechanism and every private step take weights."""
+        weighted = all(isinstance(step, WeightedStep) for step in self._private_steps)
+        return trains_persons(self.mechanism) and weighted
+
+    @property
+    def trains_sources(self) -> bool:
+        """Whether the mechanism does and every private step is a sum."""
+        return trains_sources(self.mechanism) and all(isinstance(step, SummedStep) for step in self._private_steps)
+
+    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
+        """The mechanism's own rehearsal; steps keep the width of a row."""
+        return rehearsal(self.mechanism, input_shape)
+
+    def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
+        """The mechanism's bound if every step is data independent (such steps keep the width), else None."""
+        return None if self._private_steps else shift_bound(self.mechanism, n_features, n_records, classes)
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
+        """A new mechanism whose whole event is (epsilon, delta)-DP; steps whose noise is set keep it."""
+        check_positive("epsilon", epsilon)
+        check_probability("delta", delta)
+        if not self._private_steps:
+            return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
+        if not isinstance(self.mechanism, Tunable):
+            raise TypeError(
+                f"{type(self.mechanism).__name__} has no noise_multiplier to solve for behind private steps: set its "
+                "noise yourself"
+            )
+        tunable, mu = self.mechanism, gdp_mu(epsilon, delta)
+        still_open = sum(step.event is None for step in self.steps)
+        each = math.sqrt(max(1, still_open) / self.share) / mu
+        steps = tuple(step.with_noise(each) if step.event is None else step for step in self.steps)
+        fixed = compose(*(paid_event(step) for step in steps if not step.data_independent))
+        if epsilon_of(fixed, delta, accountant) >= epsilon:
+            raise BudgetError(
+                f"the preprocessing steps alone spend the budget of epsilon = {epsilon:g} at delta = {delta:g}; "
+                "raise epsilon or give them more noise"
+            )
+        # only where the search starts; near delta a smaller level costs no epsilon at all
+        left = gdp_epsilon(delta, mu * math.sqrt(1 - self.share)) or epsilon
+        noise = smallest_noise(
+            lambda z: compose(fixed, paid_event(tunable.with_noise(z))),
+            epsilon,
+            delta,
+            accountant=accountant,
+            guess=start_below(set_noise(tunable.calibrated(left, delta, accountant=accountant).noise_multiplier)),
+        )
+        return replace(self, steps=steps, mechanism=tunable.with_noise(noise))
+
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """Fit the steps one after the other, then train on the transformed rows."""
+        paid_event(self)  # fails before any data is touched while some noise is not set
+        block, width = source.whole, source.width
+        if unit_of_blocks(source).by_person:
+            require_persons(self)  # before a step releases anything
+        if block is None:
+            require_sources(self)
+        n, _ = nominal_count(source, n_records)
+        rng = secure_generator(stream_seed(random_state, PREPROCESSING))
+        transforms: list[Transform] = []
+        for step in self.steps:
+            transforms.append(_fitted(step, source, n, rng))
+            source = source.map(methodcaller("through", transforms[-1].apply))
+        inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
+        independent = all(step.data_independent for step in self.steps)
+        trajectory = inner.trajectory
+        if trajectory is not None and not isinstance(inner.model, PreprocessedModel):
+            trajectory = replace(trajectory, row_length=_length_after(transforms))
+        return Trained(
+            PreprocessedModel(tuple(transforms), inner.model, width),
+            compose(*map(paid_event, self._private_steps), inner.event),
+            inner.stability if independent else None,
+            inner.public_facts,
+            trajectory,
+            unit=inner.unit,
+        )
+
+
+def _fitted(step: Step, source: RecordSource, n_records: int, rng: np.random.Generator) -> Transform:
+    """The step's transform: from its sums over the source, or, for one that knows arrays only, from the rows."""
+    if isinstance(step, SummedStep):
+        return step.release(source_sum(step.part_moments, source, n_records), n_records=n_records, rng=rng)
+    block = source.whole
+    if step.data_independent or block is None:
+        # of the records only their width may be used
+        return step.fit(np.empty((0, source.width)), n_records=n_records, rng=rng)
+    if block.persons is not None and isinstance(step, WeightedStep):
+        return step.fit(block.read(), n_records=n_records, rng=rng, weights=block.weights)
+    return step.fit(block.read(), n_records=n_records, rng=rng)

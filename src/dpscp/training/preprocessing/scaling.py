@@ -1,0 +1,101 @@
+"""Regression targets on a public scale: training sees them in [-1, 1], predictions come back in the user's units."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._base.checks import check_range
+from dpscp.data.sources import Block, RecordSource
+from dpscp.guarantees.stability import Stability
+from dpscp.privacy import Accountant
+from dpscp.training.engine.batching import Wrapping
+from dpscp.training.mechanism import Model, Trained, load_model, saved_as, shift_bound, train_on
+from dpscp.training.targets import unit_targets
+
+
+@saved_as("scaled_target")
+@dataclass(frozen=True)
+class ScaledTargetModel:
+    """A regression model whose outputs in [-1, 1] stand for targets in ``y_bounds``.
+
+    Theory: section 1.1
+    """
+
+    inner: Model
+    y_bounds: tuple[float, float]
+    classes: None = None
+    task: str = "regression"
+
+    @property
+    def n_features(self) -> int:
+        return self.inner.n_features
+
+    def rescaled(self, outputs: ArrayLike) -> NDArray[np.float64]:
+        """Inner outputs in the target's own units."""
+        low, high = self.y_bounds
+        return np.asarray((low + high) / 2 + (high - low) / 2 * np.asarray(outputs, dtype=np.float64))
+
+    def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Outputs (n, k) in the target's own units."""
+        return self.rescaled(self.inner.outputs(X))
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:  # noqa: ARG002
+        raise TypeError("predict_proba needs a classification model; this one was trained for regression")
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return self.inner.arrays()
+
+    def config(self) -> dict[str, Any]:
+        return {"model": "scaled_target", "y_bounds": list(self.y_bounds), "inner": self.inner.config()}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        return cls(load_model(config["inner"], arrays), check_range("y_bounds", config["y_bounds"]))
+
+
+@dataclass(frozen=True)
+class ScaledTarget(Wrapping):
+    """A mechanism in front of which targets are clipped to public bounds and rescaled to [-1, 1]; no privacy cost.
+
+    A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the target's range.
+
+    Theory: section 1.1
+    """
+
+    y_bounds: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        check_range("y_bounds", self.y_bounds)
+
+    @property
+    def event(self) -> DpEvent | None:
+        """What the inner mechanism costs."""
+        return self.mechanism.event
+
+    def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
+        """The inner bound; the score's Lipschitz constant is in the target's own units."""
+        return self._in_target_units(shift_bound(self.mechanism, n_features, n_records, classes))
+
+    def _in_target_units(self, bound: Stability | None) -> Stability | None:
+        if bound is None or bound.score_lipschitz is None:
+            return bound
+        half_width = (self.y_bounds[1] - self.y_bounds[0]) / 2
+        return replace(bound, score_lipschitz=bound.score_lipschitz * half_width)
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
+        return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
+
+    def _in_unit(self, block: Block) -> Block:
+        return block.with_targets(unit_targets(block.targets, self.y_bounds))
+
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """Train the inner mechanism on the rescaled targets."""
+        trained = train_on(self.mechanism, source.map(self._in_unit), random_state=random_state, n_records=n_records)
+        stability = self._in_target_units(trained.stability)
+        return replace(trained, model=ScaledTargetModel(trained.model, self.y_bounds), stability=stability)

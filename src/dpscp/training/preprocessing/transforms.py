@@ -1,0 +1,131 @@
+"""Fitted preprocessing: fixed functions of one row, made of public constants and released numbers only."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._base.checks import check_positive
+from dpscp.training.engine.networks import check_rows, largest_entries, squared_norms
+from dpscp.training.engine.padding import aligned_empty
+
+Array = NDArray[np.float64]
+
+# Temporaries of so many numbers stay in the cache.
+_NUMBERS_AT_ONCE = 1 << 16
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """A fitted step: a fixed function of one row, with nothing in it that was not paid for."""
+
+    def apply(self, X: ArrayLike) -> Array:
+        """The transformed rows, as a new float64 array; that numbers are finite is seen by whoever holds the steps."""
+
+    def arrays(self) -> dict[str, Array]:
+        """The released numbers, for saving."""
+
+    def config(self) -> dict[str, Any]:
+        """The public constants as JSON values."""
+
+
+@dataclass(frozen=True)
+class FeatureTransform:
+    """Feature-wise: clip to [low, high], subtract ``shift``, divide by ``scale``, clip to +-``limit``.
+
+    An infinite ``limit`` or bound switches that clipping off.
+
+    Theory: section 1.5
+    """
+
+    low: Array
+    high: Array
+    shift: Array
+    scale: Array
+    limit: float = math.inf
+
+    kind: ClassVar[str] = "feature"
+
+    def apply(self, X: ArrayLike) -> Array:
+        rows = np.array(check_rows(X, len(self.shift), finite=False), dtype=np.float64)
+        np.clip(rows, self.low, self.high, out=rows)
+        rows -= self.shift
+        rows /= self.scale
+        return np.clip(rows, -self.limit, self.limit, out=rows) if math.isfinite(self.limit) else rows
+
+    def arrays(self) -> dict[str, Array]:
+        return {"low": self.low, "high": self.high, "shift": self.shift, "scale": self.scale}
+
+    def config(self) -> dict[str, Any]:
+        """The public constants as JSON values (an infinite limit is null)."""
+        return {"kind": self.kind, "limit": self.limit if math.isfinite(self.limit) else None}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        limit = math.inf if config["limit"] is None else check_positive("limit", config["limit"])
+        low, high, shift, scale = (
+            np.asarray(arrays[name], dtype=np.float64) for name in ("low", "high", "shift", "scale")
+        )
+        return cls(low, high, shift, scale, limit)
+
+
+@dataclass(frozen=True)
+class RowTransform:
+    """Row-wise: scale a row to norm ``bound`` (``unit``), or only if it is longer; then subtract ``shift``.
+
+    A row of zeros stays a row of zeros. The result depends on the row and on released numbers only.
+
+    Theory: section 1.5
+    """
+
+    bound: float
+    unit: bool
+    shift: Array | None = None
+    n_features: int | None = None
+
+    kind: ClassVar[str] = "row"
+
+    def apply(self, X: ArrayLike) -> Array:
+        rows = scaled_rows(check_rows(X, self.n_features, finite=False), self.bound, unit=self.unit)
+        if self.shift is not None:
+            rows -= self.shift
+        return rows
+
+    def arrays(self) -> dict[str, Array]:
+        return {} if self.shift is None else {"shift": self.shift}
+
+    def config(self) -> dict[str, Any]:
+        return {"kind": self.kind, "bound": self.bound, "unit": self.unit, "n_features": self.n_features}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        shift = arrays.get("shift")
+        released = None if shift is None else np.asarray(shift, dtype=np.float64)
+        return cls(check_positive("bound", config["bound"]), bool(config["unit"]), released, config["n_features"])
+
+
+def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> Array:
+    """A float64 copy with every row scaled to norm ``bound``, or shortened to it; never beyond it.
+
+    Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
+    result has the same bits wherever the row stands.
+    """
+    out = aligned_empty(rows.shape, "float64")
+    out[...] = rows
+    step = max(1, _NUMBERS_AT_ONCE // rows.shape[1])
+    for start in range(0, len(out), step):
+        part = out[start : start + step]
+        largest = largest_entries(part)[:, None]
+        part /= np.where(largest > 0, largest, 1.0)
+        lengths = np.sqrt(squared_norms(part))[:, None]
+        target = np.full_like(lengths, bound)
+        if not unit:
+            with np.errstate(over="ignore"):
+                np.minimum(target, lengths * largest, out=target)
+        # a hair inside the ball: the promise "norm at most bound" must survive rounding
+        np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
+        part *= target
+    return out

@@ -1,0 +1,268 @@
+"""A trained torch module as a model of this library: asked through NumPy arrays, written to files without its code.
+
+A file holds the module's state dict as plain arrays, and what the module answers on made-up rows. Reading it back takes
+a module of the same architecture; it must have the same names, shapes and kinds of numbers, and give the same answers.
+"""
+
+import copy
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._base.checks import check_choice, check_count
+from dpscp.training.engine.networks import softmax
+from dpscp.training.labels import check_classes
+from dpscp.training.mechanism import saved_as
+from dpscp.training.torch.modules import (
+    load_torch,
+    out_of_memory,
+    private_copy,
+    refuse_unknown_arrays,
+    refuse_unknown_buffers,
+    separate_copy,
+    without_opacus_hooks,
+)
+from dpscp.training.torch_dry_run import dry_run, rows_per_forward, synthetic_rows
+from dpscp.training.torch_random import secret_draws
+
+if TYPE_CHECKING:
+    import torch
+
+# Made-up rows of several lengths: between them the layers leave the range where one activation looks like another.
+_LENGTHS = (1.0, 1.0, 10.0, 10.0, 100.0, 100.0)
+# Other processors round float32 sums differently, by far less than this; another activation answers otherwise.
+_SAME_ANSWER = 1e-4
+_LONGEST_RECORD = 2**24
+
+
+@saved_as("torch")
+@dataclass(frozen=True)
+class TorchModel:
+    """A trained torch module behind the names of a Model; inputs and outputs are NumPy arrays.
+
+    ``module`` never sees a row: rows meet a copy of it that is thrown away, so that nothing a forward pass leaves on
+    its module is kept, pickled or saved. ``arrays`` holds the state dict. The module's code is not data: reading it
+    back needs a module of the same architecture.
+
+    Theory: section 1.7
+    """
+
+    module: "torch.nn.Module"
+    input_shape: tuple[int, ...]
+    classes: tuple[Any, ...] | None = None
+    device: str = "cpu"
+
+    @property
+    def task(self) -> str:
+        return "regression" if self.classes is None else "classification"
+
+    @property
+    def n_features(self) -> int:
+        """Numbers in one record."""
+        return math.prod(self.input_shape)
+
+    def outputs(self, X: ArrayLike) -> NDArray[Any]:
+        """Logits (n, classes) or real outputs (n, k); rows may be flat or of ``input_shape``."""
+        torch = load_torch()
+        rows = torch_rows(X)
+        if rows.shape[1:] != self.input_shape:
+            if math.prod(rows.shape[1:]) != self.n_features:
+                raise ValueError(f"X must have {self.n_features} numbers a record, got {math.prod(rows.shape[1:])}")
+            rows = rows.reshape(len(rows), *self.input_shape)
+        module, at_once = separate_copy(self.module).eval(), rows_per_forward(self.input_shape)
+        parts, failure = [], ""
+        try:
+            with torch.no_grad(), secret_draws(os.urandom), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's warnings print shapes, and with them numbers of records
+                for start in range(0, max(1, len(rows)), at_once):
+                    chunk = torch.from_numpy(rows[start : start + at_once]).to(self.device)
+                    parts.append(module(chunk).cpu().numpy())
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            failure = type(error).__name__
+        if failure:  # outside the handler: its words may carry values of the rows
+            raise RuntimeError(
+                f"the module failed on the rows ({failure}); the message is withheld because it may carry something of "
+                "them: try synthetic rows of the same kind"
+            )
+        values = np.concatenate(parts)
+        return values[:, None] if values.ndim == 1 else values
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        if self.classes is None:
+            raise TypeError("predict_proba needs a classification model; this one was trained for regression")
+        return softmax(self.outputs(X).astype(np.float64))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The state dict as NumPy arrays; TypeError for a part of it that has no such form."""
+        return _state_arrays(self.module)
+
+    def config(self) -> dict[str, Any]:
+        """The public constants as JSON values, and what the module answers on made-up rows."""
+        answers = _answers(self.module, self.input_shape)
+        if all(answer is None for answer in answers):
+            raise TypeError("a torch module that gives no finite output on any made-up rows cannot be saved")
+        classes = None if self.classes is None else list(self.classes)
+        listed = [None if answer is None else answer.tolist() for answer in answers]
+        return {"model": "torch", "input_shape": list(self.input_shape), "classes": classes, "answers": listed}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """The saved model in a copy of ``config["module"]``; ValueError if that is missing, or another architecture."""
+        if config.get("module") is None:
+            raise ValueError(
+                "it holds the parameters of a torch module and not its code: give the architecture, "
+                "dp.load(path, module=net)"
+            )
+        return cls.restore(config["module"], {"answers": None, **config}, arrays)
+
+    @classmethod
+    def restore(cls, module: "torch.nn.Module", config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """The saved model in a copy of ``module``, which must be the module that was saved but for its parameters.
+
+        Names, shapes and kinds of numbers are compared, and the answers on made-up rows, so that another activation or
+        another order of layers is noticed too. ``config`` of earlier versions has no answers to compare with.
+        """
+        torch = load_torch()
+        check_choice("model", config["model"], ["torch"])
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+        shape = tuple(check_count("input_shape", s) for s in config["input_shape"])
+        if not shape or math.prod(shape) > _LONGEST_RECORD:
+            raise ValueError(f"input_shape must be that of a record of at most {_LONGEST_RECORD} numbers")
+        copied = copy.deepcopy(module)
+        _require_same_state(_state_arrays(copied), arrays)
+        copied.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
+        if "answers" in config:
+            _require_same_answers(copied, shape, config["answers"])
+        classes = None if config["classes"] is None else check_classes(config["classes"], "cross_entropy")
+        device = next((str(p.device) for p in copied.parameters()), "cpu")
+        return cls(copied.eval(), shape, classes, device)
+
+
+def _state_arrays(module: Any) -> dict[str, NDArray[Any]]:
+    arrays = {}
+    for name, value in module.state_dict().items():
+        try:
+            arrays[name] = value.detach().cpu().numpy()
+        except (AttributeError, TypeError, RuntimeError):
+            kind = value.dtype if isinstance(value, load_torch().Tensor) else type(value).__name__
+            raise TypeError(
+                f"{name!r} of the module's state dict is {kind}, which has no plain array: the model cannot be saved "
+                "(use float32 parameters, and no extra state)"
+            ) from None
+    return arrays
+
+
+def _require_same_state(own: Mapping[str, NDArray[Any]], saved: Mapping[str, NDArray[Any]]) -> None:
+    for name in sorted(own.keys() | saved.keys()):
+        if name not in saved:
+            raise ValueError(
+                f"module has {name!r} in its state dict, which the file lacks: give the saved architecture"
+            )
+        if name not in own:
+            raise ValueError(f"the file holds {name!r}, which module lacks: give the saved architecture")
+        if own[name].shape != saved[name].shape or own[name].dtype != saved[name].dtype:
+            raise ValueError(
+                f"{name!r} is {saved[name].dtype} of shape {saved[name].shape} in the file and {own[name].dtype} of "
+                f"shape {own[name].shape} in module: give the saved architecture"
+            )
+
+
+def _answers(module: Any, input_shape: tuple[int, ...]) -> list[NDArray[np.float32] | None]:
+    """What the module answers on each kind of made-up rows, on the CPU; None where that is no finite number."""
+    torch = load_torch()
+    on_cpu = copy.deepcopy(module).cpu()
+    lengths = torch.tensor(_LENGTHS).reshape(-1, *(1 for _ in input_shape))
+    answers: list[NDArray[np.float32] | None] = []
+    on_cpu.eval()
+    with torch.no_grad():
+        for kind, rows in enumerate(synthetic_rows(input_shape, len(_LENGTHS))):
+            given = rows.float() * lengths if kind == 0 else rows.float()
+            try:
+                outputs = on_cpu(given).reshape(len(_LENGTHS), -1).numpy()
+            except Exception:  # rows that a module was not made for; all it can say is about made-up rows
+                answers.append(None)
+                continue
+            answers.append(outputs if np.isfinite(outputs).all() else None)
+    return answers
+
+
+def _require_same_answers(module: Any, input_shape: tuple[int, ...], saved: Any) -> None:
+    expected = [None if answer is None else np.asarray(answer, dtype=np.float64) for answer in saved]
+    for answer, wanted in zip(_answers(module, input_shape), expected, strict=True):
+        same = (answer is None) == (wanted is None)
+        if answer is not None and wanted is not None:
+            same = answer.shape == wanted.shape and bool(
+                (np.abs(answer - wanted) <= _SAME_ANSWER * np.abs(wanted).max(axis=1, keepdims=True)).all()
+            )
+        if not same:
+            raise ValueError(
+                "module has the saved parameters and answers otherwise on made-up rows: it is another architecture "
+                "(an activation, the order of layers, a constant); give the one that was saved"
+            )
+
+
+def torch_model(
+    module: Any,
+    *,
+    classes: tuple[Any, ...] | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    device: str = "cpu",
+    start_buffers: Mapping[str, Any] | None = None,
+) -> TorchModel:
+    """A TorchModel around a copy of a trained module (unwrapped if Opacus wrapped it).
+
+    Refused like a module to be trained: layers that mix records, folded tokens, another number of outputs than
+    classes; an array in an attribute; every buffer that ``start_buffers`` does not show to be that of before training.
+    """
+    torch = load_torch()
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+    inner = getattr(module, "_module", module)
+    refuse_unknown_buffers(inner, start_buffers)
+    plain = private_copy(without_opacus_hooks(inner))
+    refuse_unknown_arrays(plain)
+    if input_shape is None:
+        leading: Any = next((m for m in plain.modules() if not list(m.children())), None)
+        if not isinstance(leading, torch.nn.Linear):
+            raise ValueError("input_shape is needed: the first layer of the module is not Linear")
+        input_shape = (leading.in_features,)
+    shape = tuple(check_count("input_shape", s) for s in input_shape)
+    labels = None if classes is None else check_classes(classes, "cross_entropy")
+    dry_run(
+        plain,
+        shape,
+        lambda count, _: torch.zeros(count),
+        lambda outputs, _: outputs.flatten(1).square().sum(1) if outputs.ndim > 1 else outputs.square(),
+        device=device,
+        n_outputs=None if labels is None else len(labels),
+    )
+    return TorchModel(plain.to(device).eval(), shape, labels, device)
+
+
+def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
+    """Finite real records of any shape, as float32."""
+    try:
+        rows = np.asarray(X)
+        rows = rows if np.can_cast(rows.dtype, np.float32) else rows.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("X must hold real numbers in equally shaped records") from None
+    if rows.ndim < 2:
+        raise ValueError(f"X must have at least two dimensions (records, features...), got {rows.ndim}")
+    if not np.isfinite(rows).all():
+        raise ValueError("X must not hold NaN or infinity")
+    return as_float32(rows)
+
+
+def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Finite numbers as float32; larger ones become 2**100, as in the NumPy engine: one record must not decide more."""
+    end = 2.0**100
+    return np.asarray(np.clip(values, -end, end), dtype=np.float32)

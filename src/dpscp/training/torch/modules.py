@@ -1,0 +1,336 @@
+"""What a torch module must be so that clipping its per-record gradients bounds what one record can do.
+
+Three things are checked. Every submodule, by kind: layers that mix records, keep statistics of them or rewrite their
+parameters are refused, or held in evaluation mode for good where they are frozen. The whole module, on synthetic rows
+before any record is used (``torch_dry_run``). And its state after training: nothing in it may have changed.
+
+The only file that imports torch, but for the source that uses its process groups; and only when it is asked to:
+``pip install dpscp[torch]``.
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from dpscp._base.object_state import changed_paths, has_array, reachable, state_digest
+
+Result = TypeVar("Result")
+_EXTRA = "training a torch module needs torch and Opacus, which are an optional extra: pip install 'dpscp[torch]'"
+
+
+def load_torch() -> Any:
+    """The torch package; an ImportError that names the extra where it is missing."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(_EXTRA) from error
+    return torch
+
+
+def load_opacus() -> tuple[Any, Any]:
+    """Opacus' GradSampleModule and ModuleValidator."""
+    load_torch()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # importing Opacus warns about its own internals
+            from opacus.grad_sample import GradSampleModule
+            from opacus.validators import ModuleValidator
+    except ImportError as error:
+        raise ImportError(_EXTRA) from error
+    return GradSampleModule, ModuleValidator
+
+
+def comes_from_torch(value: Any) -> bool:
+    """Whether an object's class is torch's or made from one of torch's; torch is not imported for that."""
+    return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
+
+
+# ---- kinds of layers
+
+
+def private_copy(module: Any) -> Any:
+    """A copy of the module in training mode, its frozen parts in evaluation mode for good; ValueError for a layer that
+    mixes records.
+
+    A part is frozen when it has parameters and none of them is trained. A normalisation layer without parameters is
+    frozen when it lies in such a part, or is in evaluation mode.
+    """
+    torch = load_torch()
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+    for path, part in module.named_modules():
+        # asked of the kind: a lazy layer without a shape cannot be copied, let alone checked
+        if isinstance(part, torch.nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
+            raise ValueError(f"{_place(path, part)} is lazy, without a shape: apply the module to a made-up row first")
+        if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) and part.max_norm is not None:
+            raise ValueError(
+                f"{_place(path, part)} has max_norm={part.max_norm:g} and so rewrites its parameters while it is "
+                "applied, outside the noise: leave max_norm out"
+            )
+    copied = separate_copy(module)
+    if not any(p.requires_grad for p in copied.parameters()):
+        raise ValueError("module has no parameter that requires a gradient: there is nothing to train")
+    frozen = _frozen_parts(copied)
+    for path, part in copied.named_modules():
+        if isinstance(part, torch.nn.modules.batchnorm._NormBase) and _keeps_or_uses_statistics(part):
+            _refuse_statistics(path, part, part in frozen)
+            frozen.add(part)
+    for part in frozen:
+        part.train(False)
+        part.train = partial(_stays_in_evaluation, part)
+    return copied.train()
+
+
+def separate_copy(module: Any) -> Any:
+    """A deep copy that shares no part, parameter or buffer with the module; ValueError where there is none."""
+    try:
+        copied = copy.deepcopy(module)
+    except Exception as error:
+        failure = type(error).__name__
+    else:
+        own = {id(part) for part in _parts_of(module)}
+        if not any(id(part) in own for part in _parts_of(copied)):
+            return copied
+        failure = "the copy shares parts with the module"
+    raise ValueError(
+        f"module cannot be copied ({failure}), and records may only meet copies of it: keep no tensors of earlier "
+        "calls on it, and no __deepcopy__ of its own"
+    )
+
+
+def _parts_of(module: Any) -> list[Any]:
+    return [*module.modules(), *module.parameters(), *module.buffers()]
+
+
+def _stays_in_evaluation(part: Any, mode: bool = True) -> Any:  # noqa: ARG001 (the signature of Module.train)
+    """Takes the place of a frozen part's ``train``."""
+    return part
+
+
+def _frozen_parts(module: Any) -> set[Any]:
+    parts: set[Any] = set()
+    for part in module.modules():
+        parameters = list(part.parameters())
+        if parameters and not any(p.requires_grad for p in parameters):
+            parts.update(part.modules())
+    return parts
+
+
+def _keeps_or_uses_statistics(norm: Any) -> bool:
+    """Whether a normalisation layer uses more of a batch than one record, or remembers it, in training mode."""
+    instance = load_torch().nn.modules.instancenorm._InstanceNorm
+    return not isinstance(norm, instance) or norm.running_mean is not None or norm.running_var is not None
+
+
+def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
+    torch = load_torch()
+    place = _place(path, norm)
+    if isinstance(norm, torch.nn.modules.instancenorm._InstanceNorm):
+        reason = "keeps running statistics of the records"
+    else:
+        reason = "mixes the records of a batch"
+    instead = f"use {_replacement(norm)}"
+    if norm.running_mean is None or norm.running_var is None:
+        raise ValueError(f"{place} {reason}, in evaluation mode too (it has no running statistics): {instead}")
+    if any(p.requires_grad for p in norm.parameters()):
+        raise ValueError(
+            f"{place} {reason}: {instead}, or freeze it with requires_grad_(False), which keeps it in evaluation mode"
+        )
+    if norm.training and not frozen:
+        raise ValueError(
+            f"{place} {reason}, without a parameter to train: {instead}, or call eval() on it if its running "
+            "statistics come from public data and shall stay as they are"
+        )
+
+
+def advice(module: Any) -> str:
+    """Which trained layers Opacus cannot take, each with the one to put in its place; empty where none is known.
+
+    ``private_copy`` has looked at normalisation layers already.
+    """
+    norm = load_torch().nn.modules.batchnorm._NormBase
+    found = [
+        (path, part, _replacement(part))
+        for path, part in module.named_modules()
+        if not isinstance(part, norm) and any(p.requires_grad for p in part.parameters())
+    ]
+    return "; ".join(f"{_place(path, part)}: use {layer}" for path, part, layer in found if layer)
+
+
+def _replacement(part: Any) -> str:
+    """The layer to use instead, written out as ``ModuleValidator.fix`` would put it in place; empty where none is."""
+    nn = load_torch().nn
+    kind = type(part).__name__
+    if isinstance(part, nn.modules.instancenorm._InstanceNorm):
+        return f"torch.nn.{kind}({part.num_features}, affine={part.affine}, track_running_stats=False)"
+    if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        groups, affine = math.gcd(32, part.num_features), "" if part.affine else ", affine=False"
+        return (
+            f"torch.nn.GroupNorm({groups}, {part.num_features}{affine}), as "
+            "opacus.validators.ModuleValidator.fix(module) does"
+        )
+    if isinstance(part, nn.LSTM | nn.GRU):
+        return f"opacus.layers.DP{kind}({part.input_size}, {part.hidden_size}, {part.num_layers}, batch_first=True)"
+    if isinstance(part, nn.MultiheadAttention):
+        return f"opacus.layers.DPMultiheadAttention({part.embed_dim}, {part.num_heads}, batch_first=True)"
+    return ""
+
+
+def _place(path: str, part: Any) -> str:
+    return f"{type(part).__name__} at {path!r}" if path else f"the module itself ({type(part).__name__})"
+
+
+# ---- state that is not trained
+
+
+def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
+    """A digest of all that a module holds, Python attributes included; of trained parameters only where asked for."""
+    digest = state_digest(module)
+    if not trained:
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                digest.pop(f".{name}", None)
+    return digest
+
+
+def check_unchanged(before: Mapping[str, str], module: Any, *, trained: bool = False) -> None:
+    """Refuse a module whose ``state_of`` is not what it was.
+
+    Only names of the start are given: a new name, or a key of a dictionary, may come from a record.
+    """
+    refuse_changes(changed_paths(before, state_of(module, trained=trained), known_only=True))
+
+
+def refuse_changes(paths: tuple[str, ...]) -> None:
+    """Refuse a module whose values at these paths changed."""
+    if paths:
+        raise ValueError(
+            f"the module changed its own state while it was applied ({', '.join(paths)}), and such state may hold "
+            "something of the records: keep layers with statistics frozen and in evaluation mode, and take every "
+            "update of parameters, buffers and attributes out of forward and of hooks"
+        )
+
+
+def _bits(value: Any) -> Any:
+    return value.detach().contiguous().reshape(-1).view(load_torch().uint8)
+
+
+def released_copy(start: Any, trained: Any) -> Any:
+    """The starting module with the trained parameters and nothing else of what training left behind."""
+    parameters = dict(trained.named_parameters())
+    with load_torch().no_grad():
+        for name, parameter in start.named_parameters():
+            parameter.copy_(parameters[name])
+    return start.eval()
+
+
+def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None) -> None:
+    """Refuse buffers of a module trained elsewhere unless they are shown to be those of before training."""
+    torch = load_torch()
+    remedy = (
+        "take start_buffers={name: value.clone() for name, value in module.named_buffers()} before training, and "
+        "pass it here"
+    )
+    for name, value in module.named_buffers():
+        if start_buffers is None or not isinstance(start_buffers.get(name), torch.Tensor):
+            raise ValueError(f"nothing shows that the buffer {name!r} does not come from the records: {remedy}")
+        before = start_buffers[name]
+        if before.data_ptr() == value.data_ptr() and value.numel():
+            raise ValueError(f"start_buffers[{name!r}] is the module's own memory, not a copy: {remedy}")
+        alike = before.shape == value.shape and before.dtype == value.dtype and before.device == value.device
+        if not alike or not torch.equal(_bits(before), _bits(value)):
+            raise ValueError(
+                f"the buffer {name!r} changed during training: it holds statistics of the records that the engine's "
+                "account does not cover; train with the layer in evaluation mode"
+            )
+
+
+def refuse_unknown_arrays(module: Any) -> None:
+    """Refuse arrays that a module trained elsewhere holds beside its parameters and buffers."""
+    declared = {id(value) for value in (*module.parameters(), *module.buffers())}
+    for path, held in reachable(module):
+        if has_array(held) and id(held) not in declared:
+            raise ValueError(
+                f"nothing shows that {path.lstrip('.')!r}, an array in an attribute of the module, does not come from "
+                "the records: register it as a buffer before training (register_buffer), or delete it"
+            )
+
+
+def without_opacus_hooks(module: Any) -> Any:
+    """A copy of a module that an Opacus wrapper held, without what the wrapper hung on it."""
+    copied = copy.deepcopy(module)
+    for part in copied.modules():
+        for hooks in (part._forward_hooks, part._backward_hooks):
+            for key, hook in list(hooks.items()):
+                function = hook.func if isinstance(hook, partial) else hook
+                if type(getattr(function, "__self__", None)).__module__.startswith("opacus."):
+                    del hooks[key]
+        for name in ("autograd_grad_sample_hooks", "ft_compute_sample_grad", "activations", "max_batch_len"):
+            vars(part).pop(name, None)
+    return copied
+
+
+# ---- per-record gradients
+
+
+def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, target: Any) -> list[Any]:
+    """One (records, *shape) gradient for every trained parameter of a GradSampleModule; None for an unused one.
+
+    ValueError unless each has exactly one row a record: clipping rows that are not records bounds nothing. An error
+    inside the module is told without its message, which may carry counts and values; where there is no room, torch's
+    goes to `with_room`. No gradient stays behind in the module.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    failure = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's warnings print shapes, and with them the size of a batch
+        try:
+            values = losses(module(rows), target)
+            one_loss_a_record = values.shape == (len(rows),)
+            if one_loss_a_record:
+                values.sum().backward()
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            failure = type(error).__name__
+    samples = [p.grad_sample for p in trained]
+    for parameter in trained:  # Opacus would keep the records' gradients as long as the module lives
+        parameter.grad = parameter.grad_sample = None
+    if failure:
+        raise RuntimeError(
+            f"the module or its loss failed on the records ({failure}); the message is withheld because it may carry "
+            "something of them: try made-up records of the same kind"
+        )
+    if not one_loss_a_record:
+        raise ValueError("loss must return one number a record")
+    for parameter, sample in zip(trained, samples, strict=True):
+        if sample is not None and (isinstance(sample, list) or sample.shape != (len(rows), *parameter.shape)):
+            raise ValueError(
+                "a per-record gradient does not have exactly one row a record: some layer sees another number of rows "
+                "than there are records (tokens folded into the batch, for instance); keep records in the first "
+                "dimension through every layer with parameters: Linear, DPLSTM and DPMultiheadAttention take "
+                "(records, tokens, features)"
+            )
+    return samples
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether there was no room."""
+    short = isinstance(error, MemoryError | load_torch().cuda.OutOfMemoryError)
+    return short or "can't allocate memory" in str(error)  # a plain RuntimeError, on the processor
+
+
+def with_room(work: Callable[[], Result], remedy: str) -> Result:
+    """What the work gives; where there is no room for it, MemoryError with our words.
+
+    Those of torch and NumPy count bytes, and so the records of a batch, or all of them.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+    raise MemoryError(remedy)  # outside the handler: nothing leads from here to the other words

@@ -1,0 +1,125 @@
+"""Records as torch users bring them: tensors, a ``Dataset`` or a ``DataLoader``, read once into NumPy arrays.
+
+Training draws its own batches, so of a loader only the data set counts: a record is one item of it. A loader that would
+drop or repeat records is refused: then what it gives is not the data set that the promises are about. So is one with a
+``collate_fn`` of the caller's own, which sees several records at once: padding to the longest of them would publish a
+length, and a mean over them would spread one record over all others.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp.training.torch.modules import comes_from_torch, load_torch
+
+_ITEMS_AT_ONCE = 1024
+_UNALIKE = "the items must hold equally shaped tensors or numbers: (input, target), or the input alone"
+
+
+def labelled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
+    """Inputs and targets as arrays; what does not come from torch stays as it is.
+
+    A ``Dataset`` or ``DataLoader`` holds both, (input, target) in each item; its order is that of the data set.
+    """
+    if not _holds_items(X):
+        return _array(X), _array(y)
+    if y is not None:
+        raise ValueError(f"y must be left out: the items of a {type(X).__name__} hold their targets")
+    columns = _columns(X)
+    if len(columns) != 2:
+        raise ValueError("each item must be a pair (input, target) of tensors or numbers")
+    return columns[0], columns[1]
+
+
+def inputs_of(X: Any) -> Any:
+    """The inputs alone, as an array: of a ``Dataset`` or ``DataLoader`` the first part of each item."""
+    return _columns(X)[0] if _holds_items(X) else _array(X)
+
+
+def has_own_items(value: Any) -> bool:
+    """Whether code of the caller's may make the items: those of a ``TensorDataset`` are rows of its tensors."""
+    if not _holds_items(value):
+        return False
+    data = load_torch().utils.data
+    dataset = value.dataset if isinstance(value, data.DataLoader) else value
+    return type(dataset) is not data.TensorDataset
+
+
+def _holds_items(value: Any) -> bool:
+    if not comes_from_torch(value):
+        return False
+    data = load_torch().utils.data
+    return isinstance(value, data.Dataset | data.DataLoader)
+
+
+def _array(value: Any) -> Any:
+    if not comes_from_torch(value) or not isinstance(value, load_torch().Tensor):
+        return value
+    return value.detach().cpu().numpy()
+
+
+def _columns(source: Any) -> tuple[NDArray[Any], ...]:
+    """The parts of all items, one array each."""
+    torch = load_torch()
+    dataset = source
+    if isinstance(source, torch.utils.data.DataLoader):
+        _refuse_other_records(source)
+        dataset = source.dataset
+    batches = list(_batches(_items(dataset)))
+    if not batches:
+        raise ValueError(f"the {type(source).__name__} holds 0 sample(s): at least one record is needed")
+    try:
+        return tuple(
+            np.concatenate([np.asarray(_array(part)) for part in parts]) for parts in zip(*batches, strict=True)
+        )
+    except (TypeError, ValueError):
+        raise ValueError(_UNALIKE) from None
+
+
+def _items(dataset: Any) -> Iterator[Any]:
+    if isinstance(dataset, load_torch().utils.data.IterableDataset):
+        return iter(dataset)
+    return (dataset[place] for place in range(len(dataset)))
+
+
+def _batches(items: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
+    """The parts of some items at a time, put side by side as torch does it: items of other shapes do not fit."""
+    collate = load_torch().utils.data.default_collate
+    while some := list(islice(items, _ITEMS_AT_ONCE)):
+        try:
+            batch = collate(some)
+        except Exception:  # its message may print items
+            batch = None
+        if batch is None:
+            raise ValueError(_UNALIKE)
+        yield tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+
+
+def _refuse_other_records(loader: Any) -> None:
+    """Refuse a loader that does not give every record of its data set once, as it is."""
+    data = load_torch().utils.data
+    if loader.collate_fn is not data.default_collate:
+        raise ValueError(
+            "collate_fn sees several records at once, and what it makes of one may depend on the others (padding to "
+            "the longest record, a mean): give a Dataset whose items are (input, target) of one record each, of one "
+            "public shape, and a DataLoader without collate_fn"
+        )
+    batches = loader.batch_sampler
+    plain = type(batches) is data.BatchSampler  # not a subclass, which may draw what it likes
+    sampler = batches.sampler if plain else loader.sampler
+    if isinstance(loader.dataset, data.IterableDataset):
+        once = True
+    elif type(sampler) is data.RandomSampler:  # another order, which training does not use
+        once = not sampler.replacement and sampler.num_samples == len(loader.dataset)
+    else:
+        once = type(sampler) is data.SequentialSampler and len(sampler) == len(loader.dataset)
+    if not plain or not once or type(loader).__iter__ is not data.DataLoader.__iter__:
+        raise ValueError(
+            f"this {type(loader).__name__} draws its own batches ({type(sampler).__name__}) and may drop or repeat "
+            "records; batches are drawn privately here: give its dataset, or a DataLoader without a sampler"
+        )
+    if batches.drop_last:
+        raise ValueError("drop_last=True drops records: give the dataset itself, or a DataLoader with drop_last=False")

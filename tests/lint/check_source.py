@@ -1,0 +1,247 @@
+"""Check rules of the source that no linter knows; run by ``make lint``.
+
+Each rule is a function of a syntax tree that yields what breaks it. ``test_check_source.py`` shows each rule a
+violation. Direction of imports and the place of torch are contracts of import-linter in ``pyproject.toml``.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "dpscp"
+GLOSSARY = SOURCE.parents[1] / "docs" / "notation.md"
+
+# Names that hold records in this code base, and the only things a message may say about them.
+RECORDS = {"X", "y", "rows", "targets", "labels", "scores", "values", "array", "chunk", "block", "frame", "texts"}
+PUBLIC_PARTS = (".ndim", ".dtype", ".shape[1]", ".shape[1:]", "__name__")
+
+# Where generators may be named: the secure source, the public starting point of a network, synthetic demo records.
+RANDOM_FILES = {
+    "privacy/random_streams.py": {"np.random.default_rng", "np.random.PCG64", "randomgen"},
+    "training/engine/networks.py": {"np.random.PCG64"},
+    "cli/demo.py": {"np.random.default_rng"},
+}
+# Types and seed arithmetic carry no randomness of their own.
+HARMLESS_RANDOM = {"Generator", "SeedSequence", "BitGenerator"}
+
+LONGEST_FUNCTION = 60
+LONG_FUNCTIONS = {("cli/main.py", "build_parser")}  # one statement an option
+LONGEST_MODULE = 600
+# A second fit drops what the first one left.
+OWN_ATTRIBUTES = {"estimators/base.py": {"delattr(self, name)"}}
+# What an observer sees is not private: it is for tests and audits of the parts.
+WITHOUT_OBSERVER = ("cli/", "estimators/", "baselines/", "report/", "pipeline/planning.py")
+
+
+def dotted(node: ast.AST) -> str:
+    """'np.random.normal' for such an attribute, '' for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        left = dotted(node.value)
+        return f"{left}.{node.attr}" if left else ""
+    return ""
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    """Absolute names of everything that the code imports, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            if node.module == "numpy":
+                yield from (f"numpy.{alias.name}" for alias in node.names)
+
+
+def relative_imports(tree: ast.Module, _: str) -> Iterator[str]:
+    """Imports are written in full."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield f"line {node.lineno}: relative import"
+
+
+def records_in_messages(tree: ast.Module, _: str) -> Iterator[str]:
+    """No raised message is made from something that holds records."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Raise) and node.exc is not None):
+            continue
+        for piece in ast.walk(node.exc):
+            if isinstance(piece, ast.FormattedValue):
+                text = ast.unparse(piece.value)
+                names = {n.id for n in ast.walk(piece.value) if isinstance(n, ast.Name)}
+                if names & RECORDS and not any(part in text for part in PUBLIC_PARTS):
+                    yield f"line {node.lineno}: a message made from records: {text}"
+
+
+def other_randomness(tree: ast.Module, name: str) -> Iterator[str]:
+    """Randomness comes from one file."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            path = dotted(node)
+            for prefix in ("np.random.", "numpy.random."):
+                if path.startswith(prefix) and path.removeprefix(prefix).split(".")[0] not in HARMLESS_RANDOM:
+                    found.add(path)
+        elif isinstance(node, ast.Name) and node.id in ("default_rng", "RandomState"):
+            found.add(node.id)
+    found |= {
+        module
+        for module in imported_modules(tree)
+        if module.split(".")[0] in ("random", "secrets", "randomgen") or module.startswith("numpy.random")
+    }
+    yield from (f"randomness from {source}" for source in sorted(found - RANDOM_FILES.get(name, set())))
+
+
+def long_functions(tree: ast.Module, name: str) -> Iterator[str]:
+    """A function without its docstring fits on a screen."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and (name, node.name) not in LONG_FUNCTIONS:
+            first = node.body[0]
+            docstring = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node) else 0
+            if (node.end_lineno or 0) - node.lineno + 1 - docstring > LONGEST_FUNCTION:
+                yield f"line {node.lineno}: {node.name} is longer than {LONGEST_FUNCTION} lines"
+
+
+def patched_names(tree: ast.Module, name: str) -> Iterator[str]:
+    """No code sets attributes by name on what it did not make."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in ("setattr", "delattr", "builtins.setattr"):
+            text = ast.unparse(node)
+            if text not in OWN_ATTRIBUTES.get(name, set()):
+                yield f"line {node.lineno}: {text}"
+
+
+def missing_docstrings(tree: ast.Module, _: str) -> Iterator[str]:
+    """Every module says what it is for."""
+    if not ast.get_docstring(tree):
+        yield "the module has no docstring"
+
+
+def reachable_observers(tree: ast.Module, name: str) -> Iterator[str]:
+    """An observer is out of reach of users of the command line and the estimators."""
+    if name.startswith(WITHOUT_OBSERVER):
+        for node in ast.walk(tree):
+            if (isinstance(node, ast.arg | ast.keyword) and node.arg == "observer") or dotted(node) == "observer":
+                yield "an observer is within reach of users"
+
+
+def terms_by_name(tree: ast.Module, _: str) -> Iterator[str]:
+    """No code looks up a term of a certificate by a string: the type checker does not see a misspelled one."""
+    for node in ast.walk(tree):
+        held = None
+        if isinstance(node, ast.Subscript):
+            held = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            held = node.func.value
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            held = node.comparators[0]
+        if held is not None and ast.unparse(held).endswith("terms"):
+            yield f"line {node.lineno}: a term by its name: {ast.unparse(node)}"
+
+
+RULES: tuple[Callable[[ast.Module, str], Iterator[str]], ...] = (
+    relative_imports,
+    records_in_messages,
+    other_randomness,
+    long_functions,
+    patched_names,
+    missing_docstrings,
+    reachable_observers,
+    terms_by_name,
+)
+
+
+def unexplained_ignores(text: str) -> Iterator[str]:
+    """What the type checker ignores has a code and a reason."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if "type: ignore" in line and not re.search(r"# type: ignore\[[a-z-]+\]  # \w", line):
+            yield f"line {number}: 'type: ignore' without a code and a reason"
+
+
+def unexplained_methods(trees: list[ast.Module]) -> Iterator[str]:
+    """Every public method has a docstring, its own or that of the protocol or base class that it implements."""
+    classes = [c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
+    bases = {base.id for c in classes for base in c.bases if isinstance(base, ast.Name)} - {"BaseEstimator"}
+    methods = [(c, m) for c in classes for m in c.body if isinstance(m, ast.FunctionDef) and m.name[0] != "_"]
+    explained = {
+        m.name
+        for c, m in methods
+        if ast.get_docstring(m) and (c.name in bases or any("Protocol" in ast.unparse(base) for base in c.bases))
+    }
+    for c, m in methods:
+        if c.name[0] != "_" and not ast.get_docstring(m) and m.name not in explained:
+            yield f"{c.name}.{m.name} has no docstring"
+
+
+def import_cycles(graph: dict[str, set[str]]) -> Iterator[str]:
+    """No module imports itself through others."""
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> Iterator[str]:
+        if module in path:
+            yield " -> ".join((*path[path.index(module) :], module))
+            return
+        if module in done:
+            return
+        for other in sorted(graph.get(module, ())):
+            yield from visit(other, (*path, module))
+        done.add(module)
+
+    for module in sorted(graph):
+        yield from visit(module, ())
+
+
+def import_graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Which module imports which when it is loaded: no imports inside functions, none for types only."""
+
+    def imports(node: ast.AST) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef) or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child)):
+                continue
+            if isinstance(child, ast.ImportFrom) and child.module:
+                for alias in child.names:
+                    whole = f"{child.module}.{alias.name}"
+                    yield whole if whole in trees else child.module
+            elif isinstance(child, ast.Import):
+                yield from (alias.name for alias in child.names)
+            else:
+                yield from imports(child)
+
+    # a package's own front page may import what it holds
+    return {
+        name: {
+            other for other in imports(tree) if other in trees and not name.startswith(f"{other}.") and other != name
+        }
+        for name, tree in trees.items()
+    }
+
+
+def check_package(source: Path = SOURCE) -> list[str]:
+    """Return every violation in the package, with its file."""
+    files = sorted(source.rglob("*.py"))
+    texts = {file.relative_to(source).as_posix(): file.read_text() for file in files}
+    trees = {name: ast.parse(text) for name, text in texts.items()}
+    found = [f"{name}: {broken}" for name, tree in trees.items() for rule in RULES for broken in rule(tree, name)]
+    found += [f"{name}: {broken}" for name, text in texts.items() for broken in unexplained_ignores(text)]
+    found += [
+        f"{name}: longer than {LONGEST_MODULE} lines"
+        for name, text in texts.items()
+        if text.count("\n") > LONGEST_MODULE
+    ]
+    found += list(unexplained_methods(list(trees.values())))
+    modules = {_module_name(name): tree for name, tree in trees.items()}
+    return found + [f"import cycle: {cycle}" for cycle in import_cycles(import_graph(modules))]
+
+
+def _module_name(name: str) -> str:
+    parts = ["dpscp", *name.removesuffix(".py").split("/")]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+if __name__ == "__main__":
+    violations = check_package()
+    print("\n".join(violations) or "source rules: all kept")
+    sys.exit(bool(violations))

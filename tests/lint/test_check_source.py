@@ -1,0 +1,55 @@
+"""Every rule of ``check_source`` sees what breaks it."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SPEC = importlib.util.spec_from_file_location("check_source", Path(__file__).with_name("check_source.py"))
+rules = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(rules)
+
+BROKEN = [
+    (rules.relative_imports, "from .other import name"),
+    (rules.records_in_messages, 'raise ValueError(f"{X}")'),
+    (rules.records_in_messages, 'raise ValueError(f"{len(rows)} rows")'),
+    (rules.other_randomness, "np.random.seed(0)"),
+    (rules.other_randomness, "import random"),
+    (rules.other_randomness, "from numpy import random"),
+    (rules.other_randomness, "from numpy.random import default_rng"),
+    (rules.long_functions, "def f():\n" + "    x = 1\n" * 61),
+    (rules.patched_names, "setattr(owner, name, value)"),
+    (rules.missing_docstrings, "x = 1"),
+    (rules.reachable_observers, "release(observer=print)"),
+    (rules.terms_by_name, 'c.terms["a"]'),
+    (rules.terms_by_name, 'c.terms.get("a", 1)'),
+    (rules.terms_by_name, '"a" not in terms'),
+]
+
+
+@pytest.mark.parametrize(("rule", "code"), BROKEN)
+def test_a_rule_sees_what_breaks_it(rule, code):
+    assert list(rule(ast.parse(code), "cli/new.py"))
+
+
+KEPT = '''"""Do something."""
+import numpy as np
+from dpscp.privacy import Ledger
+def f(rows, alpha, generator: np.random.Generator):
+    object.__setattr__(generator, "steps", 3)
+    raise ValueError(f"{rows.ndim} and {alpha}")
+'''
+
+
+def test_plain_code_breaks_no_rule():
+    assert [broken for rule in rules.RULES for broken in rule(ast.parse(KEPT), "cli/new.py")] == []
+
+
+def test_rules_about_several_modules_see_what_breaks_them():
+    assert list(rules.unexplained_ignores("x = 1  # type: ignore"))
+    assert not list(rules.unexplained_ignores("x = 1  # type: ignore[attr-defined]  # scipy has no types"))
+    assert list(rules.unexplained_methods([ast.parse("class A:\n    def f(self): pass")]))
+    cycle = rules.import_graph({"a": ast.parse("import b"), "b": ast.parse("from a import x")})
+    assert list(rules.import_cycles(cycle)) == ["a -> b -> a"]
+    assert not list(rules.import_cycles({"a": {"b", "c"}, "b": {"c"}}))
