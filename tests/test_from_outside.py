@@ -284,4 +284,5 @@ def test_a_record_source():
     there = dp.PrivateConformalClassifier(**options).fit(Rows(read, 2))
     np.testing.assert_array_equal(there.predict_proba(X), here.predict_proba(X))
     assert there.threshold_.tolist() == here.threshold_.tolist()
-    assert there.ledger_ == here.ledger_
+    assert there.ledger_.declare(assumed=()) == here.ledger_.declare(assumed=())
+    assert len(there.ledger_.assumptions) == 1  # that the source holds each record once is believed
