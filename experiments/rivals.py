@@ -23,8 +23,8 @@ from scipy import stats
 import dpscp as dp
 from dpscp.baselines.exponential import exponential_rate
 from dpscp.guarantees.formulas import universal_floor
-from dpscp.pipeline.calibrate import find_thresholds
-from dpscp.pipeline.search_plan import Searches, calibration_rule, plan_searches
+from dpscp.pipeline.calibrate import search_thresholds
+from dpscp.pipeline.search_plan import SearchPlan, make_rule, plan_search
 from dpscp.privacy import (
     Budget,
     LatticeNoise,
@@ -156,11 +156,11 @@ def _midpoint_noise(epsilon: float, spent: DpEvent | None = None, secret_part: f
 
 
 @lru_cache(maxsize=64)
-def _our_searches(epsilon: float, spent: DpEvent, n: int, fraction: float) -> tuple[Searches, Ledger]:
+def _our_searches(epsilon: float, spent: DpEvent, n: int, fraction: float) -> tuple[SearchPlan, Ledger]:
     """What the library asks of the scores of a secret part."""
     training = Ledger().add("training", spent)
-    rule = replace(calibration_rule("split", (ALPHA,), training, n, part=fraction), secret_part=fraction)
-    return plan_searches(rule, spent=training, budget=Budget(epsilon, DELTA)), training
+    rule = replace(make_rule("split", (ALPHA,), training, n, part=fraction), secret_part=fraction)
+    return plan_search(rule, spent=training, budget=Budget(epsilon, DELTA)), training
 
 
 @lru_cache(maxsize=64)
@@ -314,7 +314,7 @@ def _library_rows(world: World, fold: Fold, seed: int, bounds: Any) -> Iterator[
             scores = judge.scores(X[held], y[held])
             # where the estimators have their grids fine
             fine: Any = (0.0, 1.0) if task == "classification" else 0.0
-            ours = find_thresholds(
+            ours = search_thresholds(
                 [scores], searches, spent=training, score_range=score_range, fine_near=fine, random_state=own
             )
         yield judge.row("split", epsilon, float(ours.values[0, 0]), ours.certificates[0].coverage)

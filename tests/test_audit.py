@@ -15,7 +15,7 @@ from dpscp.audit import Audit, PipelineGame, SearchGame, TrainingGame, audited_e
 from dpscp.audit.games import audited_mechanism
 from dpscp.data.sources import ArraySource
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.pipeline.plan import Strategy
+from dpscp.pipeline.plan import FitPlan
 from dpscp.privacy import gaussian_event, gdp_epsilon
 from dpscp.privacy.noise import LatticeNoise
 from dpscp.quantile.counts import ArrayCounts
@@ -191,7 +191,7 @@ def test_a_release_tells_of_training_and_search():
     assert len(searches[0].counts) == released.ledger.public_facts["search_steps"]
     statistics = dp.training.SufficientStatistics(1.0, (-1, 1))
     with pytest.raises(TypeError, match="not SufficientStatistics"):
-        Strategy(UNIVERSAL, 9, statistics).train(ArraySource(np.ones((1, 1)), [0]), None, observer=print)
+        FitPlan(UNIVERSAL, 9, statistics).train(ArraySource(np.ones((1, 1)), [0]), None, observer=print)
 
 
 # ---- honest code: the quick audit

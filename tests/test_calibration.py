@@ -12,8 +12,8 @@ import dpscp
 from dpscp import BudgetError, GuaranteeWarning, Ledger, calibrate
 from dpscp.guarantees import Stability, universal_alpha
 from dpscp.pipeline import search_plan as searches
-from dpscp.pipeline.calibrate import find_thresholds
-from dpscp.pipeline.search_plan import calibration_rule, plan_searches
+from dpscp.pipeline.calibrate import search_thresholds
+from dpscp.pipeline.search_plan import make_rule, plan_search
 from dpscp.privacy import (
     Budget,
     IntegerSource,
@@ -100,11 +100,11 @@ class TestBudget:
 
     def test_several_levels_and_groups_share_it(self):
         budget, spent = Budget(1.0, 1e-5), Ledger().add("train", SPENT)
-        rule = calibration_rule("universal", (0.1, 0.3), spent, SCORES.size, n_groups=3)
+        rule = make_rule("universal", (0.1, 0.3), spent, SCORES.size, n_groups=3)
         groups = [SCORES[:2000], SCORES[2000:], np.empty(0)]
-        found = find_thresholds(
+        found = search_thresholds(
             groups,
-            plan_searches(rule, spent=spent, budget=budget, accountant="rdp"),
+            plan_search(rule, spent=spent, budget=budget, accountant="rdp"),
             spent=spent,
             score_range=(0, 1),
             random_state=0,
@@ -183,7 +183,7 @@ class TestGuarantees:
         assert math.isinf(c.threshold)
 
     def test_a_random_part_is_charged(self):
-        rule = calibration_rule("split", (0.1,), Ledger(), 10_000, part=0.2)
+        rule = make_rule("split", (0.1,), Ledger(), 10_000, part=0.2)
         assert rule.sized
         assert rule.n_nominal == 2000
         assert rule.rank == "centred"

@@ -24,8 +24,8 @@ import pytest
 import dpscp as dp
 from dpscp.cli import demo, main
 from dpscp.cli import wizard as questions
-from dpscp.cli.evaluation import Labelled, fingerprints, is_held_out
-from dpscp.cli.run import _as_texts, evaluation_of, other_records
+from dpscp.cli.evaluation import LabeledTable, fingerprints, is_held_out
+from dpscp.cli.run import _as_texts, evaluation_of, open_labeled_table
 from dpscp.cli.tables import Table, open_table
 from dpscp.data.schema import Schema, SchemaError, parse_schema, template
 from dpscp.data.sources.tables import as_frame
@@ -651,10 +651,10 @@ def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):
 
 def test_an_evaluation_in_blocks_says_what_one_block_says(folder, small_blocks, monkeypatch):
     model = dp.load(folder / "model.dpscp")
-    in_blocks = evaluation_of(model, other_records(model, folder / "model.dpscp", folder / "new.csv", None))
+    in_blocks = evaluation_of(model, open_labeled_table(model, folder / "model.dpscp", folder / "new.csv", None))
     monkeypatch.undo()
     assert in_blocks.held_out
-    at_once = Labelled(parse_schema(SCHEMA), open_table(folder / "new.csv"), held_out=True)
+    at_once = LabeledTable(parse_schema(SCHEMA), open_table(folder / "new.csv"), held_out=True)
     assert in_blocks == evaluation_of(model, at_once)
     X, y = next(at_once.blocks(""))
     assert in_blocks.levels[0].coverage == dp.metrics.coverage(y, model.predict_set(X)[1], classes=model.classes_)[0]

@@ -5,7 +5,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.training import DPSGD, OpacusTraining
-from dpscp.training.torch.records import inputs_of, labelled_arrays
+from dpscp.training.torch.records import inputs_of, labeled_arrays
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -133,14 +133,14 @@ class Repeating(data.Sampler):
 def test_a_loader_that_drops_or_repeats_records_is_refused():
     pairs = data.TensorDataset(torch.zeros(10, 2), torch.zeros(10))
     with pytest.raises(ValueError, match="drop_last=True drops records"):
-        labelled_arrays(data.DataLoader(pairs, batch_size=3, drop_last=True), None)
+        labeled_arrays(data.DataLoader(pairs, batch_size=3, drop_last=True), None)
     several = data.RandomSampler(pairs, replacement=True)
     few = data.RandomSampler(pairs, num_samples=4)
     for sampler in (several, few, Repeating(), data.SequentialSampler(range(4)), data.SubsetRandomSampler([0, 1])):
         with pytest.raises(ValueError, match=r"may drop or repeat records; .* give its dataset"):
-            labelled_arrays(data.DataLoader(pairs, sampler=sampler), None)
+            labeled_arrays(data.DataLoader(pairs, sampler=sampler), None)
     with pytest.raises(ValueError, match="may drop or repeat records"):
-        labelled_arrays(data.DataLoader(pairs, batch_sampler=data.BatchSampler(Repeating(), 3, False)), None)
+        labeled_arrays(data.DataLoader(pairs, batch_sampler=data.BatchSampler(Repeating(), 3, False)), None)
 
 
 class Twice(data.DataLoader):
@@ -151,7 +151,7 @@ class Twice(data.DataLoader):
 
 def test_a_loader_that_passes_over_its_records_in_its_own_way_is_refused():
     with pytest.raises(ValueError, match="may drop or repeat records"):
-        labelled_arrays(Twice(data.TensorDataset(torch.zeros(10, 2), torch.zeros(10))), None)
+        labeled_arrays(Twice(data.TensorDataset(torch.zeros(10, 2), torch.zeros(10))), None)
 
 
 def padded(items):
@@ -171,7 +171,7 @@ def test_what_sees_several_records_at_once_is_refused(collate):
     ragged = data.StackDataset([torch.ones(17), torch.ones(17)], [0, 1])
     for brought in (ragged, data.StackDataset([torch.ones(17), torch.ones(40)], [0, 1])):
         loader = data.DataLoader(brought, collate_fn=collate)
-        for read in (inputs_of, lambda given: labelled_arrays(given, None)):
+        for read in (inputs_of, lambda given: labeled_arrays(given, None)):
             with pytest.raises(ValueError, match="collate_fn sees several records at once"):
                 read(loader)
 
@@ -182,16 +182,16 @@ class Stream(data.IterableDataset):
 
 
 def test_streams_and_items_that_do_not_fit():
-    X, y = labelled_arrays(data.DataLoader(Stream(), batch_size=7), None)
+    X, y = labeled_arrays(data.DataLoader(Stream(), batch_size=7), None)
     assert X.shape == (3000, 2)
     np.testing.assert_array_equal(y, np.arange(3000))
     np.testing.assert_array_equal(inputs_of(Stream()), X)
     lone = data.TensorDataset(torch.zeros(5, 2))
     with pytest.raises(ValueError, match="must be a pair"):
-        labelled_arrays(lone, None)
+        labeled_arrays(lone, None)
     with pytest.raises(ValueError, match="y must be left out"):
-        labelled_arrays(lone, np.zeros(5))
+        labeled_arrays(lone, np.zeros(5))
     with pytest.raises(ValueError, match="equally shaped"):
-        labelled_arrays(data.StackDataset([torch.zeros(2), torch.zeros(3)], [0, 1]), None)
+        labeled_arrays(data.StackDataset([torch.zeros(2), torch.zeros(3)], [0, 1]), None)
     table = [[1.0, 2.0]]
     assert inputs_of(table) is table

@@ -14,7 +14,7 @@ import dpscp as dp
 from dpscp._base.format import asked, at_least, observed
 from dpscp.cli import main
 from dpscp.cli.demo import unused_folder
-from dpscp.cli.run import Records, size_mismatch
+from dpscp.cli.run import Records, describe_size_mismatch
 from dpscp.data.schema import parse_schema
 from dpscp.data.validation import column_bounds
 
@@ -110,7 +110,7 @@ def test_a_wrong_number_of_persons_is_told_too():
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
         records = Records(schema.matrix(frame), schema.targets(frame), len(frame), schema.persons(frame))
-        found = size_mismatch(schema, records)
+        found = describe_size_mismatch(schema, records)
         assert (found is not None) == told
         assert found is None or f"n_persons = {declared}" in found
 

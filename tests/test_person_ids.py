@@ -13,7 +13,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.person_ids import IdKind, PersonIds, read_person_ids
-from dpscp.data.persons import person_numbers
+from dpscp.data.persons import number_persons
 from dpscp.data.sources.persons import dealt, grouped
 
 pl = pytest.importorskip("polars")
@@ -125,8 +125,8 @@ MISSING = {
     "polars without type": pl.Series([None, None]),
     "Arrow": pa.array([1, None]),
     "Arrow text": pa.array(["a", None]),
-    "Arrow dictionary": pa.DictionaryArray.from_arrays([0, 1], pa.array(["a", None])),
-    "Arrow index": pa.DictionaryArray.from_arrays(pa.array([0, None]), pa.array(["a"])),
+    "Arrow dictionary": pa.DictionaryArray.records_from_arrays([0, 1], pa.array(["a", None])),
+    "Arrow index": pa.DictionaryArray.records_from_arrays(pa.array([0, None]), pa.array(["a"])),
     "Arrow chunks": pa.chunked_array([[1], [None]], pa.int64()),
     "empty text": ["a", " "],
     "text of a NaN": np.array(["a", NAN]),
@@ -196,7 +196,7 @@ MIXED = {
 )
 def test_what_may_split_or_merge_persons_is_refused(ids, error, told):
     with pytest.raises(error, match=told):
-        person_numbers(ids, 2)
+        number_persons(ids, 2)
 
 
 def test_no_message_carries_an_id():
@@ -236,7 +236,7 @@ def test_one_person_has_one_key_in_every_block(first, second):
 
 
 def test_integers_beyond_int64_are_not_their_low_bits():
-    assert person_numbers([-1, 2**64 - 1, 2**64 - 1, 2**70, -1], 5).tolist() == [0, 1, 1, 2, 0]
+    assert number_persons([-1, 2**64 - 1, 2**64 - 1, 2**70, -1], 5).tolist() == [0, 1, 1, 2, 0]
     pieces = [dealt(np.zeros((1, 1)), np.zeros(1), ids, 1)[0] for ids in ([-1], [2**64 - 1])]
     assert grouped(0, pieces).persons.count == 2
 

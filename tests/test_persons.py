@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpscp.data.persons import Persons, kept_rows, person_numbers, unit_of
+from dpscp.data.persons import Persons, kept_rows, number_persons, unit_of
 
 IDS = np.array(["b", "a", "b", "c", "a", "b", "b"])
 
@@ -129,12 +129,12 @@ DOUBTFUL = {
 @pytest.mark.parametrize("ids", DOUBTFUL.values(), ids=DOUBTFUL)
 def test_ids_of_which_two_may_look_like_one_are_refused(ids):
     with pytest.raises(ValueError, match=r"persons holds (text|floating).*ids") as caught:
-        person_numbers(ids, 2)
+        number_persons(ids, 2)
     assert "secret" not in str(caught.value)
 
 
 def test_large_whole_numbers_are_told_apart():
-    assert person_numbers(np.array([2**63, 2**63 + 1, 2**63], dtype="uint64"), 3).tolist() == [0, 1, 0]
+    assert number_persons(np.array([2**63, 2**63 + 1, 2**63], dtype="uint64"), 3).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("given", [1, 3, 100])

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpscp as dp
-from dpscp._base.format import asked, at_least, at_most, observed, remaining_epsilon, spent_epsilon
+from dpscp._base.format import asked, at_least, at_most, format_epsilon, observed, remaining_epsilon
 from dpscp.cli import run as fits
 from dpscp.cli.commands import _promise_lines
 from dpscp.cli.main import main
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
-from dpscp.pipeline.calibrate import find_thresholds
+from dpscp.pipeline.calibrate import search_thresholds
 from dpscp.pipeline.planning import _what_helps
-from dpscp.pipeline.search_plan import calibration_rule, plan_searches
+from dpscp.pipeline.search_plan import make_rule, plan_search
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
 from dpscp.quantile import ReleasedSize, mean_rise, search, sized_offset
 from dpscp.report.figures import calibration_figure
@@ -77,7 +77,7 @@ def test_a_printed_bound_is_true(level, digits):
     low, high = (float(text(level, digits).rstrip("%")) / 100 for text in (at_least, at_most))
     assert level - unit * 1.001 <= low <= level + 1e-11
     assert level - 1e-11 <= high <= level + unit * 1.001
-    assert float(spent_epsilon(level)) >= level >= float(remaining_epsilon(level))
+    assert float(format_epsilon(level)) >= level >= float(remaining_epsilon(level))
 
 
 @given(st.integers(1, 999))
@@ -95,7 +95,7 @@ def test_a_lower_bound_is_never_rounded_up(split):
     assert "target 99.96%" in text
     assert "inner level 99.99%" in text
     assert "ideal miss bound 0.01%" in text
-    told = fits.summary(split) | {"certificates": [fits.told_certificate(certificate)], "epsilon": 0.9991}
+    told = fits.summary(split) | {"certificates": [fits.certificate_as_json(certificate)], "epsilon": 0.9991}
     lines = "\n".join(_promise_lines(told))
     assert "at least 99.9% proven (asked for 99.96%" in lines
     assert "epsilon 1.000 " in lines
@@ -170,14 +170,14 @@ def searched(guarantee, n, epsilon, *, alpha=0.1, train_epsilon=None, part=1.0):
     spent = Ledger()
     if guarantee != "split":
         spent = spent.add("training", gaussian_event(1 / gdp_mu(train_epsilon or epsilon / 2, DELTA)))
-    rule = calibration_rule(guarantee, (alpha,), spent, n, part=part, counted=True)
+    rule = make_rule(guarantee, (alpha,), spent, n, part=part, counted=True)
     budget = Budget(epsilon, DELTA)
-    searches = plan_searches(rule, spent=spent, budget=budget, accountant="rdp")
+    searches = plan_search(rule, spent=spent, budget=budget, accountant="rdp")
     with pytest.MonkeyPatch.context() as patch:
         # as if the size came out as it is: advice follows from numbers, not from luck
         patch.setattr(search, "release_size", lambda size, noise, _: ReleasedSize(Fraction(size), noise))
         scores = np.zeros(max(1, round(part * n)))
-        found = find_thresholds([scores], searches, spent=spent, score_range=(0, 1))
+        found = search_thresholds([scores], searches, spent=spent, score_range=(0, 1))
     return found.certificates[0]
 
 

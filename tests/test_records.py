@@ -8,7 +8,14 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
 
-from dpscp.data.validation import check_levels, checked_labels, checked_rows, checked_targets, class_list, group_index
+from dpscp.data.validation import (
+    check_levels,
+    class_list,
+    group_index,
+    validate_labels,
+    validate_rows,
+    validate_targets,
+)
 
 CANARY_NUMBER, CANARY_TEXT = 98765.4321, "zebra-canary"
 N = 1237  # a prime: it would not appear by chance
@@ -68,7 +75,7 @@ BAD_ROWS = {
 def test_bad_rows_are_refused_without_telling_anything(name):
     X, error = BAD_ROWS[name]
     with pytest.raises(error) as caught:
-        checked_rows(Anything(), X, reset=True)
+        validate_rows(Anything(), X, reset=True)
     assert_silent(caught.value)
     assert_silent(RuntimeError("".join(traceback.format_exception_only(caught.value))))
 
@@ -76,32 +83,32 @@ def test_bad_rows_are_refused_without_telling_anything(name):
 def test_sparse_rows_are_refused():
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(TypeError, match=r"(?i)sparse") as caught:
-        checked_rows(Anything(), sparse.csr_array(spoiled(CANARY_NUMBER)), reset=True)
+        validate_rows(Anything(), sparse.csr_array(spoiled(CANARY_NUMBER)), reset=True)
     assert_silent(caught.value)
 
 
 def test_numbers_in_text_and_objects_are_read():
     X = rows(20)
     for form in (X.astype(object), X.astype(str), X.tolist(), pd.DataFrame(X, columns=list("abc")).astype(object)):
-        np.testing.assert_allclose(checked_rows(Anything(), form, reset=True), X)
+        np.testing.assert_allclose(validate_rows(Anything(), form, reset=True), X)
 
 
 def test_rows_at_prediction_must_fit_in_width_and_names():
     estimator = Anything()
-    checked_rows(estimator, pd.DataFrame(rows(), columns=list("abc")), reset=True)
+    validate_rows(estimator, pd.DataFrame(rows(), columns=list("abc")), reset=True)
     assert list(estimator.feature_names_in_) == ["a", "b", "c"]
     with pytest.raises(ValueError, match="feature names"):
-        checked_rows(estimator, pd.DataFrame(rows(d=2), columns=list("ab")), reset=False)
+        validate_rows(estimator, pd.DataFrame(rows(d=2), columns=list("ab")), reset=False)
     with pytest.raises(ValueError, match="feature names"):
-        checked_rows(estimator, pd.DataFrame(rows(), columns=list("abd")), reset=False)
+        validate_rows(estimator, pd.DataFrame(rows(), columns=list("abd")), reset=False)
     with pytest.raises(ValueError, match=r"feature names[\s\S]*same order"):
-        checked_rows(estimator, pd.DataFrame(rows(), columns=list("acb")), reset=False)
+        validate_rows(estimator, pd.DataFrame(rows(), columns=list("acb")), reset=False)
     unnamed = Anything()
-    checked_rows(unnamed, rows(), reset=True)
+    validate_rows(unnamed, rows(), reset=True)
     with pytest.raises(ValueError, match="is expecting 3 features"):
-        checked_rows(unnamed, rows(d=2), reset=False)
+        validate_rows(unnamed, rows(d=2), reset=False)
     with pytest.warns(UserWarning, match="does not have valid feature names"):
-        checked_rows(estimator, rows(), reset=False)
+        validate_rows(estimator, rows(), reset=False)
 
 
 BAD_TARGETS = {
@@ -119,10 +126,10 @@ BAD_TARGETS = {
 
 
 @pytest.mark.parametrize("name", BAD_TARGETS)
-@pytest.mark.parametrize("check", [checked_targets, checked_labels])
+@pytest.mark.parametrize("check", [validate_targets, validate_labels])
 def test_bad_targets_are_refused_without_telling_anything(name, check):
     y = BAD_TARGETS[name]
-    if name == "text" and check is checked_labels:
+    if name == "text" and check is validate_labels:
         y = np.array(y, dtype=object)
         y[0] = CANARY_NUMBER  # text alone is a fine label; a mixture is not
     with warnings.catch_warnings():
@@ -134,19 +141,19 @@ def test_bad_targets_are_refused_without_telling_anything(name, check):
 
 def test_continuous_labels_are_refused_and_many_distinct_ones_are_not_remarked_upon():
     with pytest.raises(ValueError, match="continuous") as caught:
-        checked_labels(np.linspace(0, CANARY_NUMBER, N), N)
+        validate_labels(np.linspace(0, CANARY_NUMBER, N), N)
     assert_silent(caught.value)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        checked_labels(np.arange(30), 30)
+        validate_labels(np.arange(30), 30)
 
 
 def test_targets_in_many_forms():
     y = np.arange(5.0)
     for form in (y.tolist(), pd.Series(y), y.astype(str), y.astype(int), pd.Series(y, dtype="Float64")):
-        np.testing.assert_array_equal(checked_targets(form, 5), y)
+        np.testing.assert_array_equal(validate_targets(form, 5), y)
     with pytest.warns(match="column-vector"):
-        np.testing.assert_array_equal(checked_targets(y[:, None], 5), y)
+        np.testing.assert_array_equal(validate_targets(y[:, None], 5), y)
 
 
 class TestClassList:

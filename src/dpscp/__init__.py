@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dpscp._base.lazy import held_by
+from dpscp._base.lazy import lazy_exports
 from dpscp._base.old_paths import keep_old_paths
 from dpscp.audit import audit  # now: later, importing the room of this name would put the room in its place
 
@@ -45,7 +45,7 @@ else:  # the numerical libraries below take a second to import: a name brings th
         "private_quantile": "dpscp.quantile",
         "sets": "dpscp.scores",
     }
-    __getattr__ = held_by(_HOLDERS, __name__)
+    __getattr__ = lazy_exports(_HOLDERS, __name__)
 
 
 keep_old_paths()

@@ -1046,10 +1046,10 @@ mutant(
     "split, several levels: noise not divided and only the first in the ledger",
     f"{SPIES}::test_a_split_ledger_holds_every_level",
     also=(
-        "searches = Searches(rule, asked, steps, noises, size_noise)",
+        "searches = SearchPlan(rule, asked, steps, noises, size_noise)",
         "noises = tuple(\n        sized_lattice_noise(budget.epsilon, budget.delta, steps, [s], before, accountant, "
         "rule.size_share)[0][0]\n        for s in sensitivities\n    )\n"
-        "    searches = Searches(rule, asked, steps, noises, size_noise)",
+        "    searches = SearchPlan(rule, asked, steps, noises, size_noise)",
     ),
 )
 mutant(
@@ -1901,7 +1901,7 @@ mutant(
 mutant(
     "cli/tables.py",
     "separator=self.separator",
-    "separator=separator_of(self.path)",
+    "separator=find_separator(self.path)",
     "--separator is used for the header only",
     f"{OPTIONS}::test_the_separator_is_used_for_header_and_records",
 )
@@ -2602,7 +2602,7 @@ mutant(
     MASKS,
 )
 mutant(
-    "training/torch_random.py",
+    "training/torch/random_state.py",
     "torch.set_rng_state(_cpu_state(random_bytes(624 * 4)))",
     "torch.manual_seed(int.from_bytes(random_bytes(8), 'little'))",
     "layers of a torch module draw from 32 secret bits",
@@ -2616,7 +2616,7 @@ mutant(
     f"{TORCH_STATE}::test_nothing_on_the_released_estimator_comes_from_rows_that_were_scored",
 )
 mutant(
-    "training/torch_dry_run.py",
+    "training/torch/dry_run.py",
     "        trial.check_outputs()\n",
     "",
     "mixing while records are scored is not looked for",
@@ -2903,8 +2903,8 @@ mutant(
 )
 mutant(
     "privacy/ledger.py",
-    "spent_epsilon(epsilon_of(entry.event, delta, rows=self.rows))",
-    "spent_epsilon(epsilon_of(entry.event, delta))",
+    "format_epsilon(epsilon_of(entry.event, delta, rows=self.rows))",
+    "format_epsilon(epsilon_of(entry.event, delta))",
     "a stage is printed with the price of one row",
     f"{UNIT_TESTS}::test_every_printed_promise_is_that_of_the_unit",
 )

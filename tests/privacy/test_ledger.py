@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscp import Budget, BudgetError, Ledger
-from dpscp._base.format import spent_epsilon
+from dpscp._base.format import format_epsilon
 from dpscp.privacy import (
     RECORDS,
     Entry,
@@ -240,9 +240,9 @@ def test_summary_is_for_a_person():
     ledger = example_ledger()
     text = ledger.summary(DELTA)
     alone = epsilon_of(ledger.entries[0].event, DELTA)
-    assert f"train: epsilon {spent_epsilon(alone)} alone at delta 1e-05 (linear head)" in text
+    assert f"train: epsilon {format_epsilon(alone)} alone at delta 1e-05 (linear head)" in text
     assert (
-        f"total: epsilon {spent_epsilon(ledger.epsilon(DELTA))} at delta 1e-05, for adding or removing one rec" in text
+        f"total: epsilon {format_epsilon(ledger.epsilon(DELTA))} at delta 1e-05, for adding or removing one rec" in text
     )
     assert "n_records = 1000" in text
     assert "NOT private" not in text
@@ -258,7 +258,7 @@ def test_budget():
     tight = Budget(spent * 0.99, DELTA)
     with pytest.raises(BudgetError) as caught:
         tight.require(ledger)
-    assert f"spends epsilon = {spent_epsilon(spent)} at delta" in str(caught.value)
+    assert f"spends epsilon = {format_epsilon(spent)} at delta" in str(caught.value)
     assert f"{tight.epsilon:g}" in str(caught.value)
     assert ledger.remaining(Budget(spent + 1, DELTA)) == pytest.approx(1)
     assert ledger.remaining(tight) < 0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpscp import BudgetError, Ledger
-from dpscp._base.format import spent_epsilon
+from dpscp._base.format import format_epsilon
 from dpscp.privacy import (
     as_event,
     compose,
@@ -120,7 +120,7 @@ def test_training_over_the_budget_names_both_numbers():
     spent = epsilon_of(training, DELTA)
     with pytest.raises(BudgetError) as caught:
         count_noise(0.5, DELTA, 20, training)
-    assert spent_epsilon(spent) in str(caught.value)
+    assert format_epsilon(spent) in str(caught.value)
     assert "epsilon = 0.5" in str(caught.value)
     with pytest.raises(BudgetError, match="nothing is left"):
         count_noise(spent, DELTA, 20, training)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpscp as dp
-from dpscp._base.format import spent_epsilon
+from dpscp._base.format import format_epsilon
 from dpscp.cli import main
 from dpscp.cli import run as fits
 from dpscp.cli.commands import _promise_lines
@@ -253,8 +253,8 @@ def test_every_printed_promise_is_that_of_the_unit(model, name):
 
     ledger, rows = spent(UNITS[name]).add("calibration", gaussian_event(1 / 0.4), unit=UNITS[name]), rows_of(name)
     total = gdp_epsilon(DELTA, rows * math.hypot(MU, 0.4))
-    alone = [spent_epsilon(gdp_epsilon(DELTA, rows * mu)) for mu in (MU, 0.4)]
-    printed, words = spent_epsilon(total), WORDS[name]
+    alone = [format_epsilon(gdp_epsilon(DELTA, rows * mu)) for mu in (MU, 0.4)]
+    printed, words = format_epsilon(total), WORDS[name]
     lines = str(ledger).splitlines()
     assert [re.split(r"\s{2,}", line)[1] for line in lines[2:5]] == [*alone, printed]
     assert lines[4].endswith(f"for {words}")

@@ -7,7 +7,7 @@ import pytest
 from scipy import special, stats
 
 from dpscp import private_quantile
-from dpscp.pipeline.search_plan import calibration_rule, plan_searches
+from dpscp.pipeline.search_plan import make_rule, plan_search
 from dpscp.privacy import Budget, Ledger, gaussian_event
 from dpscp.quantile import (
     CountedSize,
@@ -101,7 +101,7 @@ def test_a_release_of_a_drawn_part_covers_as_often_as_it_says():
 
 def test_the_choice_is_by_public_numbers_and_small_parts_take_the_law():
     def chosen(n, part, mu, **more):
-        rule = calibration_rule("split", (0.1,), Ledger(), n, part=part, counted=True, **more)
+        rule = make_rule("split", (0.1,), Ledger(), n, part=part, counted=True, **more)
         return rule.with_sharper_size(mu)
 
     assert chosen(150, 0.5, 0.22).counted_size == CountedSize(150, 0.5)
@@ -111,17 +111,17 @@ def test_the_choice_is_by_public_numbers_and_small_parts_take_the_law():
     assert large.counted_size is None
     # a declared number and groups have no such law
     assert chosen(300, 0.5, 0.208, n_groups=2).sized
-    declared = calibration_rule("split", (0.1,), Ledger(), 150, part=0.5).with_sharper_size(0.22)
+    declared = make_rule("split", (0.1,), Ledger(), 150, part=0.5).with_sharper_size(0.22)
     assert declared.sized
     assert declared.counted_size is None
 
 
 def test_the_share_of_the_size_goes_to_the_counts():
     spent = Ledger().add("training", gaussian_event(10.0))
-    rule = calibration_rule("split", (0.1,), spent, 150, part=0.5, counted=True)
+    rule = make_rule("split", (0.1,), spent, 150, part=0.5, counted=True)
     budget = Budget(0.5, 1e-5)
-    released = plan_searches(rule, spent=spent, budget=budget, steps=6)
-    counted = plan_searches(rule.with_sharper_size(0.22), spent=spent, budget=budget, steps=6)
+    released = plan_search(rule, spent=spent, budget=budget, steps=6)
+    counted = plan_search(rule.with_sharper_size(0.22), spent=spent, budget=budget, steps=6)
     assert released.size_noise is not None
     assert counted.size_noise is None
     assert counted.noises[0].count_noise / released.noises[0].count_noise == pytest.approx(math.sqrt(0.88), rel=2e-3)

@@ -16,7 +16,7 @@ from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource
 from dpscp.data.sources.persons import KeptRows, OneRowEach, PersonSource, dealt, grouped, met
 from dpscp.pipeline import release
-from dpscp.pipeline.score import SpreadCounts
+from dpscp.pipeline.score import BlockCounts
 from dpscp.privacy import PersonWithIds
 from dpscp.privacy.noise import lattice_noise
 from dpscp.privacy.random_streams import BlockStreams
@@ -130,7 +130,7 @@ def rows_of_persons(block):
 @pytest.mark.parametrize("guarantee", ["split", "corrected"])
 def test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory(guarantee, tmp_path, monkeypatch):
     counted = []
-    monkeypatch.setattr(release, "SpreadCounts", lambda *given: counted.append(SpreadCounts(*given)) or counted[-1])
+    monkeypatch.setattr(release, "BlockCounts", lambda *given: counted.append(BlockCounts(*given)) or counted[-1])
 
     def fitted(*given):
         mechanism = Watched(sampling_rate=0.3, steps=8, learning_rate=1.0, noise_multiplier=4.0)

@@ -280,10 +280,10 @@ def test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves(mo
     with pytest.raises(ValueError, match="cannot be used"):
         dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cuda:77"}).fit(X, y)
 
-    def rehearse(*_, device, **__):
+    def run_dry(*_, device, **__):
         raise LookupError(f"tried on {device}")
 
-    monkeypatch.setattr(opacus, "rehearse", rehearse)
+    monkeypatch.setattr(opacus, "run_dry", run_dry)
     with pytest.raises(LookupError, match="tried on cpu:0"):
         dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cpu:0"}).fit(X, y)
 

@@ -18,8 +18,8 @@ from dpscp.pipeline import score as scoring
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.torch import model as torch_model
 from dpscp.training.torch import trainer as opacus
+from dpscp.training.torch.random_state import draws_by_row, secret_draws
 from dpscp.training.torch.trainer import OpacusTraining, add_clipped
-from dpscp.training.torch_random import draws_by_row, secret_draws
 
 torch = pytest.importorskip("torch")
 grad_sample = pytest.importorskip("opacus.grad_sample")
@@ -168,7 +168,7 @@ def test_a_loss_with_a_memory_is_refused():
         return nn.functional.cross_entropy(outputs, target, reduction="none")
 
     with pytest.raises(ValueError, match=r"changed its own state .*seen"):
-        training(nn.Linear(6, 2), loss).rehearse((6,))
+        training(nn.Linear(6, 2), loss).run_dry((6,))
 
 
 def test_a_copy_that_shares_its_parts_is_refused():
@@ -387,18 +387,18 @@ def draws_always(_, rows):
 
 @pytest.mark.parametrize("function", [shares_a_mask, drops_twice, drops_in_the_second_dimension])
 def test_draws_that_go_with_the_record_are_taken(function):
-    training(Own(function)).rehearse((6,))
+    training(Own(function)).run_dry((6,))
 
 
 @pytest.mark.parametrize("function", [mixes_at_random, drops_by_size, drops_where_others_are])
 def test_draws_that_couple_records_are_refused(function):
     with pytest.raises(ValueError, match="depends on the other records"):
-        training(Own(function)).rehearse((6,))
+        training(Own(function)).run_dry((6,))
 
 
 def test_draws_in_evaluation_mode_are_refused():
     with pytest.raises(ValueError, match="draws random numbers in evaluation mode"):
-        training(Own(draws_always)).rehearse((6,))
+        training(Own(draws_always)).run_dry((6,))
 
 
 # ---- the dry run looks at more rows, other kinds of rows and the module's own precision

@@ -12,8 +12,8 @@ import pytest
 from scipy import optimize, special, stats
 
 from dpscp import Ledger, private_quantile
-from dpscp.pipeline.calibrate import find_thresholds
-from dpscp.pipeline.search_plan import calibration_rule, plan_searches
+from dpscp.pipeline.calibrate import search_thresholds
+from dpscp.pipeline.search_plan import make_rule, plan_search
 from dpscp.privacy import Budget, gaussian_event, gdp_mu
 from dpscp.privacy.accounting import discrete_gaussian_cdf
 from dpscp.quantile import CountedSize, offsets, search
@@ -268,22 +268,22 @@ class TestCalibrate:
     def test_three_thousand_even_scores(self, epsilon, most):
         n = 3000
         seen = []
-        rule = calibration_rule("split", (ALPHA,), Ledger(), n, counted=True)
-        searches = plan_searches(rule, spent=Ledger(), budget=Budget(epsilon, 1e-5))
-        t = find_thresholds([np.zeros(n)], searches, spent=Ledger(), score_range=(0, 1), observer=seen.append)
+        rule = make_rule("split", (ALPHA,), Ledger(), n, counted=True)
+        searches = plan_search(rule, spent=Ledger(), budget=Budget(epsilon, 1e-5))
+        t = search_thresholds([np.zeros(n)], searches, spent=Ledger(), score_range=(0, 1), observer=seen.append)
         (q,) = t.quantiles
         cells = 2**q.steps
         counts = np.floor(np.arange(1, cells + 1) / cells * (n + 1)).astype(int)
         assert 1 - ALPHA <= fast_coverage(counts, seen[0], round(q.count_noise * seen[0].scale)) <= most
 
     def test_a_group_of_three_hundred(self):
-        rule = calibration_rule("split", (ALPHA,), Ledger(), 1200, n_groups=4)
+        rule = make_rule("split", (ALPHA,), Ledger(), 1200, n_groups=4)
         rng = np.random.default_rng(4)
         found = []
-        searches = plan_searches(rule, spent=Ledger(), budget=Budget(1.0, 1e-5))
+        searches = plan_search(rule, spent=Ledger(), budget=Budget(1.0, 1e-5))
         for _ in range(25):
             groups = [rng.uniform(size=300) for _ in range(4)]
-            t = find_thresholds(groups, searches, spent=Ledger(), score_range=(0, 1))
+            t = search_thresholds(groups, searches, spent=Ledger(), score_range=(0, 1))
             found.extend(t.values[:, 0])
         found = np.array(found)
         assert np.isfinite(found).mean() >= 0.95
@@ -293,10 +293,10 @@ class TestCalibrate:
     def test_label_groups_of_three_hundred_under_universal(self):
         mu = gdp_mu(1.0, 1e-5)
         spent = Ledger().add("training", gaussian_event(1 / (mu * 0.58**0.5)))  # the recipe's share at epsilon 1
-        rule = calibration_rule("universal", (ALPHA,), spent, 1200, n_groups=4)
-        rng, searches = np.random.default_rng(5), plan_searches(rule, spent=spent, budget=Budget(1.0, 1e-5))
+        rule = make_rule("universal", (ALPHA,), spent, 1200, n_groups=4)
+        rng, searches = np.random.default_rng(5), plan_search(rule, spent=spent, budget=Budget(1.0, 1e-5))
         fits = [
-            find_thresholds(
+            search_thresholds(
                 [rng.uniform(size=300) for _ in range(4)],
                 searches,
                 spent=spent,
@@ -317,13 +317,13 @@ class TestCalibrate:
         spent = Ledger() if kind == "split" else Ledger().add("training", gaussian_event(2 / gdp_mu(2.0, 1e-5)))
         name = "split" if kind == "split" else "universal"
         groups = 2 if kind == "groups" else None
-        rule = calibration_rule(name, (ALPHA,), spent, round(declared * n), n_groups=groups)
+        rule = make_rule(name, (ALPHA,), spent, round(declared * n), n_groups=groups)
         covered = []
         for _ in range(trials):
             scores = rng.uniform(size=n)
             parts = [scores] if groups is None else [scores[:300], scores[300:]]
-            searches = plan_searches(rule, spent=spent, budget=Budget(2.0, 1e-5))
-            t = find_thresholds(parts, searches, spent=spent, score_range=(0, 1))
+            searches = plan_search(rule, spent=spent, budget=Budget(2.0, 1e-5))
+            t = search_thresholds(parts, searches, spent=spent, score_range=(0, 1))
             covered.extend(np.minimum(t.values[:, 0], 1))
         level = 1 - rule.inner[0]  # what the scores themselves are covered at
         assert np.mean(covered) >= level - 4 * np.std(covered) / len(covered) ** 0.5
@@ -340,14 +340,14 @@ def fast_coverage(counts, view, sigma):
 def test_one_impossible_level_leaves_the_others():
     """Training spends so much that 0.99 has no inner level; 0.2 has one and gets its threshold."""
     spent = Ledger().add("training", gaussian_event(1 / 2.9))
-    rule = calibration_rule("universal", (0.01, 0.8), spent, 5000)
+    rule = make_rule("universal", (0.01, 0.8), spent, 5000)
     assert rule.possible == (False, True)
     scores = np.random.default_rng(0).uniform(size=5000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        t = find_thresholds(
+        t = search_thresholds(
             [scores],
-            plan_searches(rule, spent=spent, budget=Budget(40.0, 1e-5), accountant="rdp"),
+            plan_search(rule, spent=spent, budget=Budget(40.0, 1e-5), accountant="rdp"),
             spent=spent,
             score_range=(0, 1),
         )

@@ -8,8 +8,8 @@ import pytest
 from scipy import special, stats
 
 import dpscp as dp
-from dpscp.pipeline.calibrate import find_thresholds
-from dpscp.pipeline.search_plan import calibration_rule, plan_searches
+from dpscp.pipeline.calibrate import search_thresholds
+from dpscp.pipeline.search_plan import make_rule, plan_search
 from dpscp.privacy import Budget, Ledger, compose, gaussian_event, secret_split
 from dpscp.privacy.events import possible_histories
 from dpscp.quantile import CountedSize, step_rises
@@ -30,13 +30,13 @@ def tolerance(coverages):
 def test_parts_of_tied_scores_keep_the_level(n):
     """Coins, scores on three atoms, searches: the mean over all of them, where a release covers .5, .84 or all."""
     spent = Ledger().add("training", gaussian_event(8.0))
-    rule = calibration_rule("split", (1 - LEVEL,), spent, n, part=0.5, counted=True).with_sharper_size(0.378)
+    rule = make_rule("split", (1 - LEVEL,), spent, n, part=0.5, counted=True).with_sharper_size(0.378)
     assert rule.counted_size is not None
-    searches = plan_searches(rule, spent=spent, budget=Budget(1.0, 1e-5), accountant="rdp")
+    searches = plan_search(rule, spent=spent, budget=Budget(1.0, 1e-5), accountant="rdp")
     rng, law, covered = np.random.default_rng(n), np.array([0.5, 0.34, 0.16]), []
     for seed in rng.integers(2**31, size=100).tolist():
         scores = rng.choice([0.2, 0.4, 0.8], p=law, size=rng.binomial(n, 0.5))
-        found = find_thresholds([scores], searches, spent=spent, score_range=(0, 1), random_state=seed).values[0, 0]
+        found = search_thresholds([scores], searches, spent=spent, score_range=(0, 1), random_state=seed).values[0, 0]
         covered.append(law[np.array([0.2, 0.4, 0.8]) <= found].sum())
     assert np.mean(covered) >= LEVEL - tolerance(covered)
     assert np.mean(np.isclose(covered, 0.84)) > 0.02  # some releases do fall below the level

@@ -60,7 +60,7 @@ def odds(probability: float) -> str:
     return f"{share.numerator} of {share.denominator}"
 
 
-def spent_epsilon(epsilon: float) -> str:
+def format_epsilon(epsilon: float) -> str:
     """What a release spent at most, rounded up: the text read back is never below the number.
 
     >>> spent_epsilon(0.9993), spent_epsilon(0.12341), spent_epsilon(1.0000000001), spent_epsilon(0.00012341)

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def held_by(holder_of: Mapping[str, str], asked: str) -> Callable[[str], Any]:
+def lazy_exports(holder_of: Mapping[str, str], asked: str) -> Callable[[str], Any]:
     """A module's ``__getattr__``: the module ``asked`` answers for each name with what its holder has.
 
     A room or a file below it answers to its own name.

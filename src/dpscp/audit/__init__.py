@@ -8,7 +8,7 @@ nothing, so each result also says how much of the claim the attacker reached.
 
 from typing import TYPE_CHECKING
 
-from dpscp._base.lazy import held_by
+from dpscp._base.lazy import lazy_exports
 from dpscp.audit.run import GAMES, audit
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ else:  # the package's front page imports this room: it stays light until a game
         "ReleasedModuleGame": "dpscp.audit.released",
         "find_traces": "dpscp.audit.released",
     }
-    __getattr__ = held_by(_HOLDERS, __name__)
+    __getattr__ = lazy_exports(_HOLDERS, __name__)
 
 __all__ = [
     "GAMES",

@@ -49,7 +49,7 @@ class ModuleGame:
     def refusal(self) -> str | None:
         """Why the module is refused before any record is used; None if it is not."""
         try:
-            self._mechanism().rehearse((_TOKENS,))
+            self._mechanism().run_dry((_TOKENS,))
         except ValueError as error:
             return str(error)
         return None

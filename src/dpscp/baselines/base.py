@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.sklearn_compat import BaseEstimator
-from dpscp.data.validation import check_levels, checked_labels, checked_rows, checked_targets
+from dpscp.data.validation import check_levels, validate_labels, validate_rows, validate_targets
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy import Ledger, non_private_event
 from dpscp.quantile.offsets import conformal_rank, round_level
@@ -104,10 +104,10 @@ class Baseline(_Parameters, ABC):
         """Learn from the records (rows of finite numbers; labels, or finite numbers)."""
         self._alphas = miscoverage_levels(self.confidence_level)
         kind = kind_of(self.estimator)
-        rows = checked_rows(self, X, reset=True)
+        rows = validate_rows(self, X, reset=True)
         # a mechanism need not tell its task before it is trained; it refuses labels where it wants numbers
         numbers = kind == "regressor" or (kind == "mechanism" and _are_floats(y))
-        target = checked_targets(y, len(rows)) if numbers else checked_labels(y, len(rows))
+        target = validate_targets(y, len(rows)) if numbers else validate_labels(y, len(rows))
         if kind == "classifier":
             require_two_classes(target)
         self._learn(rows, target)
@@ -151,7 +151,7 @@ class Baseline(_Parameters, ABC):
 
     def _fitted_rows(self, X: ArrayLike) -> Array:
         check_is_fitted(self, "ledger_")
-        return checked_rows(self, X, reset=False)
+        return validate_rows(self, X, reset=False)
 
     def _use(self, predictor: Predictor, y: Array) -> None:
         """Make ``predictor`` the model behind ``predict``; without declared classes the labels are those of ``y``."""

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_choice, check_count, check_probability, check_range
 from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes
-from dpscp.data.validation import untold_overflow
+from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.privacy import (
     Accountant,
@@ -169,7 +169,7 @@ class PrivateThreshold(_Threshold):
 
         seed = seed_of(self.random_state)
         seeds = child_seeds(seed, 2 + len(self._alphas))
-        with untold_overflow(), warnings.catch_warnings():
+        with suppress_float_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told above, once
             trains, calibrates = self._parts(len(rows), secure_generator(seeds[0]))
             trained = mechanism.train(rows[trains], y[trains], random_state=seeds[1], n_records=n_training)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import dpscp
-from dpscp._base.format import asked, at_least, at_most, chosen, observed, spent_epsilon
+from dpscp._base.format import asked, at_least, at_most, chosen, format_epsilon, observed
 from dpscp.cli import run as fits
 from dpscp.cli import wizard as questions
-from dpscp.cli.evaluation import Labelled, is_held_out, note_path, refuse_training_table, write_note
+from dpscp.cli.evaluation import LabeledTable, is_held_out, origin_path, refuse_training_table, write_origin
 from dpscp.cli.tables import CommandError, Table, check_output, keep_existing, open_table, written_table
 from dpscp.data.schema import Schema, read_schema, template
 from dpscp.exceptions import BudgetError, GuaranteeWarning
@@ -161,7 +161,7 @@ def _fit(given: argparse.Namespace) -> int:
     for path in (given.output, given.report):
         if path is not None:
             check_output(path, given.table)
-    outputs = [given.output, note_path(given.output), *([] if given.report is None else [given.report])]
+    outputs = [given.output, origin_path(given.output), *([] if given.report is None else [given.report])]
     keep_existing(outputs, force=given.force)
     if given.device is not None:  # a table may take long to read
         from dpscp.training.engine.cuda import check_device
@@ -177,12 +177,12 @@ def _fit(given: argparse.Namespace) -> int:
     records = fits.Records.of(schema, table)
     checked = None
     if given.evaluate is not None:  # whatever is wrong with it is found before anything is spent
-        checked = Labelled(schema, open_table(given.evaluate, given.separator), one_each=True)
-        training = Labelled(schema, table).prints()
+        checked = LabeledTable(schema, open_table(given.evaluate, given.separator), one_each=True)
+        training = LabeledTable(schema, table).prints()
         checked = replace(checked, held_out=is_held_out(checked.prints(), training, given.evaluate))
-    mismatch = fits.size_mismatch(schema, records)
+    mismatch = fits.describe_size_mismatch(schema, records)
     for text in [
-        *fits.weak_promises(schema, records.count, given.epsilon, given.delta),
+        *fits.describe_weak_budget(schema, records.count, given.epsilon, given.delta),
         *([mismatch] if mismatch else []),
     ]:
         _show_warning(text)
@@ -202,7 +202,7 @@ def _fit(given: argparse.Namespace) -> int:
         **({} if given.score is None else {"conformity_score": given.score}),
     )
     estimator.save(given.output)
-    write_note(given.output, given.table, given.separator)
+    write_origin(given.output, given.table, given.separator)
     evaluation = None if checked is None else fits.evaluation_of(estimator, checked)
     if given.report is not None:
         about = fits.about(given.output, given.purpose, given.data_name, store)
@@ -216,7 +216,7 @@ def _fit(given: argparse.Namespace) -> int:
 
 def _promise_lines(told: dict[str, Any]) -> list[str]:
     lines = [
-        f"privacy:  epsilon {spent_epsilon(told['epsilon'])} at delta {told['delta']:g} "
+        f"privacy:  epsilon {format_epsilon(told['epsilon'])} at delta {told['delta']:g} "
         f"(budget {chosen(told['budget_epsilon'])}), for {told['neighbours']}"
         + ("" if told["is_private"] else "; NOT private, the noise came from a seed")
     ]
@@ -295,7 +295,7 @@ def _report(given: argparse.Namespace) -> int:
     estimator = fits.load_model(given.model)
     evaluation = None
     if given.evaluate is not None:
-        others = fits.other_records(estimator, given.model, given.evaluate, given.separator)
+        others = fits.open_labeled_table(estimator, given.model, given.evaluate, given.separator)
         evaluation = fits.evaluation_of(estimator, others)
     store = None
     if given.budget is not None:

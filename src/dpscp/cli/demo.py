@@ -15,7 +15,7 @@ import numpy as np
 
 from dpscp import metrics
 from dpscp.cli import run as fits
-from dpscp.cli.evaluation import Labelled, note_path, write_note
+from dpscp.cli.evaluation import LabeledTable, origin_path, write_origin
 from dpscp.cli.tables import CommandError, check_output, keep_existing, open_table, written_table
 from dpscp.data.schema import Column, Schema
 from dpscp.report.numbers import Reference
@@ -87,7 +87,7 @@ def demo_tables() -> tuple[Any, Any]:
     return frame[~held_out].reset_index(drop=True), frame[held_out].reset_index(drop=True)
 
 
-def without_privacy(records: Any, held_out: Labelled, level: float) -> Reference:
+def without_privacy(records: Any, held_out: LabeledTable, level: float) -> Reference:
     """What the same sets would be without any privacy: split conformal prediction with logistic regression.
 
     One row of each person, so that no person is in both parts.
@@ -127,7 +127,7 @@ def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force:
     import pyarrow as pa
 
     check_output(paths["report.html"])
-    keep_existing([*paths.values(), note_path(paths["model.dpscp"])], force=force)
+    keep_existing([*paths.values(), origin_path(paths["model.dpscp"])], force=force)
     tables = demo_tables()
     for name, frame in zip(("records.csv", "heldout.csv"), tables, strict=True):
         with written_table(paths[name]) as write:
@@ -136,9 +136,9 @@ def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force:
     records = fits.Records.of(SCHEMA, open_table(paths["records.csv"]))
     estimator = fits.fitted(SCHEMA, records, epsilon=epsilon, delta=delta, confidence_level=level)
     estimator.save(paths["model.dpscp"])
-    write_note(paths["model.dpscp"], paths["records.csv"], None)
+    write_origin(paths["model.dpscp"], paths["records.csv"], None)
     # a comparison could not tell: many people of the study share all their values. The split above can
-    held_out = Labelled(SCHEMA, open_table(paths["heldout.csv"]), one_each=True, held_out=True)
+    held_out = LabeledTable(SCHEMA, open_table(paths["heldout.csv"]), one_each=True, held_out=True)
     reference = without_privacy(tables[0], held_out, level)
     evaluation = replace(fits.evaluation_of(estimator, held_out), reference=reference)
     about = fits.about(paths["model.dpscp"], "to show what a private release looks like", _DATA, None)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dpscp._base.format import spent_epsilon
+from dpscp._base.format import format_epsilon
 from dpscp.cli import run as fits
 from dpscp.cli.tables import CommandError, check_output, open_table
 from dpscp.deployment import CoverageMonitor, evaluate
@@ -55,7 +55,7 @@ def monitor_table(given: argparse.Namespace) -> tuple[dict[str, Any], list[str]]
     return told, [
         f"{verdict} after {step.n_batches} batches (tolerated miss rate {monitor.tolerated:.3g})",
         f"evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and then stays",
-        f"privacy:  epsilon {spent_epsilon(step.ledger.epsilon(delta))} at delta {delta:g} for this batch's records"
+        f"privacy:  epsilon {format_epsilon(step.ledger.epsilon(delta))} at delta {delta:g} for this batch's records"
         + ("" if step.ledger.is_private else "; NOT private, the noise came from a seed"),
         *(["next:     calibrate again on the newest batch, and find out what changed"] if step.alarm else []),
     ]
@@ -77,7 +77,7 @@ def _open_monitor(given: argparse.Namespace, estimator: Any) -> CoverageMonitor:
 
 def _labeled_records(estimator: fits.Estimator, given: argparse.Namespace) -> fits.Records:
     """The labeled records of a table that is not the one of the fit."""
-    fits.other_records(estimator, given.model, given.table, given.separator)  # refuses the table of the fit
+    fits.open_labeled_table(estimator, given.model, given.table, given.separator)  # refuses the table of the fit
     records = fits.Records.of(fits.schema_of(estimator), open_table(given.table, given.separator))
     if records.y is None:
         raise CommandError(f"{str(given.table)!r} is too large to be evaluated at once: give a part of it")

@@ -32,7 +32,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabeledTable:
     """Labelled records of a file, read block by block each time they are asked for.
 
     ``held_out`` if a comparison told them from those of the fit. ``one_each``: of each person, where the schema names
@@ -76,7 +76,7 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Note:
+class Origin:
     """Where the table of a fit lies; nothing about what it holds."""
 
     table: Path
@@ -129,7 +129,7 @@ def fingerprints(X: NDArray[np.float64], y: NDArray[Any]) -> NDArray[np.uint64]:
     return mixed
 
 
-def write_note(model: Path, table: Path, separator: str | None) -> None:
+def write_origin(model: Path, table: Path, separator: str | None) -> None:
     """Note beside a model file which table it was fitted on."""
     note = {
         "format": _FORMAT,
@@ -139,22 +139,22 @@ def write_note(model: Path, table: Path, separator: str | None) -> None:
         "separator": separator,
         "table_written": table.stat().st_mtime_ns,
     }
-    write_atomically(note_path(model), json.dumps(note, indent=1).encode())
+    write_atomically(origin_path(model), json.dumps(note, indent=1).encode())
 
 
-def note_of(model: Path) -> Note | None:
+def read_origin(model: Path) -> Origin | None:
     """The note beside a model file; None if there is none, or it belongs to another model of that name."""
     try:
-        data = json.loads(note_path(model).read_text(encoding="utf-8"))
+        data = json.loads(origin_path(model).read_text(encoding="utf-8"))
         if data["format"] != _FORMAT or data["version"] != _VERSION:
             return None
         if data["model_sha256"] != hashlib.sha256(model.read_bytes()).hexdigest():
             return None
-        return Note(Path(data["table"]), data["separator"], int(data["table_written"]))
+        return Origin(Path(data["table"]), data["separator"], int(data["table_written"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def note_path(model: Path) -> Path:
+def origin_path(model: Path) -> Path:
     """Where the note of a model file lies."""
     return model.with_name(model.name + ".origin.json")

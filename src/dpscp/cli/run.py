@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.cli.evaluation import Labelled, is_held_out, note_of, refuse_training_table
+from dpscp.cli.evaluation import LabeledTable, is_held_out, read_origin, refuse_training_table
 from dpscp.cli.tables import CommandError, Table, open_table
 from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.data.schema import Schema
@@ -65,7 +65,7 @@ def fitted(schema: Schema, records: Records, *, budget: Any = None, **options: A
     return kind(**options).fit(records.X, records.y, persons=records.persons, schema=schema, budget=budget)
 
 
-def size_mismatch(schema: Schema, records: Records) -> str | None:
+def describe_size_mismatch(schema: Schema, records: Records) -> str | None:
     """A line for the person at this machine if the table is not as large as declared; None if it is.
 
     It tells whether the number lies in a range, in the clear, so it goes to standard error only: into no file, no
@@ -84,7 +84,7 @@ def size_mismatch(schema: Schema, records: Records) -> str | None:
     )
 
 
-def weak_promises(schema: Schema, n_rows: int, epsilon: float, delta: float) -> list[str]:
+def describe_weak_budget(schema: Schema, n_rows: int, epsilon: float, delta: float) -> list[str]:
     """A word for each number of the budget with which the promise says little; public numbers only.
 
     ``n_rows`` is used where no number is declared: the table's length is published then.
@@ -170,7 +170,7 @@ def _as_texts(classes: NDArray[Any], sets: NDArray[np.bool_]) -> list[str]:
     return [texts[key] for key in keys]
 
 
-def evaluation_of(estimator: Estimator, records: Labelled) -> Evaluation:
+def evaluation_of(estimator: Estimator, records: LabeledTable) -> Evaluation:
     """The estimator's sets on labelled records outside the promise."""
     found = evaluate_blocks(estimator, records.blocks("evaluating"))
     return replace(found, held_out=records.held_out)
@@ -187,19 +187,19 @@ def about(model: Path, purpose: str | None, data: str | None, store: Any) -> Abo
     return About(purpose, data, hashlib.sha256(model.read_bytes()).hexdigest(), study)
 
 
-def other_records(estimator: Estimator, model: Path, path: Path, separator: str | None) -> Labelled:
+def open_labeled_table(estimator: Estimator, model: Path, path: Path, separator: str | None) -> LabeledTable:
     """The labelled records of a file, refused if the note beside the model leads to the same ones."""
-    schema, note = schema_of(estimator), note_of(model)
+    schema, note = schema_of(estimator), read_origin(model)
     if note is not None:
         refuse_training_table(path, note.table)
-    evaluated = Labelled(schema, open_table(path, separator), one_each=True)
+    evaluated = LabeledTable(schema, open_table(path, separator), one_each=True)
     if note is None or not note.is_current:
         return evaluated
-    training = Labelled(schema, open_table(note.table, note.separator))
+    training = LabeledTable(schema, open_table(note.table, note.separator))
     return replace(evaluated, held_out=is_held_out(evaluated.prints(), training.prints(), path))
 
 
-def told_certificate(certificate: Certificate) -> dict[str, Any]:
+def certificate_as_json(certificate: Certificate) -> dict[str, Any]:
     """A certificate as plain JSON values, with what is said about it in words."""
     return {
         **certificate.to_dict(),
@@ -223,7 +223,7 @@ def summary(estimator: Estimator, evaluation: Evaluation | None = None) -> dict[
         "unit": estimator.ledger_.unit.to_dict(),
         "is_private": estimator.ledger_.is_private,
         "thresholds": [None if np.isinf(t) else float(t) for t in np.ravel(estimator.threshold_)],
-        "certificates": [told_certificate(c) for c in estimator.certificates_],
+        "certificates": [certificate_as_json(c) for c in estimator.certificates_],
         "public_facts": estimator.ledger_.to_dict()["public_facts"],
     }
     if evaluation is not None:

@@ -13,16 +13,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dpscp.data.model_files import written_whole
+from dpscp.data.model_files import open_atomically
 from dpscp.data.schema import ABSENT, Schema
 from dpscp.data.sources.tables import (
     as_frame,
+    find_separator,
     is_parquet,
     not_utf8,
-    opened_text,
+    open_text,
     parquet_names,
     parquet_rows,
-    separator_of,
     table_blocks,
 )
 from dpscp.training.engine.progress import progress
@@ -105,7 +105,7 @@ def open_table(path: Path, separator: str | None = None) -> Table:
     if not path.is_file():
         raise CommandError(f"there is no file {str(path)!r}")
     _require_readers()
-    between = separator_of(path, separator)
+    between = find_separator(path, separator)
     names, records = (parquet_names(path), []) if is_parquet(path) else _csv_head(path, between)
     if len(set(names)) != len(names):
         raise CommandError(f"{str(path)!r} has two columns of the same name; rename one")
@@ -118,7 +118,7 @@ def _csv_head(path: Path, separator: str) -> tuple[list[str], list[list[str]]]:
     records: list[list[str]] = []
     first, is_utf8 = "", True
     try:
-        with opened_text(path) as file:
+        with open_text(path) as file:
             first = file.readline(_LONGEST_HEADER)
             names = next(csv.reader(io.StringIO(first), delimiter=separator), [])
             records = list(islice(csv.reader(file, delimiter=separator), _COMPARED_RECORDS))
@@ -197,13 +197,13 @@ def written_table(path: Path) -> Iterator[Callable[[Any], None]]:
 
     The file appears once it is complete; a failure leaves none.
     """
-    with written_whole(path) as file, ExitStack() as open_ones:
+    with open_atomically(path) as file, ExitStack() as open_ones:
         if is_parquet(path):
             yield _parquet_writer(file, open_ones)
         elif path.name.lower().endswith(".gz"):
-            yield _csv_writer(open_ones.enter_context(gzip.GzipFile("", "wb", 6, file)), separator_of(path, None))
+            yield _csv_writer(open_ones.enter_context(gzip.GzipFile("", "wb", 6, file)), find_separator(path, None))
         else:
-            yield _csv_writer(file, separator_of(path, None))
+            yield _csv_writer(file, find_separator(path, None))
 
 
 def _parquet_writer(file: Any, open_ones: ExitStack) -> Callable[[Any], None]:
@@ -232,7 +232,7 @@ def _csv_writer(file: Any, separator: str) -> Callable[[Any], None]:
             has_header = True
         columns = [_cells(_as_text(name, block[name]), separator) for name in block.schema.names]
         lines = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement="")
-        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        whole = pa.ListArray.records_from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
         file.write(pc.binary_join(whole, "\n")[0].as_buffer())
         file.write(b"\n")
 

@@ -41,14 +41,14 @@ def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Map
         "body": body,
         "body_sha256": hashlib.sha256(body.encode()).hexdigest(),
     }
-    with written_whole(path, mode=0o600) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with open_atomically(path, mode=0o600) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_HEADER, json.dumps(head))
         for name, data in members.items():
             archive.writestr(f"{name}.npy", data)
 
 
 @contextmanager
-def written_whole(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+def open_atomically(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """A file to write to, under a temporary name beside ``path`` and renamed at the end; a failure leaves nothing.
 
     At most ``mode`` may read and write it, less what the umask takes away, and nobody who may not use a file that it

@@ -188,7 +188,7 @@ class _OnePerRow(Persons):
         return int(vars(self)["_n"])
 
 
-def person_numbers(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> Index:
+def number_persons(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> Index:
     """Each row's person, numbered in the order in which persons first appear.
 
     ``persons`` holds one id a row, as `dpscp.data.person_ids` reads them; ``columns`` are the names of the features.
@@ -218,11 +218,11 @@ def kept_rows(
     Theory: Result H
     """
     cap = check_count("rows_per_person", rows_per_person)
-    number = person_numbers(persons, n_rows, columns)
-    return kept_of(number, cap, secure_generator(stream_seed(random_state, KEPT_ROWS)))
+    number = number_persons(persons, n_rows, columns)
+    return choose_kept_rows(number, cap, secure_generator(stream_seed(random_state, KEPT_ROWS)))
 
 
-def kept_of(number: Index, cap: int, generator: np.random.Generator) -> tuple[Index, Persons]:
+def choose_kept_rows(number: Index, cap: int, generator: np.random.Generator) -> tuple[Index, Persons]:
     """As `kept_rows`, for persons who are numbered 0, 1, 2, ... in the order in which they first appear."""
     # a random order within each person, the first of it kept: the choice of one person moves nobody else's
     order = np.lexsort((generator.random(len(number)), number))

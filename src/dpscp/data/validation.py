@@ -27,14 +27,14 @@ _SINGLE_ROWS = 16
 
 
 @contextmanager
-def untold_overflow() -> Iterator[None]:
+def suppress_float_warnings() -> Iterator[None]:
     """No floating-point warning and no FloatingPointError: either would tell of the record behind it."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
 
-def checked_rows(
+def validate_rows(
     estimator: Any, X: Any, *, reset: bool, finite: bool = True, dtype: Any = np.float64
 ) -> NDArray[np.float64]:
     """Finite numbers, (n, d); sets or checks ``n_features_in_`` and ``feature_names_in_`` on the estimator.
@@ -153,7 +153,7 @@ def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> tuple[ND
     return low, high
 
 
-def checked_targets(y: Any, n: int) -> NDArray[np.float64]:
+def validate_targets(y: Any, n: int) -> NDArray[np.float64]:
     """Finite real targets, one for each of the ``n`` rows."""
     values = _one_dimensional(y, n)
     try:
@@ -168,7 +168,7 @@ def checked_targets(y: Any, n: int) -> NDArray[np.float64]:
     return targets
 
 
-def checked_labels(y: Any, n: int) -> NDArray[Any]:
+def validate_labels(y: Any, n: int) -> NDArray[Any]:
     """Labels of a classification task, one for each of the ``n`` rows."""
     labels = _one_dimensional(y, n)
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
@@ -270,7 +270,7 @@ def group_index(
             index[values == value] = place
         return index
 
-    with untold_overflow(), refuse_memory("groups", groups) if thorough else nullcontext():
+    with suppress_float_warnings(), refuse_memory("groups", groups) if thorough else nullcontext():
         index = places(X, n)
         check_row_by_row("groups", places, X, index, thorough=thorough)
     return index

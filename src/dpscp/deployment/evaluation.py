@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import html_paragraph, html_table, spent_epsilon, text_table
+from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.deployment.labeled import LabeledOutcomes, evaluated_unit, labeled_outcomes, size_limit
 from dpscp.deployment.noisy_rates import rate_interval, size_reach
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger, secure_generator, shared_lattice_noise
@@ -123,7 +123,7 @@ class PrivateEvaluation:
         return ["measure", "estimate", f"{self.confidence:.0%} interval"]
 
     def _note(self) -> str:
-        spent = spent_epsilon(self.ledger.epsilon(self.delta))
+        spent = format_epsilon(self.ledger.epsilon(self.delta))
         private = "" if self.ledger.is_private else " NOT private: the noise came from a seed."
         return f"Private evaluation: epsilon {spent} at delta {self.delta:g} for the evaluated records.{private}"
 

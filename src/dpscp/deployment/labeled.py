@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp import metrics
 from dpscp.data.persons import kept_rows
-from dpscp.data.validation import checked_labels, checked_targets, group_index, label_index
+from dpscp.data.validation import group_index, label_index, validate_labels, validate_targets
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
 
 
@@ -74,13 +74,13 @@ def labeled_outcomes(
     limit = size_limit(estimator)
     labels: NDArray[np.int64] | None = None
     if classes is not None:
-        truth = checked_labels(y, n)
+        truth = validate_labels(y, n)
         labels = label_index(truth, tuple(classes.tolist()))
         covered = np.take_along_axis(sets, labels[:, None, None], axis=1)[:, 0]
         sizes = sets.sum(axis=1) / limit
         errors = (label_index(np.asarray(predicted), tuple(classes.tolist())) != labels).astype(float)
     else:
-        truth = checked_targets(y, n)
+        truth = validate_targets(y, n)
         covered = metrics.covered(truth, sets)
         sizes = np.clip(sets[:, 1] - sets[:, 0], 0.0, limit) / limit
         errors = np.clip(np.abs(truth - predicted), 0.0, limit) / limit

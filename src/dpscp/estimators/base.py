@@ -18,12 +18,12 @@ from dpscp.data.persons import unit_of
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.base import is_source
-from dpscp.data.sources.dispatch import declared_source, plain_source
-from dpscp.data.validation import check_levels, checked_rows, column_bounds, group_index
+from dpscp.data.sources.dispatch import find_source, source_from_schema
+from dpscp.data.validation import check_levels, column_bounds, group_index, validate_rows
 from dpscp.estimators.fitted import Fitted
-from dpscp.estimators.ingest import Given, Reading, Taken, from_arrays, from_source
+from dpscp.estimators.ingest import BlockReader, FitInput, FitRecords, records_from_arrays, records_from_source
 from dpscp.estimators.prefit import Prefit
-from dpscp.estimators.refit_warning import remember, tell_of_other_fits
+from dpscp.estimators.refit_warning import remember, warn_if_refit
 from dpscp.estimators.trust import trusted_records, trusted_training
 from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.guarantees.registry import AUTO
@@ -41,7 +41,7 @@ from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import WIDEST_TABLE
-from dpscp.training.torch.records import inputs_of, labelled_arrays
+from dpscp.training.torch.records import inputs_of, labeled_arrays
 
 UNCOPIED = "{} cannot be copied, so it meets the records itself, and keeps nothing of them"
 
@@ -59,7 +59,7 @@ class PrivateConformal(Fitted):
         """The targets of ``n`` records in memory."""
 
     @abstractmethod
-    def _fit(self, given: Given, store: BudgetStore | None) -> None:
+    def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
         """Make the release of this task."""
 
     def fit(
@@ -100,7 +100,7 @@ class PrivateConformal(Fitted):
         self._check_score()
         self._start(budget, fit_params)
         brought = X
-        X, y = labelled_arrays(X, y)
+        X, y = labeled_arrays(X, y)
         table = X
         X, y, persons = self._described(X, y, persons, schema)
         if isinstance(X, DistributedSource) and X.by_person:
@@ -114,7 +114,7 @@ class PrivateConformal(Fitted):
             raise ValueError("prefit=True needs X and y in memory: a prefit estimator is asked about all rows at once")
         else:
             self.input_shape_, self.n_features_in_ = None, X.width
-        self._fit(Given(brought, table, X, y, persons, rows, unit), budget)
+        self._fit(FitInput(brought, table, X, y, persons, rows, unit), budget)
         return self
 
     def _fit_by_all(self, source: DistributedSource, *given: Any, **options: Any) -> Self:
@@ -135,7 +135,7 @@ class PrivateConformal(Fitted):
         request.task.try_score()
         private = self.random_state is None
         if private and store is None:
-            tell_of_other_fits(brought)
+            warn_if_refit(brought)
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
             *trusted_training(self.estimator, prefit=self.prefit),
@@ -214,7 +214,7 @@ class PrivateConformal(Fitted):
                     "y names a column, and what columns hold is read by a schema: give schema=dp.Schema..., or "
                     "the targets themselves"
                 )
-            source = plain_source(X, y)
+            source = find_source(X, y)
             if persons is not None and (source is not None or is_source(X)):
                 raise ValueError(
                     "persons needs X and y in memory, since a person's rows may lie in several blocks of a source: let "
@@ -238,7 +238,7 @@ class PrivateConformal(Fitted):
         self.schema_ = schema
         if not by_name:
             return X, y, schema.person if is_source(X) else persons
-        source = declared_source(X, schema)
+        source = source_from_schema(X, schema)
         if source is not None:
             return source, None, schema.person
         return schema.matrix(X), schema.targets(X), schema.persons(X)
@@ -259,28 +259,30 @@ class PrivateConformal(Fitted):
 
     def _taken(
         self,
-        given: Given,
+        given: FitInput,
         targets: NDArray[Any],
         encoded: Callable[[Any, int], NDArray[Any]],
         labels: tuple[Any, ...] | None,
-    ) -> Taken:
+    ) -> FitRecords:
         """The records of the fit with their groups; ``labels`` are the classes, which may be groups.
 
         ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source.
         """
         if given.rows is None:
-            return from_source(given, self._reading(encoded, by_label=labels), self.random_state, self.device)
+            return records_from_source(given, self._reading(encoded, by_label=labels), self.random_state, self.device)
         by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
-        return from_arrays(given, targets, (targets, labels) if by_label else self._groups_of(given), self.random_state)
+        return records_from_arrays(
+            given, targets, (targets, labels) if by_label else self._groups_of(given), self.random_state
+        )
 
-    def _reading(self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None) -> Reading:
+    def _reading(self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None) -> BlockReader:
         """How the blocks of a source are read; ``by_label``: the classes, which may be groups."""
         if self.groups is None:
-            return Reading(targets)
+            return BlockReader(targets)
         if callable(self.groups) and self.group_values is not None:
-            return Reading(targets, self.groups, tuple(self.group_values))
+            return BlockReader(targets, self.groups, tuple(self.group_values))
         if self.groups == "label" and by_label is not None:
-            return Reading(targets, "label", by_label)
+            return BlockReader(targets, "label", by_label)
         raise ValueError(
             f"groups must be None or a function of rows with public group_values{self._label_groups_hint} for records "
             f"from a source, got {self.groups!r}"
@@ -302,14 +304,14 @@ class PrivateConformal(Fitted):
         if self.input_shape_ is None:
             # what is read part by part is cast there; a model or mechanism of the caller's own gets what it always got
             kept = (np.float64, np.float32) if self._reads_parts(fitted=not reset) else np.float64
-            return checked_rows(self, X, reset=reset, finite=finite, dtype=kept)
+            return validate_rows(self, X, reset=reset, finite=finite, dtype=kept)
         if shape != self.input_shape_:
             found = "rows of a table" if shape is None else f"records of shape {shape}"
             raise ValueError(f"X must hold records of shape {self.input_shape_}, as in fit, got {found}")
         flat = X.reshape(len(X), math.prod(self.input_shape_))
-        return checked_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
+        return validate_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
 
-    def _request(self, task: Task, taken: Taken) -> Request:
+    def _request(self, task: Task, taken: FitRecords) -> Request:
         """The public numbers of this fit, checked; a hint where bounds would help."""
         bounds = self._public("feature_bounds")
         unbounded = self.feature_bound is None and bounds is None
@@ -375,7 +377,7 @@ class PrivateConformal(Fitted):
     _name: ClassVar[str]
     _label_groups_hint: ClassVar[str] = ""
 
-    def _groups_of(self, given: Given) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
+    def _groups_of(self, given: FitInput) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
         """Each record's group and the public group values; None without groups."""
         if self.groups is None or given.rows is None:
             return None, None

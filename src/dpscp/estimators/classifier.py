@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.data.model_files import plain
-from dpscp.data.validation import checked_labels, class_list, label_index
+from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateConformal
-from dpscp.estimators.ingest import Given
+from dpscp.estimators.ingest import FitInput
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.pipeline.tasks import Classification
 from dpscp.privacy.store import BudgetStore
@@ -105,9 +105,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     def _check_score(self) -> None:
         label_score(self.conformity_score)
 
-    _checked_y = staticmethod(checked_labels)
+    _checked_y = staticmethod(validate_labels)
 
-    def _fit(self, given: Given, store: BudgetStore | None) -> None:
+    def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
         declared, of_source = self._declared_classes(), given.rows is None
         if of_source and declared is None:
             raise ValueError("classes=[...] is needed with a source of records: every label that can occur")
@@ -192,4 +192,4 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
 def _indices(y: Any, n: int, *, classes: tuple[Any, ...]) -> NDArray[np.int64]:
     """The labels of a block, checked, as their places in the public classes."""
-    return label_index(checked_labels(y, n), classes)
+    return label_index(validate_labels(y, n), classes)

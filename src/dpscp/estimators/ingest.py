@@ -20,7 +20,7 @@ from dpscp.training.engine.cuda import check_device
 
 
 @dataclass(frozen=True)
-class Reading:
+class BlockReader:
     """A block with its targets as the task counts them and each record's group.
 
     ``targets(y, n)`` checks and encodes the targets of n records; ``groups`` is a function of rows with public
@@ -45,7 +45,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Given:
+class FitInput:
     """What a caller gave to ``fit``: X as it was ``brought``, as a ``table``, and as a schema or a source reads it.
 
     ``rows`` are checked numbers; None for the records of a source.
@@ -61,7 +61,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Taken:
+class FitRecords:
     """The records of a fit and what is public about them; ``found``, the number of units, only where it is declared."""
 
     records: RecordSource
@@ -71,7 +71,9 @@ class Taken:
     found: int
 
 
-def from_source(given: Given, reading: Reading, random_state: int | None, device: str | None) -> Taken:
+def records_from_source(
+    given: FitInput, reading: BlockReader, random_state: int | None, device: str | None
+) -> FitRecords:
     """The records of a source as the fit reads them; a bad one in any block is refused before anything is spent, and so
     is a process that has some and no such device.
     """
@@ -97,14 +99,14 @@ def from_source(given: Given, reading: Reading, random_state: int | None, device
         streams = BlockStreams.of(random_state, KEPT_ROWS)
         source = PersonSource(source.map(KeptRows(streams, given.unit.cap)), given.unit)
     records = source.map(reading, keep=source.whole is not None)
-    return Taken(records, source.width, reading.group_values, given.unit, found)
+    return FitRecords(records, source.width, reading.group_values, given.unit, found)
 
 
 @dataclass(frozen=True)
 class _FirstLook:
     """How many records, or persons, a block has, after a look at all its numbers."""
 
-    reading: Reading
+    reading: BlockReader
     by_person: bool
     device: str | None
 
@@ -123,12 +125,12 @@ class _FirstLook:
         return block.owners.count
 
 
-def from_arrays(
-    given: Given,
+def records_from_arrays(
+    given: FitInput,
     targets: NDArray[Any],
     grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None],
     random_state: int | None,
-) -> Taken:
+) -> FitRecords:
     """Checked arrays as one block: all rows, or the kept ones of each person."""
     (groups, group_values), rows = grouped, given.rows
     assert rows is not None
@@ -145,4 +147,4 @@ def from_arrays(
             )
         groups, found = None if groups is None else groups[kept], owners.count
         block = Block(0, rows, targets[kept], owners, groups, kept)
-    return Taken(ArraySource.of_blocks([block]), rows.shape[1], group_values, given.unit, found)
+    return FitRecords(ArraySource.of_blocks([block]), rows.shape[1], group_values, given.unit, found)

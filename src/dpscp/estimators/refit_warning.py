@@ -23,7 +23,7 @@ _ADVICE = (
 _FITTED: list[tuple[weakref.ref[Any], int, int]] = []
 
 
-def tell_of_other_fits(X: Any) -> None:
+def warn_if_refit(X: Any) -> None:
     """Warn where these records are known to be fitted more than once."""
     if _inside_a_search():
         warnings.warn(

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
-from dpscp.data.validation import checked_targets
+from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
-from dpscp.estimators.ingest import Given
+from dpscp.estimators.ingest import FitInput
 from dpscp.guarantees.registry import AUTO
 from dpscp.pipeline.plan import chosen_score
 from dpscp.pipeline.tasks import HARD_BOUNDS, Regression
@@ -68,9 +68,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         if isinstance(self.conformity_score, str):
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
 
-    _checked_y = staticmethod(checked_targets)
+    _checked_y = staticmethod(validate_targets)
 
-    def _fit(self, given: Given, store: BudgetStore | None) -> None:
+    def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
         declared = self._public("y_bounds")
         if declared is None:
             raise ValueError(
@@ -84,7 +84,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
                 "are found: give y_bounds=(low, high), or leave clip_to_bounds out"
             )
         bounds = (-1.0, 1.0) if private else check_range("y_bounds", declared)
-        taken = self._taken(given, given.y, checked_targets, None)
+        taken = self._taken(given, given.y, validate_targets, None)
         task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private)
         request = self._request(task, taken)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO

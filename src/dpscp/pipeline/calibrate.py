@@ -1,6 +1,6 @@
 """Private calibration: from scores to thresholds, with the ledger and a certificate for each level.
 
-``find_thresholds`` is the general form (several levels, disjoint groups); ``calibrate`` is the one-threshold form for
+``search_thresholds`` is the general form (several levels, disjoint groups); ``calibrate`` is the one-threshold form for
 people with their own scores. Both see scores, a ledger of what was spent before, and public numbers.
 """
 
@@ -24,7 +24,7 @@ from dpscp.guarantees.formulas import minimax_miss_bound, smallest_where, univer
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.terms import Terms
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.pipeline.search_plan import Rule, Searches, calibration_rule, plan_searches, row_budget
+from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.privacy import Budget, Ledger, Unit, as_event
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.random_streams import child_seeds, seed_of
@@ -33,7 +33,7 @@ from dpscp.quantile.counts import known_size
 from dpscp.quantile.observer import SearchObserver
 from dpscp.quantile.search import AskedCounts
 
-__all__ = ["Calibration", "Thresholds", "calibrate", "find_thresholds"]
+__all__ = ["Calibration", "Thresholds", "calibrate", "search_thresholds"]
 
 INDEPENDENT = "for what a single release covers: the held-out {} are independent draws of one law"
 COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
@@ -56,9 +56,9 @@ class Thresholds:
     quantiles: tuple[PrivateQuantile, ...]
 
 
-def find_thresholds(
+def search_thresholds(
     scores_by_group: Sequence[Any],
-    searches: Searches,
+    searches: SearchPlan,
     *,
     spent: Ledger,
     score_range: tuple[float, float],
@@ -95,7 +95,7 @@ def find_thresholds(
 
 def _search_all(
     scores_by_group: Sequence[Any],
-    searches: Searches,
+    searches: SearchPlan,
     score_range: tuple[float, float],
     fine_near: float | tuple[float, float] | None,
     random_state: int | None,
@@ -142,7 +142,7 @@ def _search_all(
 
 
 def _search_facts(
-    searches: Searches, spent: Ledger, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
+    searches: SearchPlan, spent: Ledger, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
 ) -> dict[str, Any]:
     """What the searches declare public; nothing where nothing was asked."""
     if not searches.asked:
@@ -167,7 +167,11 @@ def _released(q: PrivateQuantile) -> float:
 
 
 def _certificate(
-    rule: Rule, index: int, spent: Ledger, searches: Sequence[PrivateQuantile], extra_assumptions: tuple[str, ...]
+    rule: CalibrationRule,
+    index: int,
+    spent: Ledger,
+    searches: Sequence[PrivateQuantile],
+    extra_assumptions: tuple[str, ...],
 ) -> Certificate:
     """The certificate of one level; ``searches`` has one search for each group, none for an impossible level."""
     alpha = rule.alphas[index]
@@ -213,7 +217,7 @@ def _certificate(
     return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
 
 
-def _searched_terms(terms: Terms, rule: Rule, q: PrivateQuantile) -> Terms:
+def _searched_terms(terms: Terms, rule: CalibrationRule, q: PrivateQuantile) -> Terms:
     """The terms with what a search went by."""
     terms = replace(terms, count_noise=q.count_noise, steps=q.steps, value_buffer=rule.shift or None)
     size = q.released_size
@@ -225,7 +229,7 @@ def _searched_terms(terms: Terms, rule: Rule, q: PrivateQuantile) -> Terms:
     return replace(terms, noise_offset=q.offset, rank_target=q.rank_target, released_size=released)
 
 
-def _ideal_miss_bound(rule: Rule, index: int, q: PrivateQuantile) -> float:
+def _ideal_miss_bound(rule: CalibrationRule, index: int, q: PrivateQuantile) -> float:
     """What an unproven guarantee would miss if reusing the records did nothing."""
     if rule.guarantee.correction.keeps_the_level:
         return rule.inner[index]
@@ -233,7 +237,7 @@ def _ideal_miss_bound(rule: Rule, index: int, q: PrivateQuantile) -> float:
     return 1.0 if rule.grouped else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
 
 
-def _advice(rule: Rule, smallest: int, expected: bool) -> str:
+def _advice(rule: CalibrationRule, smallest: int, expected: bool) -> str:
     """What would help where full sets are to be expected."""
     if rule.grouped:
         return f"A group of fewer than {smallest} {rule.unit.noun}s is expected to get full sets."
@@ -244,7 +248,7 @@ def _advice(rule: Rule, smallest: int, expected: bool) -> str:
     return f"{more}, {rule.guarantee.more_room} would give smaller sets."
 
 
-def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, float]:
+def _one_release(rule: CalibrationRule, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, float]:
     """A confidence, and what a single release covers with it (each group's, where there are groups).
 
     Theory: Result I
@@ -255,7 +259,7 @@ def _one_release(rule: Rule, index: int, searches: Sequence[PrivateQuantile]) ->
     return RELEASE_CONFIDENCE, min(covered)
 
 
-def _smallest_sizes(rule: Rule, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
+def _smallest_sizes(rule: CalibrationRule, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
     """The fewest records with a rank target among them, at this noise: of the table (or a group), and of the part."""
     smallest = _smallest_size(rule, index, q)
     if rule.part == 1:
@@ -266,7 +270,7 @@ def _smallest_sizes(rule: Rule, index: int, q: PrivateQuantile) -> tuple[int, in
     return whole, smallest
 
 
-def _smallest_size(rule: Rule, index: int, q: PrivateQuantile) -> int:
+def _smallest_size(rule: CalibrationRule, index: int, q: PrivateQuantile) -> int:
     """The smallest number of scores whose rank target lies below it: with fewer, full sets are expected."""
     if q.released_size is None and q.counted_size is None:
         return max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
@@ -355,7 +359,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     if unit.by_person:
         scores, n_records = _one_score_each(scores, persons, unit, random_state), n_persons
     nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
-    rule = calibration_rule(
+    rule = make_rule(
         chosen,
         (alpha,),
         spent,
@@ -368,7 +372,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     rule = replace(rule, failure_probability=failure_probability, unit=unit)
     if rank_buffer is not None and chosen.rank_buffer:
         rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
-    found = find_thresholds(
+    found = search_thresholds(
         [scores],
         _searches_of_rows(rule, spent, budget, steps, accountant),
         spent=spent,
@@ -392,12 +396,12 @@ def _spent_by(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
 
 
 def _searches_of_rows(
-    rule: Rule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
-) -> Searches:
+    rule: CalibrationRule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
+) -> SearchPlan:
     """The searches within the budget; where a person has up to k scores and nobody knows which, for k at once."""
 
-    def searches(budget: Budget) -> Searches:
-        return plan_searches(rule, spent=spent, budget=budget, steps=steps, accountant=accountant)
+    def searches(budget: Budget) -> SearchPlan:
+        return plan_search(rule, spent=spent, budget=budget, steps=steps, accountant=accountant)
 
     return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
 

@@ -15,7 +15,7 @@ from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp._base.object_state import refuse_memory, throwaway
 from dpscp.data.persons import require_unit
 from dpscp.data.sources import DistributedSource, RecordSource
-from dpscp.data.validation import untold_overflow
+from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
@@ -47,8 +47,8 @@ from dpscp.training.mechanism import (
     Needs,
     Shaped,
     configured,
+    find_dry_run,
     paid_event,
-    rehearsal,
     require_persons,
     require_sources,
     train_on,
@@ -142,7 +142,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Strategy:
+class FitPlan:
     """The decision: which guarantee, which mechanism (its noise set), which part is held out, and why."""
 
     guarantee: Guarantee
@@ -209,7 +209,7 @@ class Strategy:
         return ledger
 
 
-def choose_strategy(request: Request) -> Strategy:
+def plan_fit(request: Request) -> FitPlan:
     """The strategy of a fit, from public numbers only.
 
     ``guarantee="auto"`` takes the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``. A
@@ -226,11 +226,11 @@ def choose_strategy(request: Request) -> Strategy:
         facts = {"guarantee": guarantee.name, "calibration_fraction": fraction, **facts}
         secret = fraction if counts_secrecy(epsilon, request.accountant) else None
         n_training, unit = max(1, round((1 - fraction) * n)), request.unit.counted
-        return Strategy(guarantee, n_training, mechanism, None, fraction, secret, facts, unit)
+        return FitPlan(guarantee, n_training, mechanism, None, fraction, secret, facts, unit)
     share = _best_train_share(request, guarantee) if request.train_share == "auto" else float(request.train_share)
     mechanism, facts = _mechanism(request, guarantee, share, None)
     facts = {"guarantee": guarantee.name, **facts, "train_share": share}
-    return Strategy(guarantee, n, mechanism, facts=facts, unit=request.unit.counted)
+    return FitPlan(guarantee, n, mechanism, facts=facts, unit=request.unit.counted)
 
 
 def chosen_guarantee(request: Request) -> Guarantee:
@@ -261,7 +261,7 @@ def _best_train_share(request: Request, guarantee: Guarantee) -> float:
     return gdp_epsilon(delta, mu) / epsilon
 
 
-def _for_private_model(request: Request) -> Strategy:
+def _for_private_model(request: Request) -> FitPlan:
     """A model from elsewhere: ``split`` says that it never saw these records, anything else that it did."""
     guarantee = UNIVERSAL if request.guarantee == AUTO else guarantee_of(request.guarantee)
     if request.release_confidence is not None:
@@ -283,7 +283,7 @@ def _for_private_model(request: Request) -> Strategy:
     request.task.check_model(model.model)
     _try_model(request, model.model)
     facts, unit = {"guarantee": guarantee.name}, request.unit.counted
-    return Strategy(guarantee, request.n_records, model=PrivateModel(model.model, spent), facts=facts, unit=unit)
+    return FitPlan(guarantee, request.n_records, model=PrivateModel(model.model, spent), facts=facts, unit=unit)
 
 
 def _mechanism(
@@ -313,7 +313,7 @@ def _mechanism(
     mechanism = configured(mechanism, needs)
     if request.unit.by_person:
         require_persons(mechanism)
-    _rehearse(request, mechanism)
+    _run_dry(request, mechanism)
     if mechanism.event is None:
         mechanism = _with_noise(request, mechanism, share, fraction)
     # a mechanism that came with its noise may be over the budget: better known before it has seen a record
@@ -347,10 +347,10 @@ def split_shares(request: Request, fraction: float) -> SplitBudget:
     return secret_shares(budget.epsilon, budget.delta, fraction, request.n_records, request.accountant)
 
 
-def _rehearse(request: Request, mechanism: Mechanism) -> None:
+def _run_dry(request: Request, mechanism: Mechanism) -> None:
     """Try code of the caller's own on made-up records: what fails there fails before any budget is reserved."""
     shape = request.input_shape or (request.n_features,)
-    seen = rehearsal(mechanism, shape)
+    seen = find_dry_run(mechanism, shape)
     _check_shape(request, None if seen is None else shape)
     if seen is None:
         return
@@ -363,7 +363,7 @@ def _try_model(request: Request, model: Model) -> None:
     """Ask a model that was trained elsewhere about a made-up row: a wrong number of outputs shows before it costs."""
     with refuse_memory("estimator", model):
         try:
-            with untold_overflow():
+            with suppress_float_warnings():
                 outputs = np.asarray(throwaway(model).outputs(np.zeros((1, model.n_features))))
         except Exception as error:
             raise ValueError("the model fails on a made-up row of zeros, before any record was used") from error

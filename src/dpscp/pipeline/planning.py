@@ -15,8 +15,8 @@ from dpscp._base.format import asked, at_least, html_paragraph, html_table, obse
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import Request, choose_strategy, chosen_guarantee
-from dpscp.pipeline.search_plan import Rule, calibration_rule
+from dpscp.pipeline.plan import Request, chosen_guarantee, plan_fit
+from dpscp.pipeline.search_plan import CalibrationRule, make_rule
 from dpscp.pipeline.tasks import Classification, Regression, Task
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu, secret_shares
 from dpscp.training.mechanism import shift_bound
@@ -362,7 +362,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         if chosen.needs_stability:
             stability = _stability(public, chosen)
     promised = public.release_confidence if chosen.held_out else None
-    rule = calibration_rule(
+    rule = make_rule(
         guarantee,
         (public.alpha,),
         spent,
@@ -387,7 +387,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
     )
 
 
-def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[str, Any]:
+def _search(rule: CalibrationRule, public: _Public, mu_left: float, *, bare: bool) -> dict[str, Any]:
     """The numbers of the threshold search: steps, noise, offset, overshoot, what a single release covers."""
     if not rule.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
@@ -414,7 +414,7 @@ def _search(rule: Rule, public: _Public, mu_left: float, *, bare: bool) -> dict[
 def _stability(public: _Public, guarantee: Guarantee) -> Stability | None:
     """The bound of the recipe's stable training; its mechanism is linear and full batch, so this is quick."""
     assert public.n is not None
-    mechanism = choose_strategy(public.request(guarantee.name)).mechanism
+    mechanism = plan_fit(public.request(guarantee.name)).mechanism
     assert mechanism is not None
     return shift_bound(mechanism, public.n_features, public.n, public.task.classes)
 

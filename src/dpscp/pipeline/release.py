@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.sources import ArraySource, Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach, PersonSource
-from dpscp.data.validation import untold_overflow
+from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
-from dpscp.pipeline.calibrate import find_thresholds
-from dpscp.pipeline.plan import Request, Strategy, choose_strategy, split_shares
-from dpscp.pipeline.score import Scoring, SpreadCounts
-from dpscp.pipeline.search_plan import Rule, Searches, calibration_rule, plan_searches, row_budget
+from dpscp.pipeline.calibrate import search_thresholds
+from dpscp.pipeline.plan import FitPlan, Request, plan_fit, split_shares
+from dpscp.pipeline.score import BlockCounts, Scoring
+from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.pipeline.tasks import Task
 from dpscp.privacy import Budget, Ledger, secure_generator
 from dpscp.privacy.random_streams import HELD_OUT, SCORED_ROWS, BlockStreams, child_seeds
@@ -70,13 +70,13 @@ def release(
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
     request = _for_rows(request, store)
-    strategy = choose_strategy(request)
+    strategy = plan_fit(request)
     strategy.check_source(records, request.task)
-    planned = planned_searches(request, strategy)  # what does not fit the budget is refused before a record is used
+    planned = plan_release_search(request, strategy)  # what does not fit the budget is refused before a record is used
     reservation = None if store is None else store.reserve(planned.ledger(strategy.spent), note=note)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)
     # no message of a step may tell of a record; that the run is seeded was told by the caller, once
-    with untold_overflow(), warnings.catch_warnings():
+    with suppress_float_warnings(), warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededWarning)
         for_training, for_threshold = _parts(records, strategy, split_seed)
         trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
@@ -90,10 +90,10 @@ def release(
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = planned
         if (rule, spent.event) != (planned.rule, strategy.spent.event):
-            searches = plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
+            searches = plan_search(rule, spent=spent, budget=request.budget, accountant=request.accountant)
         if strategy.guarantee.needs_stability and trained.stability is not None:
             told = (*told, *trained.stability.assumptions)
-        found = find_thresholds(
+        found = search_thresholds(
             scores_by_group,
             searches,
             spent=spent,
@@ -127,26 +127,26 @@ def _for_rows(request: Request, store: BudgetStore | None) -> Request:
 
     def planned(budget: Budget) -> Ledger:
         tried = replace(request, budget=budget)
-        strategy = choose_strategy(tried)
-        return planned_searches(tried, strategy).ledger(strategy.spent)
+        strategy = plan_fit(tried)
+        return plan_release_search(tried, strategy).ledger(strategy.spent)
 
     budget = row_budget(request.budget, request.unit.group, planned, request.accountant)
     return replace(request, budget=budget)
 
 
-def planned_searches(request: Request, strategy: Strategy) -> Searches:
+def plan_release_search(request: Request, strategy: FitPlan) -> SearchPlan:
     """What this release is going to ask of the scores and to spend on it, from public numbers alone."""
     # a shift bound is known after training; it moves levels and threshold, and costs nothing
     guarantee = CORRECTED if strategy.guarantee.needs_stability else strategy.guarantee
     spent = strategy.spent
     rule = _rule(guarantee, request, strategy, spent)
-    return plan_searches(rule, spent=spent, budget=request.budget, accountant=request.accountant)
+    return plan_search(rule, spent=spent, budget=request.budget, accountant=request.accountant)
 
 
 def _rule(
-    guarantee: Guarantee, request: Request, strategy: Strategy, spent: Ledger, stability: Stability | None = None
-) -> Rule:
-    rule = calibration_rule(
+    guarantee: Guarantee, request: Request, strategy: FitPlan, spent: Ledger, stability: Stability | None = None
+) -> CalibrationRule:
+    rule = make_rule(
         guarantee,
         request.alphas,
         spent,
@@ -172,7 +172,7 @@ class _TrainingTargets:
         return block.with_targets(self.task.training_targets(block.targets))
 
 
-def _parts(records: RecordSource, strategy: Strategy, seed: int | None) -> tuple[RecordSource, RecordSource]:
+def _parts(records: RecordSource, strategy: FitPlan, seed: int | None) -> tuple[RecordSource, RecordSource]:
     """The records for training and those for the threshold: all of them twice, or each person in one of two parts."""
     fraction, block = strategy.calibration_fraction, records.whole
     if fraction is None:
@@ -213,7 +213,7 @@ def _scores_by_group(
         scored = records.map(scoring, keep=not by_person)
         if by_person:
             scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)
-        return [SpreadCounts(scored, group) for group in groups] or [SpreadCounts(scored)], scoring.told
+        return [BlockCounts(scored, group) for group in groups] or [BlockCounts(scored)], scoring.told
     chosen = block.owners.one_row_each(seed)
     scores, told = scoring.scores(block)
     scores = scores[chosen]
@@ -222,7 +222,7 @@ def _scores_by_group(
     return [scores[block.groups[chosen] == group] for group in groups], told
 
 
-def _declared_facts(trained: Trained, request: Request, strategy: Strategy) -> dict[str, Any]:
+def _declared_facts(trained: Trained, request: Request, strategy: FitPlan) -> dict[str, Any]:
     """Everything that was declared public, by training, by the caller and by the plan; JSON values."""
     found = {name: plain(value) for name, value in trained.public_facts.items() if name != "seeded"}
     facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in found.items()}

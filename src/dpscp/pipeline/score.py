@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.object_state import throwaway
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.validation import untold_overflow
+from dpscp.data.validation import suppress_float_warnings
 from dpscp.pipeline.tasks import Task
 from dpscp.quantile.counts import look_at
 from dpscp.training.engine.networks import DenseModel
@@ -49,7 +49,7 @@ class Scoring:
         trained, block = replace(self.trained, model=model), block.through(*steps)
         found: list[Array] = []
         told: tuple[str, ...] = ()
-        with untold_overflow():
+        with suppress_float_warnings():
             for part, rows in block.parts(max(1, len(block)) if own else None):
                 persons = None if block.persons is None else block.persons.between(part.start, part.stop)
                 scores, told = self.task.scores(
@@ -77,7 +77,7 @@ class _Look:
         return look_at(scores, self.thresholds)
 
 
-class SpreadCounts:
+class BlockCounts:
     """Scores that lie in the blocks of a source, as ``Scoring`` leaves them; blocks count, only counts travel."""
 
     def __init__(self, scored: RecordSource, group: int | None = None) -> None:

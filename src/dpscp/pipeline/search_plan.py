@@ -34,7 +34,7 @@ SIZE_SHARE = 0.12
 
 
 @dataclass(frozen=True)
-class Rule:
+class CalibrationRule:
     """How a guarantee calibrates, in public numbers: an inner level for each target, and what surrounds the search.
 
     ``n_records`` counts the whole table, ``n_nominal`` is the planned number of scores of one search: of the ``part``
@@ -102,7 +102,7 @@ class Rule:
             size = NoisySize(self.n_nominal, 1 / (mu * math.sqrt(self.size_share)))
         return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
 
-    def with_sharper_size(self, mu: float) -> "Rule":
+    def with_sharper_size(self, mu: float) -> "CalibrationRule":
         """Return the rule without a released size, where coins drew the part and their law gives a sharper aim.
 
         Both are valid; ``mu``, about the Gaussian-DP level of the searches, and the other public numbers choose. The
@@ -114,14 +114,14 @@ class Rule:
             return self
         counted = replace(self, sized=False, counted_size=CountedSize(self.n_records, self.part))
 
-        def overshoot(rule: Rule) -> float:
+        def overshoot(rule: CalibrationRule) -> float:
             places = [i for i, possible in enumerate(rule.possible) if possible]
             return sum(rule.planned_aim(i, mu).typical_overshoot() for i in places)
 
         return counted if overshoot(counted) < overshoot(self) else self
 
 
-def calibration_rule(
+def make_rule(
     guarantee: str | Guarantee,
     alphas: Sequence[float],
     spent: Ledger,
@@ -133,7 +133,7 @@ def calibration_rule(
     n_groups: int | None = None,
     counted: bool = False,
     release_confidence: float | None = None,
-) -> Rule:
+) -> CalibrationRule:
     """The rule of a guarantee, from public numbers only.
 
     ``part`` is the share of the ``n_records`` that was drawn, record by record, for calibration (1: all of them);
@@ -147,7 +147,7 @@ def calibration_rule(
         check_release_confidence(release_confidence, chosen)
     asked = Asked(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
     grouped = n_groups is not None
-    return Rule(
+    return CalibrationRule(
         guarantee=chosen,
         alphas=asked.alphas,
         inner=chosen.inner_levels(asked),
@@ -189,14 +189,14 @@ def row_budget(budget: Budget, group: int, planned: Callable[[Budget], Ledger], 
 
 
 @dataclass(frozen=True)
-class Searches:
+class SearchPlan:
     """What a calibration asks of the scores and what it costs, from public numbers: known before there is a score.
 
     ``asked`` are the places of the levels that are searched (of a level that only full sets can keep nothing is asked);
     ``noises`` the noise on the counts of each, ``size_noise`` that of the number of scores, released once.
     """
 
-    rule: Rule
+    rule: CalibrationRule
     asked: tuple[int, ...]
     steps: int
     noises: tuple[LatticeNoise, ...]
@@ -247,9 +247,14 @@ class Searches:
         return ledger
 
 
-def plan_searches(
-    rule: Rule, *, spent: Ledger, budget: Budget, steps: int | None = None, accountant: str | Accountant = "pld"
-) -> Searches:
+def plan_search(
+    rule: CalibrationRule,
+    *,
+    spent: Ledger,
+    budget: Budget,
+    steps: int | None = None,
+    accountant: str | Accountant = "pld",
+) -> SearchPlan:
     """The searches of a rule with the noise that the budget leaves: levels share it, each group gets all of it.
 
     Held-out records are not those of ``spent``: each part may spend the whole budget, and more where nobody learns
@@ -258,7 +263,7 @@ def plan_searches(
     accountant = release_accountant(accountant)
     asked = tuple(i for i, possible in enumerate(rule.possible) if possible)
     if not asked:
-        searches = Searches(rule, (), 0, (), None)
+        searches = SearchPlan(rule, (), 0, (), None)
         budget.require(searches.ledger(spent), accountant)
         return searches
     sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in asked]
@@ -278,11 +283,11 @@ def plan_searches(
         steps = rule.steps(noise(1, 0.0)[0][0].count_noise)
     counts = _new_counts(rule, len(asked), steps)
     noises, size_noise = noise(counts, rule.size_share)
-    searches = Searches(rule, asked, steps, noises, size_noise)
+    searches = SearchPlan(rule, asked, steps, noises, size_noise)
     budget.require(searches.ledger(spent), accountant)
     return searches
 
 
-def _new_counts(rule: Rule, levels: int, steps: int) -> tuple[int, ...]:
+def _new_counts(rule: CalibrationRule, levels: int, steps: int) -> tuple[int, ...]:
     """The noisy counts that each level adds."""
     return tuple(AskedCounts.new_questions(j, steps) if rule.shares_counts else steps for j in range(levels))

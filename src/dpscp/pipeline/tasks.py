@@ -71,7 +71,7 @@ class Classification:
     def try_score(self) -> None:
         """Try a score of the caller's own on made-up probabilities."""
         if isinstance(self.score, OwnLabelScore):
-            self.score.try_it(len(self.classes))
+            self.score.check_on_synthetic_rows(len(self.classes))
 
     def training_targets(self, targets: Array) -> Array:
         """Indices, as they are."""
@@ -170,7 +170,7 @@ class Regression:
     def try_score(self) -> None:
         """Try a score of the caller's own on made-up targets."""
         if isinstance(self.score, OwnIntervalScore):
-            self.score.try_it(self.y_bounds)
+            self.score.check_on_synthetic_rows(self.y_bounds)
 
     def training_targets(self, targets: Array) -> Array:
         """Within the public range; as they are where training has to find one."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscp._base.checks import check_nonnegative, check_positive, check_probability
-from dpscp._base.format import html_paragraph, html_table, spent_epsilon, text_table
+from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, Direction, delta_of, epsilon_of, is_private, tradeoff_of
 from dpscp.privacy.events import (
@@ -63,8 +63,8 @@ class Budget:
         if not spent <= self.epsilon:
             steps = f" (not private: {', '.join(ledger.non_private_stages)})" if math.isinf(spent) else ""
             raise BudgetError(
-                f"the ledger spends epsilon = {spent_epsilon(spent)}{steps} at delta = {self.delta:g}, over the budget "
-                f"of epsilon = {self.epsilon:g}; raise the budget or spend less"
+                f"the ledger spends epsilon = {format_epsilon(spent)}{steps} at delta = {self.delta:g}, over the "
+                f"budget of epsilon = {self.epsilon:g}; raise the budget or spend less"
             )
 
 
@@ -365,7 +365,7 @@ class Ledger:
             f"{e.stage}: epsilon {self._alone(e, delta)} alone at delta {delta:g}" + (f" ({e.note})" if e.note else "")
             for e in self.entries
         ]
-        total = spent_epsilon(self.epsilon(delta))
+        total = format_epsilon(self.epsilon(delta))
         lines.append(f"total: epsilon {total} at delta {delta:g}, for {self.neighbours}")
         if self.non_private_stages:
             lines.append(f"NOT private because of: {', '.join(self.non_private_stages)}")
@@ -379,13 +379,13 @@ class Ledger:
 
     def _alone(self, entry: Entry, delta: float) -> str:
         """What an entry costs by itself, for the unit of the whole ledger."""
-        return spent_epsilon(epsilon_of(entry.event, delta, rows=self.rows))
+        return format_epsilon(epsilon_of(entry.event, delta, rows=self.rows))
 
     def _told(self, delta: float) -> tuple[list[str], list[list[str]], list[str]]:
         """Titles and cells of the table of entries, and what must be said beside it."""
         titles = ["stage", f"epsilon alone at delta {delta:g}", "note"]
         rows = [[e.stage, self._alone(e, delta), e.note] for e in self.entries]
-        rows.append(["together", spent_epsilon(self.epsilon(delta)), f"for {self.neighbours}"])
+        rows.append(["together", format_epsilon(self.epsilon(delta)), f"for {self.neighbours}"])
         notes = [f"NOT private because of: {', '.join(self.non_private_stages)}"] if self.non_private_stages else []
         return titles, rows, notes + (["NOT private: the noise came from a seed"] if self.seeded else [])
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
 from dpscp._base.checks import check_count, check_fraction, check_positive, check_probability
-from dpscp._base.format import chosen, spent_epsilon
+from dpscp._base.format import chosen, format_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, as_accountant, epsilon_of, is_private
 from dpscp.privacy.events import (
@@ -283,7 +283,7 @@ def _smallest_ratio(
     already = epsilon_of(together(NoOpDpEvent()), delta, accountant)
     if already >= epsilon:
         raise BudgetError(
-            f"training alone spends epsilon = {spent_epsilon(already)} at delta = {delta:g}, of a budget of "
+            f"training alone spends epsilon = {format_epsilon(already)} at delta = {delta:g}, of a budget of "
             f"epsilon = {chosen(epsilon)}: nothing is left for calibration; raise epsilon or train with more noise"
         )
     mu = gdp_mu(epsilon, delta)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpscp._base.format import chosen, spent_epsilon
+from dpscp._base.format import chosen, format_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import epsilon_of
 from dpscp.privacy.adaptive import Charge, charge_for, least_slack
@@ -18,7 +18,7 @@ from dpscp.privacy.events import compose
 from dpscp.privacy.ledger import Budget, Ledger
 from dpscp.privacy.tradeoff import gdp_epsilon
 
-__all__ = ["AdaptiveRule", "Rule", "SequenceRule", "Share"]
+__all__ = ["AdaptiveRule", "CalibrationRule", "SequenceRule", "Share"]
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,12 @@ class SequenceRule:
                 )
 
 
-Rule = AdaptiveRule | SequenceRule
+CalibrationRule = AdaptiveRule | SequenceRule
 
 
 def over_total(budget: Budget, spent: float, trouble: str) -> str:
     """The message for a total that is too large."""
     return (
-        f"{trouble}: the store would hold epsilon = {spent_epsilon(spent)} at delta = {chosen(budget.delta)}, over its "
-        f"total of {chosen(budget.epsilon)}"
+        f"{trouble}: the store would hold epsilon = {format_epsilon(spent)} at delta = {chosen(budget.delta)}, over "
+        f"its total of {chosen(budget.epsilon)}"
     )

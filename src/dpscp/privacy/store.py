@@ -33,7 +33,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import chosen, remaining_epsilon, spent_epsilon
+from dpscp._base.format import chosen, format_epsilon, remaining_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import Budget, Ledger
 from dpscp.privacy.events import require_event
@@ -256,13 +256,13 @@ class BudgetStore:
         text += [
             f"budget: epsilon {chosen(budget.epsilon)} at delta {chosen(budget.delta)}",
             f"rule: {account.rule.words}",
-            f"spent: epsilon {spent_epsilon(spent)} by this rule; remaining "
+            f"spent: epsilon {format_epsilon(spent)} by this rule; remaining "
             f"{remaining_epsilon(budget.epsilon - spent)}",
         ]
         for line in account.lines[1:]:
             state = " (never committed: counts as spent)" if line.kind == "reserve" else ""
             if line.kind == "commit" or line.reservation not in done:
-                alone = spent_epsilon(account.alone(line))
+                alone = format_epsilon(account.alone(line))
                 text.append(f"{line.line}: {line.written} {line.kind} epsilon {alone} alone: {line.note}{state}")
         return "\n".join(text)
 

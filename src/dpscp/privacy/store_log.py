@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import chosen, spent_epsilon
+from dpscp._base.format import chosen, format_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.ledger import Budget, Ledger
-from dpscp.privacy.rules import AdaptiveRule, Rule, SequenceRule, Share
+from dpscp.privacy.rules import AdaptiveRule, CalibrationRule, SequenceRule, Share
 
 _FIRST_DIGEST = "0" * 64
 # Measured on 1 to 10 fits: Gaussian noise alone would want none, a split with a small part wants more.
@@ -97,7 +97,7 @@ class Account:
         return name
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> CalibrationRule:
         """What decides whether one more share fits; the filter in a file of an earlier release."""
         content = self._head
         try:
@@ -141,8 +141,8 @@ class Account:
             self.rule.require(tuple(shares.values()), trouble)
         except BudgetError as error:
             raise BudgetError(
-                f"{error} (now {spent_epsilon(self.spent())} of {chosen(self.budget.epsilon)}); spend less, or start a "
-                "new study with new records"
+                f"{error} (now {format_epsilon(self.spent())} of {chosen(self.budget.epsilon)}); spend less, or start "
+                "a new study with new records"
             ) from None
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._base.format import asked, at_least, at_most, observed, spent_epsilon
-from dpscp.data.model_files import written_whole
+from dpscp._base.format import asked, at_least, at_most, format_epsilon, observed
+from dpscp.data.model_files import open_atomically
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
@@ -51,10 +51,10 @@ def html_report(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
     )
     environment.filters["plain"] = plain
-    environment.filters["spent"] = spent_epsilon
+    environment.filters["spent"] = format_epsilon
     environment.filters["words"] = lambda name: str(name).replace("_", " ")
     environment.globals |= {"number": _number, "term": _term, "asked": asked, "observed": observed}
-    environment.globals |= {"at_least": at_least, "at_most": at_most, "spent_epsilon": spent_epsilon}
+    environment.globals |= {"at_least": at_least, "at_most": at_most, "format_epsilon": format_epsilon}
     environment.globals["left_epsilon"] = lambda left: f"{math.floor(left * 1000) / 1000:g}"
     content = _content(estimator, evaluation) | {"about": about or _NOTHING_DECLARED, "today": date.today().isoformat()}
     return environment.get_template("template.html").render(**content, title=title or "Private prediction sets")
@@ -74,7 +74,7 @@ def write_report(
 
 def write_atomically(path: str | PathLike[str], data: bytes) -> None:
     """Write a file in one piece or not at all."""
-    with written_whole(path) as file:
+    with open_atomically(path) as file:
         file.write(data)
 
 

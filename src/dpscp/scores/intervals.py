@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice
 from dpscp._base.object_state import refuse_memory, throwaway
-from dpscp.data.validation import check_row_by_row, untold_overflow
+from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
 from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
 
@@ -159,12 +159,12 @@ class OwnIntervalScore:
                 raise ValueError("conformity_score must return one score for every record, a real number")
             return np.where(np.isnan(own), np.inf, own)
 
-        with untold_overflow():
+        with suppress_float_warnings():
             found = scores(table, len(table))
             check_row_by_row("conformity_score", scores, table, found, thorough=True)
         return found
 
-    def try_it(self, y_bounds: tuple[float, float]) -> None:
+    def check_on_synthetic_rows(self, y_bounds: tuple[float, float]) -> None:
         """Refuse a score whose interval does not hold what it accepts, on made-up targets: no record is used."""
         low, high = y_bounds
         ends = np.linspace(low, high, 7)

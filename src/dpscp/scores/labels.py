@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice
 from dpscp._base.object_state import refuse_memory, throwaway
-from dpscp.data.validation import check_row_by_row, untold_overflow
+from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import (
     aps_of_labels,
     infinite_without_probabilities,
@@ -92,7 +92,7 @@ class OwnLabelScore:
 
     def of_labels(self, probabilities: Floats, *, thorough: bool = False) -> Floats:
         """The score of every label; infinite where there is no number. ``thorough``: asked about parts as well."""
-        with untold_overflow():
+        with suppress_float_warnings():
             scores = infinite_without_probabilities(self._scores, probabilities)
             check_row_by_row(
                 "conformity_score",
@@ -103,10 +103,10 @@ class OwnLabelScore:
             )
         return scores
 
-    def try_it(self, n_classes: int) -> None:
+    def check_on_synthetic_rows(self, n_classes: int) -> None:
         """Refuse a score that cannot work, on made-up probabilities: no record is used."""
         with refuse_memory("conformity_score", self.score):
-            scores = self.of_labels(_made_up_probabilities(n_classes), thorough=True)
+            scores = self.of_labels(_synthetic_probabilities(n_classes), thorough=True)
         (low, high), (least, most) = (scores.min(), scores.max()), self.range(n_classes)
         if not (low >= least - _ROUNDING and high <= most + _ROUNDING):
             raise ValueError(
@@ -138,7 +138,7 @@ def label_score(given: str | LabelScore | Callable[[Floats], Floats]) -> LabelSc
     return LABEL_SCORES[check_choice("conformity_score", given, LABEL_SCORES)]
 
 
-def _made_up_probabilities(n_classes: int) -> NDArray[np.float64]:
+def _synthetic_probabilities(n_classes: int) -> NDArray[np.float64]:
     """Rows that a model could give: no opinion, certainty, ties, and fixed waves from flat to sharp."""
     labels = np.arange(n_classes)
     certain = np.eye(n_classes)[:: max(1, n_classes // 8)]

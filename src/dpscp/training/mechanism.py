@@ -232,7 +232,7 @@ class SourceWise(Mechanism, Protocol):
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRun:
     """What a run on made-up records showed: "classification" or "regression", and how many outputs a record has."""
 
     task: str
@@ -240,16 +240,16 @@ class Rehearsal:
 
 
 @runtime_checkable
-class Rehearsed(Protocol):
+class HasDryRun(Protocol):
     """A mechanism around code of the caller's own, which is tried on made-up records before real ones are used."""
 
-    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
+    def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
         """Run on made-up records of this shape; ValueError says what is wrong, None that there was nothing to try."""
 
 
-def rehearsal(mechanism: Mechanism, input_shape: tuple[int, ...]) -> Rehearsal | None:
+def find_dry_run(mechanism: Mechanism, input_shape: tuple[int, ...]) -> DryRun | None:
     """The mechanism's rehearsal; None where it runs no code but this package's."""
-    return mechanism.rehearse(input_shape) if isinstance(mechanism, Rehearsed) else None
+    return mechanism.run_dry(input_shape) if isinstance(mechanism, HasDryRun) else None
 
 
 def configured(mechanism: Mechanism, needs: Needs) -> Mechanism:

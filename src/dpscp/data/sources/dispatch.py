@@ -42,14 +42,14 @@ def is_dask(X: Any) -> bool:
     return isinstance(X, DaskArray | DaskFrame)
 
 
-def plain_source(X: Any, y: Any) -> RecordSource | None:
+def find_source(X: Any, y: Any) -> RecordSource | None:
     """The source of Dask arrays, or of a dask frame of numbers and a series; None for anything else."""
     if isinstance(X, str | PathLike):
         raise TypeError("X is the path of a table, which is read by a schema: give schema=dp.Schema... as well")
     return DaskSource(X, y) if is_dask(X) else None
 
 
-def declared_source(X: Any, schema: Schema) -> RecordSource | None:
+def source_from_schema(X: Any, schema: Schema) -> RecordSource | None:
     """The source of a table that a schema reads: a path, a dask or a Spark frame; None for anything else."""
     if isinstance(X, str | PathLike):
         return table_source(X, schema)

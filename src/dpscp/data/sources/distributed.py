@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeGuard, TypeVar
 import numpy as np
 
 from dpscp._base.checks import check_count
-from dpscp.data.persons import person_numbers
+from dpscp.data.persons import number_persons
 from dpscp.data.sources.array import ArraySource
 from dpscp.data.sources.base import Block, Failure, RecordSource, added, attempted, is_source, succeeded
 from dpscp.data.sources.files import TableSource
@@ -118,7 +118,7 @@ class _OwnedRows:
         assert block is not None
         self._block, self._ids, self._count = block, persons, check_count("n_blocks", n_blocks)
         self.width = block.width
-        person_numbers(persons, len(block))  # one id for each row
+        number_persons(persons, len(block))  # one id for each row
 
     def places(self) -> int:
         return self._count

@@ -15,9 +15,9 @@ from dpscp.data.sources.tables import (
     TableError,
     as_frame,
     csv_names,
+    find_separator,
     is_parquet,
     parquet_names,
-    separator_of,
     table_blocks,
 )
 
@@ -173,7 +173,7 @@ class CSVSource(TableSource):
         scratch: str | PathLike[str] | None = None,
         block_rows: int | None = None,
     ) -> None:
-        between = separator_of(Path(path), separator)
+        between = find_separator(Path(path), separator)
         super().__init__(path, schema, lambda file: csv_names(file, between), scratch, block_rows, separator=between)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.person_ids import PersonIds, read_person_ids
-from dpscp.data.persons import Persons, kept_of
+from dpscp.data.persons import Persons, choose_kept_rows
 from dpscp.data.sources.base import Block, RecordSource
 from dpscp.data.sources.spill import Scratch
 from dpscp.privacy.random_streams import BlockStreams
@@ -72,7 +72,7 @@ class KeptRows:
     def __call__(self, block: Block) -> Block:
         sizes = block.owners.sizes
         number = np.repeat(np.arange(len(sizes)), sizes)
-        return block.taking(*kept_of(number, self.rows_per_person, self.streams.generator(block.id)))
+        return block.taking(*choose_kept_rows(number, self.rows_per_person, self.streams.generator(block.id)))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def is_parquet(path: Path) -> bool:
     return name.endswith(_PARQUET)
 
 
-def separator_of(path: Path, given: str | None = None) -> str:
+def find_separator(path: Path, given: str | None = None) -> str:
     """What separates the cells of a CSV file."""
     return given or ("\t" if path.name.lower().endswith(".tsv") else ",")
 
@@ -45,7 +45,7 @@ def not_utf8(path: Path) -> str:
     )
 
 
-def opened_text(path: Path) -> Any:
+def open_text(path: Path) -> Any:
     """A CSV file to read texts from, unpacked on the way."""
     opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
     return opened(path, "rt", encoding="utf-8-sig", newline="")
@@ -54,7 +54,7 @@ def opened_text(path: Path) -> Any:
 def csv_names(path: Path, separator: str) -> list[str]:
     """What the columns of a CSV file are called, if its first line holds names."""
     try:
-        with opened_text(path) as file:
+        with open_text(path) as file:
             return next(csv.reader(file, delimiter=separator), [])
     except (OSError, csv.Error, EOFError, UnicodeDecodeError):
         pass

@@ -31,12 +31,12 @@ from dpscp.training.engine.networks import Loss, Network, check_rows, fill_featu
 from dpscp.training.engine.padding import aligned_empty, one_blas_thread
 from dpscp.training.labels import encode_targets
 from dpscp.training.mechanism import (
+    DryRun,
     Mechanism,
     Needs,
-    Rehearsal,
     Trained,
     configured,
-    rehearsal,
+    find_dry_run,
     trains_persons,
     trains_sources,
 )
@@ -88,7 +88,7 @@ class ArrayFed:
 
 
 @dataclass(frozen=True)
-class Wrapping(ArrayFed):
+class WrappedMechanism(ArrayFed):
     """A mechanism around another one, which has the abilities of what it wraps."""
 
     mechanism: Mechanism
@@ -105,8 +105,8 @@ class Wrapping(ArrayFed):
     def trains_sources(self) -> bool:
         return trains_sources(self.mechanism)
 
-    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
-        return rehearsal(self.mechanism, input_shape)
+    def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
+        return find_dry_run(self.mechanism, input_shape)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.training.engine.networks import CHUNK_NUMBERS, MOST_ROWS, Loss, Network
-from dpscp.training.engine.padding import AlikeBlocks, Rehearsed, SecondThread, aligned_empty, blas_threads, whole_lanes
+from dpscp.training.engine.padding import AlikeBlocks, HasDryRun, SecondThread, aligned_empty, blas_threads, whole_lanes
 
 Array = NDArray[Any]
 
@@ -112,15 +112,15 @@ class ClippedGradient:
         self._sign_shift = np.array(8 * np.dtype(dtype).itemsize - 1, dtype=f"int{8 * np.dtype(dtype).itemsize}")
         self._layers: Sequence[Array] = ()
         self._back: list[Array] = []
-        rehearsed = _rehearsed(network, loss, clip_norm, dtype, self.chunk, blas_threads(), type(self)._backward)
-        self._blocks = AlikeBlocks(self.chunk, self._made_up_results, rehearsed)
+        rehearsed = _after_dry_run(network, loss, clip_norm, dtype, self.chunk, blas_threads(), type(self)._backward)
+        self._blocks = AlikeBlocks(self.chunk, self._synthetic_results, rehearsed)
         self.chunk = self._blocks.chunk
 
     def block(self, m: int) -> int:
         """The number of places of a block for m records: the rows that `errors` and `add` take, padding included."""
         return self._blocks.size(m)
 
-    def _made_up_results(self, size: int) -> Iterator[Array]:
+    def _synthetic_results(self, size: int) -> Iterator[Array]:
         """Errors and inputs of made-up records, each in every place of a block: enough to see any other rounding."""
         network, one = self.network, Network((self.network.shapes[0][1], 1), intercept=False)
         flat = aligned_empty((network.n_parameters,), self.dtype)
@@ -318,7 +318,7 @@ class ClippedGradient:
 
 
 @lru_cache(maxsize=256)
-def _rehearsed(*what: object) -> Rehearsed:  # noqa: ARG001
+def _after_dry_run(*what: object) -> HasDryRun:  # noqa: ARG001
     """What is known of the block sizes of such a network, library and code: looked at once in a process."""
     return {}, []
 

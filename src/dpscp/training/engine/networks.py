@@ -255,7 +255,7 @@ def _output_blocks(network: Network, dtype: str, threads: tuple[int, ...]) -> Al
     """The blocks of `RowOutputs`: checked once for a shape of network and a number of threads."""
     one = Network((network.widths[0], 1), intercept=False)
 
-    def made_up_results(size: int) -> Iterator[Array]:
+    def synthetic_results(size: int) -> Iterator[Array]:
         flat = aligned_empty((network.n_parameters,), dtype)
         flat[:] = network.initial(0, 1.0)
         values = _layer_values(network, size, dtype)
@@ -265,7 +265,7 @@ def _output_blocks(network: Network, dtype: str, threads: tuple[int, ...]) -> Al
             yield z.T.copy()
             yield softmax(with_zero_column(z)).T
 
-    return AlikeBlocks(max(128, min(MOST_ROWS, CHUNK_NUMBERS // sum(network.widths))), made_up_results)
+    return AlikeBlocks(max(128, min(MOST_ROWS, CHUNK_NUMBERS // sum(network.widths))), synthetic_results)
 
 
 def with_zero_column(z: Array) -> Array:

@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 
 Array = NDArray[Any]
 Item = TypeVar("Item")
-Rehearsed = tuple[dict[int, bool], list[Array]]
+HasDryRun = tuple[dict[int, bool], list[Array]]
 """Which sizes round alike, and what made-up records get in a full block."""
 _REHEARSAL = Lock()  # several threads may look at the same sizes
 
@@ -53,13 +53,13 @@ class AlikeBlocks:
     """
 
     def __init__(
-        self, most: float, made_up_results: Callable[[int], Iterable[Array]], rehearsed: Rehearsed | None = None
+        self, most: float, synthetic_results: Callable[[int], Iterable[Array]], rehearsed: HasDryRun | None = None
     ) -> None:
-        """`made_up_results(size)` puts each of some made-up records in every place: arrays (units, places).
+        """`synthetic_results(size)` puts each of some made-up records in every place: arrays (units, places).
 
         `rehearsed` is what earlier blocks of the same kind found out, and what these add to.
         """
-        self._made_up_results = made_up_results
+        self._synthetic_results = synthetic_results
         self._alike, self._expected = ({}, []) if rehearsed is None else rehearsed
         self._sizes: dict[int, int] = {}
         self.chunk = whole_lanes(most)
@@ -76,7 +76,7 @@ class AlikeBlocks:
 
     def _rounds_alike(self, size: int) -> bool:
         if size not in self._alike:
-            results = list(self._made_up_results(size))
+            results = list(self._synthetic_results(size))
             with _REHEARSAL:
                 if not self._expected:
                     self._expected.extend(result[:, :1].copy() for result in results)

@@ -224,7 +224,7 @@ class DPSGD(GaussianSums):
         outputs = {"cross_entropy": n_classes or 0, "pinball": len(self.quantiles)}.get(self.loss, 1)
         return Network((n_features, *self.hidden, outputs), self.activation, self.fit_intercept)
 
-    def rehearse(self, input_shape: tuple[int, ...]) -> None:  # noqa: ARG002 (a protocol's)
+    def run_dry(self, input_shape: tuple[int, ...]) -> None:  # noqa: ARG002 (a protocol's)
         """Look for the device: one that is not there is told of before any budget is reserved."""
         if self.device is not None:
             check_device(self.device)

@@ -29,17 +29,17 @@ from dpscp.training.engine.batching import ArrayFed, nominal_count
 from dpscp.training.engine.gaussian_release import source_sum
 from dpscp.training.engine.networks import check_rows
 from dpscp.training.mechanism import (
+    DryRun,
     HasEvent,
     Mechanism,
     Model,
     Needs,
-    Rehearsal,
     Trained,
     Tunable,
     configured,
+    find_dry_run,
     load_model,
     paid_event,
-    rehearsal,
     require_persons,
     require_sources,
     saved_as,
@@ -191,9 +191,9 @@ class Preprocessed(ArrayFed):
         """Whether the mechanism does and every private step is a sum."""
         return trains_sources(self.mechanism) and all(isinstance(step, SummedStep) for step in self._private_steps)
 
-    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal | None:
+    def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
         """The mechanism's own rehearsal; steps keep the width of a row."""
-        return rehearsal(self.mechanism, input_shape)
+        return find_dry_run(self.mechanism, input_shape)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """The mechanism's bound if every step is data independent (such steps keep the width), else None."""

@@ -26,7 +26,7 @@ from dpscp.data.sources.persons import OneRowEach, PersonSource, unit_of_blocks
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, BlockStreams, stream_seed
-from dpscp.training.engine.batching import Wrapping
+from dpscp.training.engine.batching import WrappedMechanism
 from dpscp.training.mechanism import Model, Trained, require_persons, require_sources, train_on
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.private_target import calibrated_beside
@@ -48,7 +48,7 @@ _LIKELY = 2.0
 
 
 @dataclass(frozen=True)
-class PrivateBounds(Wrapping):
+class PrivateBounds(WrappedMechanism):
     """A mechanism behind bounds of features, of the target, or of both, found privately.
 
     One record (or one random record of each person) lies in one cell of each column, so the counts of one column are

@@ -20,7 +20,7 @@ from dpscp.data.sources.persons import unit_of_blocks
 from dpscp.exceptions import BudgetError, HintWarning
 from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.random_streams import TARGET_SCALE, stream_seed
-from dpscp.training.engine.batching import Wrapping, nominal_count
+from dpscp.training.engine.batching import WrappedMechanism, nominal_count
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, summed, total_of_blocks, weighted_rows
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import (
@@ -44,7 +44,7 @@ _WIDE = 0.2
 
 
 @dataclass(frozen=True)
-class PrivateTarget(Wrapping):
+class PrivateTarget(WrappedMechanism):
     """A regression mechanism whose targets are clipped to public bounds and standardised with a private mean and scale.
 
     Targets are mapped to v in [-1, 1]; the release is the sum of (v, v^2 - 1/2) over the records plus

@@ -12,7 +12,7 @@ from dpscp._base.checks import check_range
 from dpscp.data.sources import Block, RecordSource
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant
-from dpscp.training.engine.batching import Wrapping
+from dpscp.training.engine.batching import WrappedMechanism
 from dpscp.training.mechanism import Model, Trained, load_model, saved_as, shift_bound, train_on
 from dpscp.training.targets import unit_targets
 
@@ -58,7 +58,7 @@ class ScaledTargetModel:
 
 
 @dataclass(frozen=True)
-class ScaledTarget(Wrapping):
+class ScaledTarget(WrappedMechanism):
     """A mechanism in front of which targets are clipped to public bounds and rescaled to [-1, 1]; no privacy cost.
 
     A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the target's range.

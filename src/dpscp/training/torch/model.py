@@ -19,6 +19,7 @@ from dpscp._base.checks import check_choice, check_count
 from dpscp.training.engine.networks import softmax
 from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import saved_as
+from dpscp.training.torch.dry_run import dry_run, rows_per_forward, synthetic_rows
 from dpscp.training.torch.modules import (
     load_torch,
     out_of_memory,
@@ -28,8 +29,7 @@ from dpscp.training.torch.modules import (
     separate_copy,
     without_opacus_hooks,
 )
-from dpscp.training.torch_dry_run import dry_run, rows_per_forward, synthetic_rows
-from dpscp.training.torch_random import secret_draws
+from dpscp.training.torch.random_state import secret_draws
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ _ITEMS_AT_ONCE = 1024
 _UNALIKE = "the items must hold equally shaped tensors or numbers: (input, target), or the input alone"
 
 
-def labelled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
+def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
     """Inputs and targets as arrays; what does not come from torch stays as it is.
 
     A ``Dataset`` or ``DataLoader`` holds both, (input, target) in each item; its order is that of the data set.

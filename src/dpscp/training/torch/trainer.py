@@ -38,7 +38,8 @@ from dpscp.training.engine.gaussian_release import gaussian_release, warn_large_
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import GRID, poisson_batches
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
-from dpscp.training.mechanism import GaussianSums, Needs, Rehearsal, Trained, paid_event, set_noise
+from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, set_noise
+from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.model import TorchModel, as_float32, torch_model, torch_rows
 from dpscp.training.torch.modules import (
     advice,
@@ -52,8 +53,7 @@ from dpscp.training.torch.modules import (
     state_of,
     with_room,
 )
-from dpscp.training.torch_dry_run import dry_run
-from dpscp.training.torch_random import secret_draws
+from dpscp.training.torch.random_state import secret_draws
 
 if TYPE_CHECKING:
     import torch
@@ -157,13 +157,13 @@ class OpacusTraining(GaussianSums):
         """A copy for these classes and this shape of a record."""
         return replace(self, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
 
-    def rehearse(self, input_shape: tuple[int, ...]) -> Rehearsal:
+    def run_dry(self, input_shape: tuple[int, ...]) -> DryRun:
         """Run the module on made-up records of this shape before any real one is used.
 
         ValueError for a module that fails, mixes records, changes its own state, or has another number of outputs than
         ``classes``. ``train`` does this first; an estimator does it before it reserves any budget.
         """
-        return Rehearsal(self.task, self._rehearse(self._shape(input_shape), self.classes))
+        return DryRun(self.task, self._run_dry(self._shape(input_shape), self.classes))
 
     def _shape(self, found: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of one record as the module sees it."""
@@ -214,7 +214,7 @@ class OpacusTraining(GaussianSums):
                 raise ValueError("classes must be declared for records that lie in several blocks: classes=(...)")
             classes = check_classes(found_labels(whole.targets), "cross_entropy")
             from_data.append("classes")
-        self._rehearse(shape, classes)
+        self._run_dry(shape, classes)
         rng = secure_generator(random_state)
         ready = source.map(_TorchBlock(shape, classes if self.task == "classification" else None), keep=True)
         streams = BlockStreams.of(random_state, BATCHES) if whole is None else None
@@ -237,7 +237,7 @@ class OpacusTraining(GaussianSums):
             facts["seeded"] = True
         return Trained(TorchModel(trained, shape, classes, self.device), event, None, facts, unit=unit)
 
-    def _rehearse(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> int:
+    def _run_dry(self, input_shape: tuple[int, ...], classes: tuple[Any, ...] | None) -> int:
         torch = load_torch()
 
         def target(count: int, dtype: Any) -> Any:

@@ -24,7 +24,7 @@ from dpscp.training.torch.modules import (
     released_copy,
     state_of,
 )
-from dpscp.training.torch_random import draws_by_row
+from dpscp.training.torch.random_state import draws_by_row
 
 _FEW_ROWS = 4
 # Sizes of batches that are compared. Primes: a dimension of the module is rarely as long by accident.
