@@ -8,6 +8,7 @@ import ast
 import builtins
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,7 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, ""
+        self._failed: set[str] = set()
         self._by_fixture: dict[Any, set[str]] = {}
         self._found: dict[str, Any] = {"seconds": {}, "tests": {}}
 
@@ -83,7 +85,9 @@ class Recorder:
             _forget_results()
         noted = getattr(builtins, NOTED)
         noted.clear()
+        start = time.process_time()  # of this process alone: others may slow the clock on the wall
         result = yield
+        self._found["seconds"][item.nodeid] = FAILED if item.nodeid in self._failed else time.process_time() - start
         reached = set(noted)
         for definitions in getattr(item, "_fixtureinfo").name2fixturedefs.values():  # noqa: B009 (no public name)
             reached |= self._by_fixture.get(definitions[-1], set())
@@ -92,9 +96,9 @@ class Recorder:
         return result
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Add up the seconds of set-up and call; a test that fails here is no use."""
-        seconds = self._found["seconds"]
-        seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + (FAILED if report.failed else report.duration)
+        """Remember what fails on the tree as it is: such a test is no use."""
+        if report.failed:
+            self._failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         """Write down what the last file reached too."""

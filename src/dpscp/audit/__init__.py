@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dpscp.audit.model_game import ModelGame
     from dpscp.audit.modules import ModuleGame
     from dpscp.audit.person_games import PersonSearchGame, PersonTrainingGame
+    from dpscp.audit.split_game import SplitGame
 else:  # the package's front page imports this room: it stays light until a game is played
     _HOLDERS = {
         "Audit": "dpscp.audit.bounds",
@@ -29,6 +30,7 @@ else:  # the package's front page imports this room: it stays light until a game
         "ModuleGame": "dpscp.audit.modules",
         "PersonSearchGame": "dpscp.audit.person_games",
         "PersonTrainingGame": "dpscp.audit.person_games",
+        "SplitGame": "dpscp.audit.split_game",
     }
     __getattr__ = held_by(_HOLDERS, __name__)
 
@@ -42,6 +44,7 @@ __all__ = [
     "PersonTrainingGame",
     "PipelineGame",
     "SearchGame",
+    "SplitGame",
     "TrainingGame",
     "audit",
     "audited_epsilons",
