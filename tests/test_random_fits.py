@@ -18,6 +18,8 @@ from dpscp.training import DPSGD
 
 N = 240
 DELTA = 1e-4
+# Two rows at once, persons in groups under another accountant, and a secret held-out part, with two levels each.
+FAST = (11, 14, 21)
 
 
 @dataclass
@@ -162,13 +164,13 @@ def check(seed, drawn):
     assert found <= case["epsilon"]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", FAST)
 def test_the_epsilon_of_a_random_fit_is_that_of_its_noise(seed, drawn):
     check(seed, drawn)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3, 150))
+@pytest.mark.parametrize("seed", sorted(set(range(150)) - set(FAST)))
 def test_the_epsilon_of_many_random_fits_is_that_of_their_noise(seed, drawn):
     check(seed, drawn)
 
@@ -182,4 +184,4 @@ def test_half_of_the_noise_is_another_epsilon(drawn, monkeypatch):
 
     monkeypatch.setattr(LatticeNoise, "sample", halved)
     with pytest.raises(AssertionError):
-        check(0, drawn)
+        check(21, drawn)

@@ -73,15 +73,15 @@ class SplitGame(PipelineGame):
         size = search.bought_size
         if size is None:
             raise ValueError("the game needs a search that releases the number of its scores")
-        found: Array = -((float(size.value) - counted) ** 2) / (2 * size.size_noise**2)
+        found = -((float(size.value) - counted) ** 2) / (2 * size.size_noise**2)
         sigma = self._sigma(released)
         for question in search.counts:
             middle = search.halving.middle(*question.bracket)
             below = others * (scores[0] <= middle) + own * (scores[-1] <= middle)
             # the statistic of the search is the count less half of the number of scores and one
             mean = search.scale * (below - (counted + 1) / 2) - search.bar
-            found = found - (question.margin - mean) ** 2 / (2 * sigma**2)
-        return found
+            found -= (question.margin - mean) ** 2 / (2 * sigma**2)
+        return np.asarray(found, dtype=np.float64)
 
     @staticmethod
     def _sigma(released: Release) -> float:
