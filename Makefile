@@ -15,7 +15,8 @@ help:
 	@echo "make test-all    the slow statistical checks as well (under an hour)"
 	@echo "make test-spark  fits on Spark frames, in an environment of its own (needs Java 17 or newer; minutes)"
 	@echo "make fuzz        every reader of foreign files, RUNS=1000000 executions each"
-	@echo "make mutants     plant mistakes one at a time, see that the tests notice (minutes); ARGS='ledger --show'"
+	@echo "make mutants     apply mutants one at a time, check that the tests fail (minutes); ARGS='ledger --show'"
+	@echo "                 SAMPLE=60 SEED=1 draws random ones and reports the share that is killed"
 	@echo "make lint        ruff, mypy, import layers, rules of the source and of the prose"
 	@echo "make bench       against every peer in one run, into docs/benchmarks.md; PARTS='training growth' for some"
 	@echo "make reproduce   all experiments into results/ (an hour or more); ARGS='--quick --data DIR' are passed on"
@@ -64,7 +65,7 @@ fuzz: $(VENV)/dev.stamp
 	$(BIN)/python tests/fuzz/run.py all --runs $(RUNS)
 
 mutants: $(VENV)/dev.stamp
-	$(BIN)/python tests/mutants/run.py $(ARGS)
+	$(BIN)/python tests/mutants/run.py $(if $(SAMPLE),--sample $(SAMPLE) --seed $(or $(SEED),1)) $(ARGS)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

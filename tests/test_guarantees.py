@@ -256,7 +256,7 @@ class TestCertificate:
         with pytest.raises(TypeError, match="no term"):
             Certificate.from_dict(self.make().to_dict() | {"terms": {name: 1}})
         with pytest.raises(TypeError, match="unexpected keyword"):
-            Terms(finite_treshold_expected=False)
+            Terms(**{"finite_treshold_expected": False})
 
     @pytest.mark.parametrize(
         ("name", "value"),

@@ -1,11 +1,12 @@
-"""Plants the mistakes of ``table.py`` one at a time in a copy of the tree and runs the tests that should notice.
+"""Make small errors one at a time in a copy of the tree and see that the fast tests fail.
 
-    python tests/mutants/run.py              # all of them; exit code 1 if one goes unnoticed or no longer applies
-    python tests/mutants/run.py --check      # only whether each still applies (a moment; part of the test suite)
-    python tests/mutants/run.py ledger torch # those whose file, tests or reason hold one of these words
+    python tests/mutants/run.py                        # the table; exit code 1 if an error goes unnoticed
+    python tests/mutants/run.py --check                # only whether each entry still applies (part of the test suite)
+    python tests/mutants/run.py ledger torch           # entries whose function, tests or reason hold one of these words
+    python tests/mutants/run.py --sample 60 --seed 1   # random errors, and the share that the tests notice
 
-Each mistake gets a process of its own, forked after the heavy libraries were read: what is left is the tests. Slow
-ones run where an entry names them one by one.
+Each error gets a process of its own, forked after the heavy libraries were read. Entries of the table name their tests.
+For random errors a map says which tests reach the function; it is recorded when it is missing, or with ``--record``.
 """
 
 import argparse
@@ -19,32 +20,63 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(Path(__file__).parent))
-from table import MUTANTS, Mutant  # noqa: E402 (this folder is no package)
+from draw import RandomMutant, sample  # noqa: E402 (this folder is no package)
+from reach import LEFT_OUT, Reach, Recorder, instrument  # noqa: E402
+from table import MUTANTS, Mutant  # noqa: E402
+from trees import NotFoundError, edited, module_name  # noqa: E402
 
-# What the tests of a mutant need; experiments and results stay where they are.
+# What the tests need; experiments and results stay where they are.
 COPIED = ("src", "tests", "docs", "README.md", "conftest.py", "pyproject.toml")
-# A mistake may make a loop endless: that counts as noticed. A slow test that is not done by then has told nothing.
+# An error may make a loop endless: that counts as noticed. A slow test that is not done by then has no answer.
 LONGEST_SECONDS, SLOW_SECONDS = 180, 900
-Job = tuple[Mutant | None, tuple[str, ...]]
-Answer = tuple[int, float, str]
+# Tests of a random mutant: first those that are quick, then more of them for what has survived.
+FIRST_SECONDS, MORE_SECONDS = 12, 60
+MAP = ROOT / ".mutants.json"
+
+
+class Change(Protocol):
+    """An error that can be made in a tree."""
+
+    def apply(self, root: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """A change (None: no change), the tests to run on it, and what records their reach, if anything."""
+
+    change: Change | None
+    tests: tuple[str, ...]
+    recorder: Recorder | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The exit code of pytest, the seconds and what was printed."""
+
+    code: int
+    seconds: float
+    text: str
+
+    @property
+    def first_failure(self) -> str:
+        """The test that failed first, in a line of its own."""
+        failed = [line for line in self.text.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return f"\n    {failed[0][:150]}" if failed else ""
 
 
 def problem(mutant: Mutant, root: Path = ROOT) -> str | None:
-    """Why the entry does not apply to this tree; None if it does."""
-    path = root / mutant.file
-    if not path.is_file():
-        return "no such file"
-    text = path.read_text()
-    for old, _ in mutant.edits:
-        if text.count(old) != 1:
-            return f"found {text.count(old)} times: {old!r}"
-        text = text.replace(old, "")
+    """Return why an entry does not apply to this tree; None if it does."""
+    try:
+        edited(root, mutant.where, mutant.edits)
+    except NotFoundError as error:
+        return str(error)
     for test in mutant.tests:
         name, *parts = test.split("::")
         if not (root / name).is_file():
@@ -60,19 +92,11 @@ def _defines(path: Path, name: str) -> bool:
     return f"def {plain}(" in text or f"class {plain}:" in text
 
 
-def plant(mutant: Mutant, root: Path) -> None:
-    """Make the mistake in the tree at ``root``."""
-    path = root / mutant.file
-    text = path.read_text()
-    for old, new in mutant.edits:
-        if old not in text:
-            raise ValueError(f"{mutant.file} has changed: {old!r} is not there")
-        text = text.replace(old, new)
-    path.write_text(text)
+# ---- one process for each change
 
 
-def noticed(mutant: Mutant | None, tests: Sequence[str]) -> Answer:
-    """pytest's exit code on a copy of the tree with the mistake in it (None: without), the seconds, what it printed."""
+def run_tests(job: Job) -> Answer:
+    """Run pytest on a copy of the tree with the change in it."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy = Path(folder)
@@ -81,8 +105,10 @@ def noticed(mutant: Mutant | None, tests: Sequence[str]) -> Answer:
                 shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(ROOT / name, copy / name)
-        if mutant is not None:
-            plant(mutant, copy)
+        if job.change is not None:
+            job.change.apply(copy)
+        if job.recorder is not None:
+            instrument(copy)
         os.chdir(copy)
         os.environ["PYTHONPATH"] = str(copy / "src")
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # nothing here needs any, and starting them takes longer
@@ -91,16 +117,22 @@ def noticed(mutant: Mutant | None, tests: Sequence[str]) -> Answer:
         sys.dont_write_bytecode = True
         import pytest
 
-        with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
-            options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=short"]
-            code = pytest.main([*options, *tests], plugins=[Chosen(tests, limited=mutant is not None)])
+        with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.redirect_stderr(text):
+            options = ["-q", "-p", "no:cacheprovider", "--tb=short"]
+            plugins: list[Any] = [Chosen(job.tests, limited=job.change is not None)]
+            if job.recorder is not None:
+                plugins.append(job.recorder)
+                options += [f"--ignore={copy / name}" for name in LEFT_OUT]
+            else:
+                options.append("-x")
+            code = pytest.main([*options, *job.tests], plugins=plugins)
         signal.alarm(0)
         os.chdir(ROOT)
-    return int(code), time.monotonic() - start, said.getvalue()
+    return Answer(int(code), time.monotonic() - start, text.getvalue())
 
 
 class TooLong(BaseException):
-    """Nothing in a test catches it."""
+    """The time is up; nothing in a test catches it."""
 
 
 class Chosen:
@@ -110,7 +142,7 @@ class Chosen:
         self._named, self._limited = tuple(test for test in tests if "::" in test), limited
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Leave out what is not asked for, and start the clock."""
+        """Leave out slow tests that nobody named, and start the clock."""
         slow = [item for item in items if item.get_closest_marker("slow") is not None]
         left_out = [item for item in slow if not item.nodeid.startswith(self._named)]
         items[:] = [item for item in items if item not in left_out]
@@ -129,55 +161,41 @@ def _no_answer(*_: object) -> None:
     pytest.exit(f"a slow test took more than {SLOW_SECONDS} seconds", returncode=2)
 
 
-def each_in_its_own_process(jobs: Sequence[Job], at_once: int) -> Iterator[tuple[Mutant | None, Answer]]:
-    """The answer of each job as it comes. No pool: its processes may not start any, and some tests do."""
+def each_in_its_own_process(jobs: Sequence[Job], at_once: int) -> Iterator[tuple[Job, Answer]]:
+    """Yield the answer of each job as it comes. No pool: its processes may not start any, and some tests do."""
     context = multiprocessing.get_context("fork")
     waiting, running = list(reversed(jobs)), {}
     while waiting or running:
         while waiting and len(running) < at_once:
             job = waiting.pop()
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=lambda job=job, there=there: there.send(noticed(*job)))
+            process = context.Process(target=lambda job=job, there=there: there.send(run_tests(job)))
             process.start()
             there.close()
-            running[here] = process, job[0]
+            running[here] = process, job
         for here in connection.wait(list(running)):
-            process, mutant = running.pop(here)
+            process, job = running.pop(here)
             try:
                 answer = here.recv()
             except EOFError:
-                answer = -1, 0.0, "the process ended without an answer"
+                answer = Answer(-1, 0.0, "the process ended without an answer")
             process.join()
-            yield mutant, answer
+            yield job, answer
 
 
 def _read_libraries() -> None:
-    """Everything heavy that tests use and that is not under test."""
+    """Read everything heavy that tests use and that is not under test."""
     import importlib
 
-    for name in (
-        "dp_accounting.pld.privacy_loss_distribution",
-        "opacus",
-        "pandas",
-        "pytest",
-        "randomgen",
-    ):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    for name in (
-        "dp_accounting.rdp",
-        "scipy.optimize",
-        "scipy.stats",
-        "sklearn.linear_model",
-        "threadpoolctl",
-        "torch",
-    ):
+    names = ("dp_accounting.pld.privacy_loss_distribution", "opacus", "pandas", "pytest", "randomgen")
+    more = ("dp_accounting.rdp", "scipy.optimize", "scipy.stats", "sklearn.linear_model", "threadpoolctl", "torch")
+    for name in (*names, *more):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
 
 def _no_shrinking() -> None:
-    """A property that fails has failed: its simplest counterexample takes long and is not asked for."""
+    """A property that fails has failed: its simplest counterexample takes long and is not needed."""
     import hypothesis
 
     hypothesis.settings.register_profile(
@@ -186,60 +204,106 @@ def _no_shrinking() -> None:
     hypothesis.settings.load_profile("mutants")
 
 
+# ---- random mutants
+
+
+def run_sample(size: int, seed: int, jobs: int, *, record: bool) -> int:
+    """Draw mutants, run the tests that reach them and print the share that was noticed, with the survivors."""
+    start = time.monotonic()
+    if record or not MAP.is_file():
+        print("recording which tests reach which functions: as long as the fast tests take", flush=True)
+        MAP.unlink(missing_ok=True)
+        (_, answer), *_ = each_in_its_own_process([Job(None, ("tests", "src"), Recorder(MAP))], 1)
+        print(answer.text.splitlines()[-1], flush=True)
+    reach, drawn = Reach.load(MAP), sample(ROOT, size, seed)
+    survivors = drawn
+    for after, until in ((0.0, FIRST_SECONDS), (FIRST_SECONDS, MORE_SECONDS)):
+        survivors = _survivors(survivors, reach, after, until, jobs)
+    killed = len(drawn) - len(survivors)
+    print(
+        f"{killed} of {len(drawn)} noticed ({killed / len(drawn):.0%}), seed {seed}; {time.monotonic() - start:.0f} s"
+    )
+    for mutant in survivors:
+        print(f"survived  {mutant.name}")
+    return 0
+
+
+def _survivors(
+    mutants: Sequence[RandomMutant], reach: Reach, after: float, until: float, at_once: int
+) -> list[RandomMutant]:
+    """Return those that the tests between these seconds of the map do not notice."""
+    jobs, survived = [], []
+    for mutant in mutants:
+        tests = reach.tests(module_name(mutant.file), mutant.scope, after, until)
+        if tests:
+            jobs.append(Job(mutant, tuple(tests)))
+        else:
+            survived.append(mutant)
+    for job, answer in each_in_its_own_process(jobs, at_once):
+        assert isinstance(job.change, RandomMutant)
+        if answer.code == 0:
+            survived.append(job.change)
+        verdict = "survived" if answer.code == 0 else "killed"
+        print(f"{verdict:9} {answer.seconds:4.0f} s {len(job.tests):4} tests  {job.change.name}", flush=True)
+    return survived
+
+
+# ---- the table
+
+
+def run_table(words: Sequence[str], jobs: int, *, check: bool, show: bool, baseline: bool) -> int:
+    """Make each error of the table; return 0 if every one was noticed that should be."""
+    chosen = [m for m in MUTANTS if not words or any(word in m.text for word in words)]
+    lost = {m: why for m in chosen if (why := problem(m)) is not None}
+    for mutant, why in lost.items():
+        print(f"could not apply  {mutant.where}: {mutant.why}\n    {why}")
+    if check:
+        print(f"{len(chosen)} mutants, {len(lost)} no longer apply")
+        return 1 if lost else 0
+    start = time.monotonic()
+    work = [Job(m, m.tests) for m in chosen if m not in lost]
+    if baseline:
+        work.insert(0, Job(None, tuple(sorted({test for job in work for test in job.tests}))))
+    outcome: dict[str, int] = {}
+    for job, answer in each_in_its_own_process(work, jobs):
+        if not isinstance(job.change, Mutant):
+            print(f"without any error the {len(job.tests)} named tests take {answer.seconds:.0f} s")
+            if answer.code:
+                print(answer.text, "the tests fail on the tree as it is: nothing is learned from them", sep="\n")
+                outcome["broken"] = 1
+            continue
+        # 0: all tests passed, 1: one failed; anything else is no answer
+        verdict = {0: "survived", 1: "killed"}.get(answer.code, "broken")
+        outcome[verdict] = outcome.get(verdict, 0) + 1
+        if verdict != "killed" or show:
+            where = f"{job.change.where}: {job.change.why}{answer.first_failure}"
+            print(f"{verdict:16} {answer.seconds:5.1f} s  {where}", flush=True)
+            if verdict == "broken":
+                print(answer.text)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(outcome.items()))
+    print(f"{counts}, {len(lost)} could not be applied; {time.monotonic() - start:.0f} s")
+    return 1 if lost or outcome.keys() - {"killed"} else 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for; 0 if every mistake was noticed that should be."""
+    """Run the table or a sample."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="only mutants that mention one of these")
+    parser.add_argument("words", nargs="*", help="only entries that mention one of these")
     parser.add_argument("--check", action="store_true", help="only say which entries no longer apply")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once (default 2)")
     parser.add_argument("--show", action="store_true", help="print a line about each, with the test that noticed")
     parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass on the tree as it is")
+    parser.add_argument("--sample", type=int, help="draw so many random mutants instead")
+    parser.add_argument("--seed", type=int, default=1, help="of the random mutants (default 1)")
+    parser.add_argument("--record", action="store_true", help="record again which tests reach which functions")
     given = parser.parse_args(arguments)
-    chosen = [m for m in MUTANTS if not given.words or any(word in m.text for word in given.words)]
-    lost = [(m, why) for m in chosen if (why := problem(m)) is not None]
-    for mutant, why in lost:
-        print(f"could not apply  {mutant.file}: {mutant.why}\n    {why}")
-    if given.check:
-        print(f"{len(chosen)} mutants, {len(lost)} no longer apply")
-        return 1 if lost else 0
-    start = time.monotonic()
-    _read_libraries()
-    _no_shrinking()
-    lost_ones = [m for m, _ in lost]
-    chosen = [m for m in chosen if m not in lost_ones]
-    jobs: list[Job] = [(m, m.tests) for m in chosen]
-    if not given.no_baseline:
-        jobs.insert(0, (None, tuple(sorted({test for m in chosen for test in m.tests}))))
-    outcome: dict[str, int] = {}
-    for mutant, (code, seconds, said) in each_in_its_own_process(jobs, max(1, given.jobs)):
-        if mutant is None:
-            print(f"without any mistake the {len(jobs[0][1])} named tests take {seconds:.0f} s")
-            if code:
-                print(said, "the tests fail on the tree as it is: nothing is learned from them", sep="\n")
-                outcome["broken"] = 1
-            continue
-        verdict = _verdict(mutant, code)
-        outcome[verdict] = outcome.get(verdict, 0) + 1
-        if verdict != "killed" or given.show:
-            print(f"{verdict:16} {seconds:5.1f} s  {mutant.file}: {mutant.why}{_first_failure(said)}", flush=True)
-            if verdict == "broken":
-                print(said)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(outcome.items()))
-    print(f"{counts}, {len(lost)} could not be applied; {time.monotonic() - start:.0f} s")
-    return 1 if lost or outcome.keys() - {"killed", "harmless"} else 0
-
-
-def _verdict(mutant: Mutant, code: int) -> str:
-    """0: all tests passed, 1: one failed; anything else is no answer."""
-    if code == 0:
-        return "harmless" if mutant.harmless else "survived"
-    return "killed" if code == 1 else "broken"
-
-
-def _first_failure(said: str) -> str:
-    """The test that failed first, in a line of its own."""
-    failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return f"\n    {failed[0][:150]}" if failed else ""
+    jobs = max(1, given.jobs)
+    if not given.check:
+        _read_libraries()
+        _no_shrinking()
+    if given.sample is not None:
+        return run_sample(given.sample, given.seed, jobs, record=given.record)
+    return run_table(given.words, jobs, check=given.check, show=given.show, baseline=not given.no_baseline)
 
 
 if __name__ == "__main__":

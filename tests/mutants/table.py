@@ -1,2959 +1,1335 @@
-"""Mistakes that somebody could make, with the tests that must notice them. Small, plausible, one each.
+# ruff: noqa: E501 (code before and after stands in one line)
+"""Errors that somebody could make, with the tests that must notice them. Small, plausible, one each.
 
-Most are about wires: a formula that is right, and a caller that hands it the wrong number or drops what it returns. An
-entry names file, old text (found exactly once), new text, what would go wrong, and tests that fail on it. Whoever adds
-a feature adds its mistakes; whoever moves code moves the text. ``harmless`` says why no fast test can or need notice.
+Most are about connections: a formula that is right, and a caller that gives it the wrong number or drops what it
+returns. An entry names a function by ``module:qualified name``, the code before (an expression or statements, found
+exactly once in that function, whatever its layout), the code after, what would go wrong, and the tests that fail on it.
+A function that moved to another module is still found by its qualified name. Whoever adds a promise adds its errors;
+what random changes of operators and constants find anyway (``draw.py``) needs no entry.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from trees import edited
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake: edits of one file, what they would mean, the tests that should fail."""
+    """One error: edits of one function, what they would mean, the tests that should fail."""
 
-    file: str
+    where: str
     edits: tuple[tuple[str, str], ...]
     why: str
     tests: tuple[str, ...]
-    harmless: str = ""
 
     @property
     def text(self) -> str:
         """What the words of the command line are looked for in."""
-        return " ".join((self.file, self.why, *self.tests))
+        return " ".join((self.where, self.why, *self.tests))
+
+    def apply(self, root: Path) -> None:
+        """Make the error in the tree at ``root``."""
+        path, text = edited(root, self.where, self.edits)
+        path.write_text(text)
 
 
 MUTANTS: list[Mutant] = []
 
 
-def mutant(
-    file: str, old: str, new: str, why: str, *tests: str, also: tuple[str, str] | None = None, **more: str
-) -> None:
-    """Add one to the list; ``also`` is a second edit of the same file."""
-    edits = ((old, new),) if also is None else ((old, new), also)
-    MUTANTS.append(Mutant(f"src/dpscp/{file}", edits, why, tests, **more))
+def mutant(where: str, before: str, after: str, why: str, *tests: str, also: tuple[str, str] | None = None) -> None:
+    """Add one to the list; ``also`` is a second edit of the same function."""
+    edits = ((before, after),) if also is None else ((before, after), also)
+    MUTANTS.append(Mutant(where, edits, why, tests))
 
 
-# ---- privacy: events
+# ---- audit
 
-ACCOUNTING, SOLVING, GROUP, LEDGER, NOISE, TRADEOFF = (
-    f"tests/privacy/test_{name}.py" for name in ("accounting", "solving", "group", "ledger", "noise", "tradeoff")
-)
-SPIES = "tests/test_wiring.py"
 mutant(
-    "privacy/events.py",
-    'SelfComposedDpEvent(step, _count("steps", steps))',
+    "audit.bounds:audited_epsilons",
+    "second",
+    "first",
+    "the bound is tested on the half that chose its threshold",
+    "tests/test_audit.py::test_the_half_that_chose_a_threshold_proves_nothing",
+)
+mutant(
+    "audit.play:audit",
+    "not null",
+    "False",
+    "both worlds of an audit are the same",
+    "tests/test_audit.py::test_catches_clipping_switched_off",
+)
+# ---- budget
+
+mutant(
+    "budget:BudgetStore._transaction",
+    "'BEGIN IMMEDIATE'",
+    "'BEGIN'",
+    "two processes read before either writes",
+    "tests/test_budget.py::test_the_lock_is_taken_before_anything_is_read",
+)
+mutant(
+    "budget:_as_ledger",
+    "event.entries",
+    "event.entries[:1]",
+    "only the first entry of a fit is written down",
+    "tests/test_budget.py::test_a_fit_spends_from_the_store_what_its_ledger_says",
+)
+mutant(
+    "budget:BudgetStore.reserve",
+    "self._require_name(account)",
+    "pass",
+    "a reservation for other records",
+    "tests/test_budget.py::test_spending_repeats_the_name_of_the_data_set",
+)
+mutant(
+    "budget:BudgetStore.require_spendable",
+    "if seeded:\n    raise ValueError(_SEEDED)",
+    "pass",
+    "a seeded fit is found out only after it has looked at the records",
+    "tests/test_budget.py::test_a_seeded_fit_is_refused_before_a_record_is_looked_at",
+)
+# ---- calibration
+
+mutant(
+    "calibration:_search_all",
+    "child_seeds(seed, n_searches)",
+    "[seed] * n_searches",
+    "all groups share one noise",
+    "tests/test_wiring.py::test_each_search_draws_its_own_noise",
+)
+mutant(
+    "calibration:_search_all",
+    "noise",
+    "searches.noises[-1]",
+    "every level is searched with the last one's noise",
+    "tests/test_wiring.py::test_each_level_has_the_noise_of_its_own_sensitivity",
+)
+mutant(
+    "calibration:search_thresholds",
+    "by_level[i]",
+    "by_level[0]",
+    "every certificate holds the first level's numbers",
+    "tests/test_wiring.py::test_each_certificate_holds_its_own_numbers",
+)
+mutant(
+    "calibration:search_thresholds",
+    "ledger = ledger.mark_seeded()",
+    "pass",
+    "a seeded search looks private",
+    "tests/test_calibration.py::TestBudget::test_with_the_default_accountant",
+)
+mutant(
+    "calibration:_search_all",
+    "rule.release_confidence",
+    "None",
+    "the certificate promises what the search did not aim at",
+    "tests/test_release_confidence.py::test_scores_of_a_known_number",
+    "tests/test_release_confidence.py::test_on_demand_the_release_covers_the_level",
+)
+mutant(
+    "calibration:_one_release",
+    "min(covered)",
+    "1 - rule.alphas[index]",
+    "a certificate says that a single release covers the level of the average",
+    "tests/test_release_confidence.py::test_a_split_certificate_says_what_one_release_covers",
+)
+mutant(
+    "calibration:_certificate",
+    "rule.n_records",
+    "rule.n_nominal",
+    "records of a split certificate are those of the part",
+    "tests/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
+)
+mutant(
+    "calibration:_one_score_each",
+    "kept[owners.one_row_each(random_state)]",
+    "kept",
+    "calibrate counts every score of a person",
+    "tests/test_person_fits.py::test_calibrate_counts_one_random_record_of_each_person",
+)
+mutant(
+    "quantile.offsets:Aim.level_of_one_release",
+    "float(self.size.released) + 2 * self.size.reach(confidence)",
+    "float(self.size.released)",
+    "the level of one release is computed at the released size",
+    "tests/test_promised_numbers.py::test_the_level_of_a_single_release_is_result_i_at_the_farthest_size",
+)
+mutant(
+    "calibration:_certificate",
+    "assumptions.append(FIXED_GROUPS)",
+    "None",
+    "the certificate of groups is without its assumption",
+    "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
+)
+mutant(
+    "calibration:_search_facts",
+    "1 - q.alpha",
+    "1.0",
+    "the public fact says that every inner level is 1",
+    "tests/test_promised_numbers.py::test_the_inner_levels_are_those_of_gaussian_training",
+)
+# ---- cli
+
+mutant(
+    "cli.fits:summary",
+    "estimator.ledger_.epsilon(delta, estimator.accountant)",
+    "estimator.ledger_.epsilon(delta, estimator.accountant, rows=1)",
+    "the JSON summary tells the epsilon of one row where k are protected",
+    "tests/test_promised_numbers.py::test_the_summary_of_a_fit_tells_the_groups_epsilon",
+)
+# ---- conformal
+
+mutant(
+    "conformal.base:PrivateConformal._request",
+    "self.delta",
+    "1e-05",
+    "the estimator's delta is ignored",
+    "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "conformal.base:PrivateConformal._request",
+    "self.accountant",
+    "'rdp'",
+    "the estimator's accountant is ignored",
+    "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "conformal.base:PrivateConformal._request",
+    "bounds if isinstance(bounds, str) else column_bounds(bounds, taken.width, names)",
+    "(taken.records.whole.read().min(axis=0) - 1e-09, taken.records.whole.read().max(axis=0) + 1e-09)",
+    "the estimator takes its feature bounds from the records",
+    "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
+)
+mutant(
+    "conformal.base:PrivateConformal._described",
+    "schema.persons(X)",
+    "persons",
+    "the column of persons is not used",
+    "tests/test_frames.py::test_persons_come_from_the_schema",
+)
+mutant(
+    "conformal.reading:records_from_source",
+    "not source.by_person",
+    "False",
+    "a person whose rows lie in two processes counts as two",
+    "tests/sources/test_distributed.py::test_persons_are_known_by_the_source",
+)
+mutant(
+    "conformal.reading:records_from_arrays",
+    "Block(0, rows, targets[kept], owners, groups, kept)",
+    "Block(0, rows, targets[kept], None, groups, kept)",
+    "training is not told of the persons",
+    "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
+)
+mutant(
+    "conformal.reading:records_from_source",
+    "source.map(KeptRows(streams, given.unit.cap))",
+    "source",
+    "rows of persons in blocks are not capped",
+    "tests/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory",
+)
+mutant(
+    "conformal.reading:_FirstLook.__call__",
+    "check_finite(rows)",
+    "pass",
+    "bad rows of a block are found after the budget is spent, or never",
+    "tests/sources/test_source_fits.py::test_a_bad_record_in_a_late_block_is_refused_as_in_memory_before_anything_is_spent",
+)
+# ---- guarantees
+
+mutant(
+    "guarantees.stability:LinearHead.score_lipschitz",
+    "math.sqrt(2.0) / 4",
+    "0.25",
+    "the scores of a softmax head move less than they do",
+    "tests/training/test_stability.py::test_softmax_constants_bound_random_heads",
+)
+mutant(
+    "guarantees.formulas:minimum_part_size",
+    "while law.cdf(size) <= tail:\n    size += 1",
+    "size += 1",
+    "a random part is taken to be larger than it is",
+    "tests/test_guarantees.py::TestResultA::test_minimum_part_size_is_the_exact_binomial_quantile",
+)
+mutant(
+    "guarantees.universal:_inner_levels",
+    "'add'",
+    "'remove'",
+    "the inner level is taken from the wrong direction",
+    "tests/test_wiring.py::test_the_inner_level_uses_the_direction_of_result_b",
+)
+mutant(
+    "guarantees.certificate:check_release_confidence",
+    "guarantee != AUTO and (not guarantee_of(guarantee).held_out)",
+    "guarantee is None",
+    "what one release covers is promised where training records are reused",
+    "tests/test_release_confidence.py::test_refused_where_training_records_are_reused",
+)
+mutant(
+    "guarantees.stability:stability_output_perturbation",
+    "2 * steady * n_records / (n_records + 1) + slack",
+    "2 * steady * n_records / (n_records + 1)",
+    "the shift of averaged losses forgets the tolerance of the solver",
+    "tests/test_promised_numbers.py::test_the_shift_of_a_penalized_risk_is_the_formula",
+)
+# ---- persons
+
+mutant(
+    "persons:Persons.weights",
+    "1.0 / self.sizes",
+    "np.ones(len(self.sizes))",
+    "every row of a person weighs as much as a person",
+    "tests/training/test_persons.py::test_a_person_moves_every_private_sum_by_one_sensitivity",
+)
+mutant(
+    "persons:choose_kept_rows",
+    "generator.random",
+    "np.arange",
+    "the first rows of a person are kept, not a choice",
+    "tests/test_persons.py::test_the_kept_rows_are_a_uniform_choice",
+)
+mutant(
+    "persons:Persons.one_row_of_each",
+    "generator.integers(0, self.sizes)",
+    "0 * generator.integers(0, self.sizes)",
+    "a person's first row is scored, not a random one",
+    "tests/test_persons.py::test_the_scored_row_is_uniform_among_the_kept_ones",
+)
+mutant(
+    "persons:Persons.part",
+    "np.repeat(drawn, self.sizes)",
+    "np.repeat(drawn, self.sizes)[::-1]",
+    "a split takes the rows of other persons",
+    "tests/test_persons.py::test_parts_draw_persons",
+)
+# ---- privacy
+
+mutant(
+    "privacy.events:dpsgd_event",
+    "SelfComposedDpEvent(step, _count('steps', steps))",
     "step",
     "sampled training costs as much as its first step",
     "tests/training/test_dpsgd.py::test_event_is_known_before_the_data",
 )
 mutant(
-    "privacy/events.py",
-    "return gaussian_event(noise_multiplier, steps)",
-    "return gaussian_event(noise_multiplier)",
+    "privacy.events:dpsgd_event",
+    "gaussian_event(noise_multiplier, steps)",
+    "gaussian_event(noise_multiplier)",
     "full-batch training costs as much as its first step",
     "tests/training/test_dpsgd.py::test_event_is_known_before_the_data",
 )
 mutant(
-    "privacy/events.py",
+    "privacy.events:<module>",
     "[h for part in event.events for h in _histories(part)]",
     "[h for part in event.events[:1] for h in _histories(part)]",
     "of disjoint parts only the first counts",
-    f"{ACCOUNTING}::test_parallel_inside_sequential_takes_the_worst_history",
+    "tests/privacy/test_accounting.py::test_parallel_inside_sequential_takes_the_worst_history",
 )
 mutant(
-    "privacy/events.py",
-    "for part in event.events:\n        choices",
-    "for part in event.events[:2]:\n        choices",
-    "a third entry of a ledger is free",
-    f"{ACCOUNTING}::test_gaussians_are_exact",
-)
-mutant(
-    "privacy/events.py",
-    "basic.noise_multiplier / count**0.5",
-    "basic.noise_multiplier",
-    "several releases within one sample cost one",
-    f"{ACCOUNTING}::test_sampled_releases_share_one_sample",
-)
-mutant(
-    "privacy/events.py",
-    'check_nonnegative("noise_multiplier", event.noise_multiplier) == 0',
-    'check_nonnegative("noise_multiplier", event.noise_multiplier) < 0',
-    "a release without noise is not called non-private",
-    f"{ACCOUNTING}::test_a_step_without_privacy_costs_everything",
-)
-mutant(
-    "privacy/events.py",
-    "Counter({e: k * event.count for e, k in h.items()})",
-    "Counter({e: k for e, k in h.items()})",
-    "a repeated event counts once",
-    f"{ACCOUNTING}::test_gaussians_are_exact",
-)
-
-# ---- privacy: accounting
-
-mutant(
-    "privacy/accounting/base.py",
-    "found = max(profile.epsilon(",
-    "found = min(profile.epsilon(",
-    "the better of two disjoint parts counts",
-    f"{ACCOUNTING}::test_parallel_costs_the_worst_part_and_not_the_sum",
-)
-mutant(
-    "privacy/accounting/pld.py",
-    "mu_squared = sum(n / e",
-    "mu_squared = sum(1 / e",
-    "Gaussian releases beside others count once each",
-    f"{ACCOUNTING}::test_continuous_noise_counts_beside_other_events",
-)
-mutant(
-    "privacy/accounting/rdp.py",
-    "GaussianDpEvent(event.sigma / event.sensitivity)",
-    "GaussianDpEvent(event.sigma)",
-    "Renyi accounting forgets the sensitivity of integer noise",
-    f"{ACCOUNTING}::test_count_noise_of_the_search_alone",
-    f"{SOLVING}::test_noise_scales_with_sensitivity",
-)
-mutant(
-    "privacy/accounting/base.py",
-    "self.delta(event, epsilons, _OPPOSITE[direction])",
-    "self.delta(event, epsilons, direction)",
+    "privacy.accounting.base:Accountant._pairs",
+    "_OPPOSITE[direction]",
+    "direction",
     "the trade-off's other half is taken from the same direction",
-    f"{ACCOUNTING}::test_add_direction_of_one_sampled_step_is_the_neyman_pearson_curve",
+    "tests/privacy/test_accounting.py::test_add_direction_of_one_sampled_step_is_the_neyman_pearson_curve",
 )
 mutant(
-    "privacy/accounting/pld.py",
-    'loss._pmf_add if direction == "add" else loss._pmf_remove',
-    'loss._pmf_remove if direction == "add" else loss._pmf_add',
+    "privacy.accounting.pld:_LossProfile._sides",
+    "loss._pmf_add if direction == 'add' else loss._pmf_remove",
+    "loss._pmf_remove if direction == 'add' else loss._pmf_add",
     "adding and removing a record exchanged",
-    f"{ACCOUNTING}::test_add_direction_of_one_sampled_step_is_the_neyman_pearson_curve",
+    "tests/privacy/test_accounting.py::test_add_direction_of_one_sampled_step_is_the_neyman_pearson_curve",
 )
 mutant(
-    "privacy/accounting/pld.py",
-    "masses, float(below[-1]), True)",
-    "masses, 0.0, True)",
-    "the far tail of integer noise is dropped",
-    f"{ACCOUNTING}::test_discrete_gaussian_loss_against_enumeration",
-    harmless="below 1e-18 of the mass by construction: rounding of the same size is not seen either",
-)
-mutant(
-    "privacy/accounting/pld.py",
-    "below_shifted = discrete_gaussian_cdf(first - 1 - sensitivity, sigma)",
-    "below_shifted = discrete_gaussian_cdf(first - 1 - sensitivity // 2, sigma)",
+    "privacy.accounting.pld:_discrete_gaussian_loss",
+    "first - 1 - sensitivity",
+    "first - 1 - sensitivity // 2",
     "integer noise accounted for half the sensitivity",
-    f"{ACCOUNTING}::test_discrete_gaussian_loss_against_enumeration",
+    "tests/privacy/test_accounting.py::test_discrete_gaussian_loss_against_enumeration",
 )
 mutant(
-    "privacy/accounting/pld.py",
-    "return one.self_compose(count, _TAIL) if count > 1 else one",
-    "return one",
-    "many counts cost one",
-    f"{ACCOUNTING}::test_discrete_gaussian_loss_against_enumeration",
-)
-
-mutant(
-    "privacy/accounting/base.py",
-    'directions: tuple[Direction, ...] = ("add", "remove")',
-    'directions: tuple[Direction, ...] = ("add",)',
+    "privacy.accounting.base:Accountant._group_epsilon",
+    "('add', 'remove')",
+    "('add',)",
     "groups: someone who takes records out is forgotten",
-    f"{GROUP}::test_both_directions_count",
+    "tests/privacy/test_group.py::test_both_directions_count",
 )
 mutant(
-    "privacy/accounting/group.py",
-    "for _ in range(rows):",
-    "for _ in range(rows - 1):",
+    "privacy.accounting.group:group_epsilon.chain",
+    "rows",
+    "rows - 1",
     "groups: one record too few",
-    f"{GROUP}::test_integer_noise_against_the_mechanism_with_k_times_the_sensitivity",
+    "tests/privacy/test_group.py::test_integer_noise_against_the_mechanism_with_k_times_the_sensitivity",
 )
 mutant(
-    "privacy/accounting/base.py",
-    "gdp_epsilon(delta, rows * mu)",
-    "gdp_epsilon(delta, math.sqrt(rows) * mu)",
+    "privacy.accounting.base:Accountant._group_epsilon",
+    "rows * mu",
+    "math.sqrt(rows) * mu",
     "groups: records of one person counted as if they were independent releases",
-    f"{GROUP}::test_gaussian_noise_costs_k_times_mu_exactly",
-)
-
-# ---- privacy: ledger, calibrate, tradeoff, noise
-
-mutant(
-    "privacy/ledger.py",
-    "if not spent <= self.epsilon:",
-    "if spent > 1.01 * self.epsilon:",
-    "a budget may be exceeded by a hundredth",
-    f"{LEDGER}::test_a_budget_is_not_exceeded_by_a_hair",
+    "tests/privacy/test_group.py::test_gaussian_noise_costs_k_times_mu_exactly",
 )
 mutant(
-    "privacy/ledger.py", "self.seeded or other.seeded", "self.seeded", "a seeded model's ledger looks private", LEDGER
-)
-mutant(
-    "privacy/ledger.py",
-    "not self.seeded and not self.non_private_stages",
+    "privacy.ledger:Ledger.is_private",
+    "not self.seeded and (not self.non_private_stages)",
     "not self.non_private_stages",
     "a seeded run looks private",
-    f"{LEDGER}::test_a_seed_is_marked",
+    "tests/privacy/test_ledger.py::test_a_seed_is_marked",
 )
 mutant(
-    "privacy/ledger.py",
-    "entries)), facts, seeded)",
-    "entries)), facts)",
-    "a ledger read back forgets that it was seeded",
-    f"{LEDGER}::test_json_round_trip",
-)
-mutant(
-    "privacy/ledger.py",
-    "epsilon_of(self.event, delta, accountant, self.rows if",
-    "epsilon_of(self.event, delta, 'pld', self.rows if",
+    "privacy.ledger:Ledger.epsilon",
+    "accountant",
+    "'pld'",
     "the ledger ignores the accountant",
-    f"{LEDGER}::test_a_budget_is_not_exceeded_by_a_hair",
+    "tests/privacy/test_ledger.py::test_a_budget_is_not_exceeded_by_a_hair",
 )
 mutant(
-    "privacy/noise_search.py",
+    "privacy.solving:sized_lattice_noise.spending",
     "zip(lattices(ratio), counts, strict=True)",
     "zip(lattices(ratio), counts[:1], strict=False)",
     "several levels, noise for one",
-    f"{SPIES}::test_a_split_ledger_holds_every_level",
+    "tests/test_wiring.py::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "privacy/noise_search.py",
-    "bad, bad_cost = middle, middle_cost\n    return good",
-    "bad, bad_cost = middle, middle_cost\n    return bad",
-    "the search for the noise ends on the wrong side",
-    f"{SPIES}::test_a_split_ledger_holds_every_level",
-)
-mutant(
-    "privacy/noise_search.py",
-    "return compose(spent, calibration) if",
-    "return calibration if",
+    "privacy.solving:_smallest_ratio.together",
+    "compose(spent, calibration)",
+    "calibration",
     "calibration noise forgets what training spent",
-    f"{SPIES}::test_records_used_twice_count_twice",
+    "tests/test_wiring.py::test_records_used_twice_count_twice",
 )
 mutant(
-    "privacy/noise_search.py",
-    "return dpsgd_event(noise, sampling_rate, steps)",
-    "return dpsgd_event(noise, sampling_rate, max(1, steps - 1))",
+    "privacy.solving:noise_multiplier.event_at",
+    "steps",
+    "max(1, steps - 1)",
     "training noise solved for one step less",
-    f"{SPIES}::test_a_split_ledger_holds_every_level",
+    "tests/test_wiring.py::test_a_split_ledger_holds_every_level",
 )
 mutant(
-    "privacy/tradeoff.py",
-    "if middle in (bad, good):\n            return good",
-    "if middle in (bad, good):\n            return bad",
-    "conversions round to the unsafe side",
-    f"{TRADEOFF}::test_mu_is_the_largest_that_fits",
-)
-mutant(
-    "guarantees/stability.py",
-    '"cross_entropy": math.sqrt(2.0) / 4',
-    '"cross_entropy": 0.25',
-    "the scores of a softmax head move less than they do",
-    "tests/training/test_stability.py::test_softmax_constants_bound_random_heads",
-)
-mutant(
-    "privacy/tradeoff.py",
-    "special.ndtr(-special.ndtri(x) - mu)",
-    "special.ndtr(-special.ndtri(x) - mu / 2)",
-    "half of mu in the Gaussian trade-off",
-    f"{TRADEOFF}::test_gaussian_form",
-)
-mutant(
-    "privacy/noise.py",
-    "sample_discrete_gaussian(self.sigma, size",
-    "sample_discrete_gaussian(round(0.98 * self.sigma), size",
-    "integer noise of .98 of its scale",
-    f"{SPIES}::test_the_noise_that_is_drawn_is_the_noise_of_the_event",
-)
-mutant(
-    "privacy/noise.py",
-    "scale = sigma * t\n",
-    "scale = sigma * t\n    sigma = round(0.98 * sigma)\n",
-    "the sampler aims at .98 of the scale",
-    f"{NOISE}::test_each_candidate_is_accepted_with_its_exact_probability",
-)
-mutant(
-    "privacy/noise.py",
-    "source.bernoulli_exp(rest[index] * rest[index], 2 * scale * scale)",
-    "source.bernoulli_exp(rest[index] * rest[index], scale * scale)",
-    "a factor lost in the sampler",
-    f"{NOISE}::test_each_candidate_is_accepted_with_its_exact_probability",
-)
-mutant(
-    "privacy/noise.py",
-    "sigma = math.ceil(Fraction(count_noise) * scale)",
-    "sigma = math.floor(Fraction(count_noise) * scale)",
-    "the integer scale is rounded down",
-    f"{NOISE}::test_lattice_noise",
-)
-mutant(
-    "privacy/noise.py",
-    "Fraction(max(1, math.ceil(",
-    "Fraction(max(1, math.floor(",
-    "sensitivities are rounded down",
-    f"{NOISE}::test_float_sensitivities_are_never_rounded_down",
-)
-mutant(
-    "privacy/random_streams.py",
-    "np.random.default_rng([seed, _INTEGER_NOISE]).bytes",
-    "np.random.default_rng(seed).bytes",
+    "privacy.seeds:secure_bytes",
+    "[seed, _INTEGER_NOISE]",
+    "seed",
     "training and search share a seeded stream",
-    f"{NOISE}::test_training_and_search_do_not_share_a_seeded_stream",
+    "tests/privacy/test_noise.py::test_training_and_search_do_not_share_a_seeded_stream",
 )
 mutant(
-    "privacy/random_streams.py",
-    'key=int.from_bytes(os.urandom(16), "little")',
-    'key=int.from_bytes(os.urandom(4), "little")',
-    "a key of 32 bits",
-    f"{NOISE}::test_the_whole_key_comes_from_the_system",
+    "privacy.accounting.secret_split:_mixed",
+    "(1 - f) * training.ratios[:, None] + f * held_out.ratios",
+    "f * training.ratios[:, None] + (1 - f) * held_out.ratios",
+    "the chances of the two parts exchanged",
+    "tests/privacy/test_secret_split.py::test_the_cost_is_that_of_all_outcomes_summed",
 )
-
+mutant(
+    "privacy.accounting.secret_split:_mixed",
+    "(-losses, without, with_record)",
+    "(losses, with_record, without)",
+    "both directions are that of removing a record",
+    "tests/privacy/test_secret_split.py::test_the_cost_is_that_of_all_outcomes_summed",
+)
+mutant(
+    "privacy.accounting.secret_split:_mixed",
+    "(1 - f) * training.beyond + f * held_out.beyond",
+    "0.0",
+    "outcomes that only the record makes possible are free",
+    "tests/privacy/test_secret_split.py::test_what_only_the_record_makes_possible_counts",
+)
+mutant(
+    "privacy.events:disclosed",
+    "ParallelDpEvent(parts)",
+    "parts[0]",
+    "of a disclosed split only training counts",
+    "tests/privacy/test_secret_split.py::test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_that",
+)
+mutant(
+    "privacy.ledger:Ledger.summary",
+    "self.epsilon(delta)",
+    "self.epsilon(delta, rows=1)",
+    "the summary tells the epsilon of one row where k are protected",
+    "tests/test_promised_numbers.py::test_the_printed_totals_of_k_rows_are_the_groups",
+)
+mutant(
+    "privacy.ledger:Ledger._told",
+    "self.epsilon(delta)",
+    "self.epsilon(delta, rows=1)",
+    "the table tells the epsilon of one row where k are protected",
+    "tests/test_promised_numbers.py::test_the_printed_totals_of_k_rows_are_the_groups",
+)
 # ---- quantile
 
-SEARCH, COUNTS = "tests/quantile/test_search.py", "tests/quantile/test_counts.py"
 mutant(
-    "quantile/offsets.py",
-    "least = size.n if self.least is None else self.least",
-    "least = size.n",
-    "small groups get the offset of large ones",
-    f"{SEARCH}::TestRankStatistic::test_n_min_sets_the_offset",
-)
-mutant(
-    "quantile/offsets.py",
-    "return max(level, 1 - level) if self is Rank.LINEAR",
-    "return 1 - level if self is Rank.LINEAR",
+    "quantile.offsets:Rank.sensitivity",
+    "max(level, 1 - level)",
+    "1 - level",
     "the linear statistic's sensitivity is wrong for levels below one half",
-    f"{SEARCH}::TestRankStatistic",
+    "tests/quantile/test_search.py::TestRankStatistic",
 )
 mutant(
-    "quantile/offsets.py",
-    "            return Fraction(1, 2)\n",
-    "            return Fraction(49, 100)\n",
-    "the centred statistic's sensitivity is two percent short",
-    f"{SEARCH}::TestRankStatistic",
-)
-mutant(
-    "quantile/search.py",
-    "LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity,",
-    "LatticeNoise.of(count_noise or 0.0, Fraction(1, 4)), sensitivity,",
+    "quantile.search:_NoisePlan.of",
+    "LatticeNoise.of(count_noise or 0.0, sensitivity)",
+    "LatticeNoise.of(count_noise or 0.0, Fraction(1, 4))",
     "integer noise made for another sensitivity",
-    f"{SEARCH}::TestRankStatistic::test_sensitivity_by_brute_force",
-    f"{SPIES}::test_the_noise_that_is_drawn_is_the_noise_of_the_event",
+    "tests/quantile/test_search.py::TestRankStatistic::test_sensitivity_by_brute_force",
+    "tests/test_wiring.py::test_the_noise_that_is_drawn_is_the_noise_of_the_event",
 )
 mutant(
-    "quantile/search.py",
-    "n_records=nominal,\n            seeded",
-    "n_records=counter.size,\n            seeded",
-    "the result of a search holds the exact number of scores",
-    f"{SEARCH}::TestThreshold::test_result_holds_public_numbers_only",
+    "quantile.search:AskedCounts.new_questions",
+    "place.bit_length()",
+    "2 * place.bit_length()",
+    "fewer counts are paid for than several levels may ask for",
+    "tests/quantile/test_search.py::TestSharedCounts::test_no_more_counts_are_released_than_were_paid_for",
 )
 mutant(
-    "quantile/offsets.py",
-    "self.rank.removed(self.level, self.planned) + offset",
-    "self.rank.removed(self.level, self.planned)",
-    "the offset is computed and not used",
-    f"{SEARCH}::TestRankStatistic::test_bar_is_the_rank_target_when_n_is_nominal",
+    "quantile.exponential:exponential_quantile",
+    "costs.astype(object)",
+    "costs.astype(object) * 2",
+    "the exponential mechanism draws at twice its rate",
+    "tests/quantile/test_exponential.py::test_ends_are_drawn_by_their_distance_from_the_quantile",
 )
 mutant(
-    "quantile/offsets.py",
-    "level = Fraction(math.floor(exact * _LEVEL_UNIT), _LEVEL_UNIT)",
-    "level = Fraction(math.ceil(exact * _LEVEL_UNIT), _LEVEL_UNIT)",
-    "the level is rounded up",
-    f"{SEARCH}::TestRoundLevel",
+    "quantile.search:_right_endpoint_search",
+    "asked.noise(step, left, right, noise)",
+    "asked.noise(step, left, right, noise) // 2",
+    "counts get half their noise",
+    "tests/test_audit.py::test_audit_reaches_its_share_of_the_claim_and_never_exceeds_it[search-quick]",
 )
 mutant(
-    "quantile/offsets.py",
-    "offset = math.ceil(rank_buffer) + self",
-    "offset = self",
-    "the paper's rank buffer is not used",
-    f"{SEARCH}::TestRankStatistic::test_rank_buffer_counts_whole_ranks",
+    "quantile.release_level:_Search.miss_bound",
+    "max(self._bounds(level, offset, range(self._count)))",
+    "self._bounds(level, offset, range(self._count))[0]",
+    "a released size is bounded at its low end, where the offset that is needed is the smallest",
+    "tests/quantile/test_release_level.py::test_noisy_size_is_at_least_every_possible_size",
+    "tests/quantile/test_release_level.py::test_the_low_end_of_the_size_is_not_the_worst",
 )
 mutant(
-    "quantile/search.py",
-    "if margin >= rise:",
-    "if margin >= 0:",
-    "early steps aim no higher than the last one",
-    "tests/test_audit.py::test_a_search_tells_the_counts_that_decided_and_finds_what_it_finds_unwatched",
+    "quantile.release_level:NoisySize.spread",
+    "swing * self.size_noise",
+    "0.0",
+    "the noise of the released size is left out of what one release covers",
+    "tests/quantile/test_release_level.py::test_noisy_size_is_at_least_every_possible_size",
 )
-mutant(
-    "quantile/correction.py",
-    "c - expected_maximum(steps) - _shortfall(c - cap, steps)",
-    "c - expected_maximum(steps)",
-    "the correction forgets that counts end at n",
-    "tests/quantile/test_correction.py::TestMarginalOffset",
-)
-mutant(
-    "quantile/counted_size.py",
-    "graded=graded) / (sizes + 1)",
-    "graded=graded) / (float(size.planned) + 1)",
-    "a gap in a small part counts as much as one in a large part",
-    "tests/quantile/test_counted_size.py::test_the_offset_is_the_smallest_that_the_sum_allows",
-)
-mutant(
-    "pipeline/search_plan.py",
-    "if not (self.sized and self.counted and self.part < 1) or self.grouped:",
-    "if not (self.sized and self.part < 1) or self.grouped:",
-    "a declared number of records is taken for a counted one",
-    "tests/quantile/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
-)
-mutant(
-    "quantile/counts.py",
-    "above | (~below & (b >= a)), 1.0, -1.0",
-    "above | (~below & (b < a)), 1.0, -1.0",
-    "a bracket across the point where the grid is fine is cut on the wrong side",
-    f"{COUNTS}::test_the_middle_of_a_bracket_is_that_of_the_coordinate",
-)
-mutant(
-    "quantile/counts.py",
-    "- knee / (1 + ratio)",
-    "- knee * (ratio / (1 + ratio))",
-    "a grid that is fine near both ends is cut with the knee of the other",
-    f"{COUNTS}::test_the_middle_of_a_bracket_is_that_of_the_coordinate",
-)
-mutant(
-    "pipeline/tasks.py",
-    "return 0.0 if low <= 0 <= high else None",
-    "return high if low <= 0 <= high else None",
-    "thresholds of residuals are told apart where none lie",
-    f"{SPIES}::test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd",
-)
-mutant(
-    "quantile/counts.py",
-    "scores[i : i + _BLOCK] <= bound",
-    "scores[i : i + _BLOCK] < bound",
-    "ties are not counted",
-    f"{COUNTS}::test_every_count_is_exact",
-)
-mutant(
-    "quantile/counts.py",
-    "self._known[threshold] = self._base + self._pass(threshold)",
-    "self._known[threshold] = self._pass(threshold)",
-    "scores below the bracket are forgotten",
-    f"{COUNTS}::test_every_source_walks_the_naive_path",
-)
-mutant(
-    "quantile/counts.py",
-    "bins = self._guess(scores)\n        bins += scores > self._ends[bins]",
-    "bins = self._guess(scores)\n        bins += scores >= self._ends[bins]",
-    "a score at the end of a bin goes to the next",
-    f"{COUNTS}::test_a_histogram_counts_like_a_naive_count",
-)
-mutant(
-    "quantile/counts.py",
-    "    bins += scores > self._ends[bins]\n            return",
-    "    bins += scores >= self._ends[bins]\n            return",
-    "a score at the end of a bin goes to the next, where thresholds crowd",
-    f"{COUNTS}::test_thresholds_that_crowd_at_an_end_have_cells_of_their_own",
-)
-mutant(
-    "quantile/counts.py",
-    "self._guessing = thresholds.size > 1 and self._can_guess()",
-    "self._guessing = thresholds.size > 1 and (self._can_guess() or self._rate > 0)",
-    "bins are guessed where the guess is not proven",
-    f"{COUNTS}::test_a_histogram_counts_like_a_naive_count",
-)
-mutant(
-    "quantile/counts.py",
-    "self._totals[0] += n_below",
-    "self._totals[0] += 0",
-    "scores below all thresholds are forgotten",
-    f"{COUNTS}::test_a_histogram_counts_like_a_naive_count",
-)
-
-# ---- training: engine
-
-ENGINE = "tests/training/test_dpsgd.py"
-mutant(
-    "training/engine/loop.py",
-    "noisy += noise[part.where]\n",
-    "noisy += 0.98 * noise[part.where]\n",
-    "gradient noise of .98 of its scale",
-    f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
-)
-mutant(
-    "training/engine/loop.py",
-    "part *= 1 / GRID",
-    "part *= 0.98 / GRID",
-    "gradient noise is drawn too small",
-    f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
-)
-mutant(
-    "training/mechanisms/dpsgd.py",
-    "noise_multiplier=self.noise,",
-    "noise_multiplier=0.98 * self.noise,",
-    "the engine is handed less noise than the event says",
-    f"{ENGINE}::test_each_step_adds_the_noise_of_the_event",
-)
-mutant(
-    "training/mechanisms/dpsgd.py",
-    "return self.mechanism.sampling_rate * self.n_records",
-    "return self.mechanism.sampling_rate * len(self.records.rows)",
-    "the true number of records divides",
-    f"{ENGINE}::test_normaliser_is_public",
-)
-mutant(
-    "training/mechanisms/dpsgd.py",
-    "return self.sampling_rate, self.steps",
-    "return self.sampling_rate, self.steps - 1",
-    "the event leaves out a step",
-    f"{ENGINE}::test_event_is_known_before_the_data",
-)
-mutant(
-    "training/mechanism.py",
-    "*self.releases, accountant=accountant)",
-    "*self.releases)",
-    "training noise ignores the accountant",
-    f"{ENGINE}::test_calibrated_ends_within_the_budget",
-    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
-)
-mutant(
-    "training/mechanisms/dpsgd.py",
-    "everyone() if rate == 1 else poisson_batches(rng, n, rate)",
-    "everyone() if rate >= 0.5 else poisson_batches(rng, n, rate)",
-    "full batches where sampled ones are paid for",
-    f"{ENGINE}::test_poisson_inclusion",
-    f"{ENGINE}::test_batches_are_sampled_at_the_rate_of_the_event",
-)
-mutant(
-    "training/engine/gradients.py",
-    "np.maximum(factors, self._lowered, out=factors)",
-    "np.maximum(factors, 0.98 * self._lowered, out=factors)",
-    "short gradients are stretched",
-    f"{ENGINE}::test_clipped_sum_equals_per_sample_gradients",
-)
-mutant(
-    "training/engine/gradients.py",
-    "self.limit / (1 + (widest + 4) * 2.0**-24) if",
-    "self.limit if",
-    "float32 norms lose what nobody charges",
-    "tests/training/test_rounding.py::test_no_record_of_a_network_is_longer_than_the_clip_norm",
-)
-mutant(
-    "training/engine/gradients.py",
-    "inputs *= v.factors_down\n",
-    "inputs *= 1.0\n",
-    "nothing is clipped where the factors go to the inputs",
-    f"{ENGINE}::test_clipped_sum_equals_per_sample_gradients",
-)
-mutant(
-    "training/engine/networks.py",
-    "limit, tiny = feature_bound * (1",
-    "limit, tiny = 2 * feature_bound * (1",
-    "rows may be twice as long as declared",
-    f"{ENGINE}::test_feature_bound_is_enforced_in_training_and_prediction",
-)
-mutant(
-    "training/engine/loop.py",
-    "if self.step_count > len(rule.learning_rates) - rule.averaged:",
-    "if self.step_count >= len(rule.learning_rates) - rule.averaged:",
-    "one iterate too many in the average",
-    f"{ENGINE}::test_update_rules",
-)
-mutant(
-    "training/mechanisms/dpsgd.py",
-    "return DenseModel(self.network, self.loss, parameters, self.classes, self.mechanism.feature_bound)",
-    "return DenseModel(self.network, self.loss, parameters, self.classes)",
-    "prediction does not bound its rows",
-    f"{ENGINE}::test_feature_bound_is_enforced_in_training_and_prediction",
-)
-mutant(
-    "training/mechanisms/dpsgd.py",
-    "influence += rounding",
-    "influence += 0.0",
-    "the stability bound forgets the grid",
-    "tests/training/test_coupling.py::test_the_bound_holds_the_rounding_to_the_grid",
-)
-mutant(
-    "training/mechanisms/dpsgd.py",
-    "min(self.clip_norm, steepest) * (1 + CLIP_SLACK)",
-    "min(self.clip_norm, steepest)",
-    "the stability bound forgets the rounding of the sum",
-    "tests/training/test_coupling.py::test_the_bound_holds_the_rounding_of_the_sum",
-)
-mutant(
-    "training/mechanisms/dpsgd.py",
-    "self.clip_norm < steepest * (1 - 1e-12)",
-    "self.clip_norm < 0.5 * steepest",
-    "a stability bound where clipping bends the loss",
-    "tests/training/test_coupling.py::test_no_bound_is_claimed_outside_the_proof",
-)
-
-# ---- training: the bits of a row are its own
-
-BITS, SUMS = "tests/training/test_same_bits.py", "tests/training/test_sums.py"
-mutant(
-    "training/engine/networks.py",
-    "size = self._blocks.size(m)",
-    "size = m",
-    "outputs are rounded by the number of rows",
-    f"{BITS}::test_outputs_and_probabilities_of_a_row_are_its_own",
-    f"{BITS}::test_one_more_record_changes_no_count_by_more_than_one",
-)
-mutant(
-    "training/engine/padding.py",
-    "self._sizes[m] = size if self._rounds_alike(size) else self.chunk",
-    "self._sizes[m] = size",
-    "a block that rounds by place is used",
-    f"{BITS}::test_a_product_that_rounds_by_place_is_noticed",
-)
-mutant(
-    "training/preprocessing/whitening.py",
-    "scaled_rows(self._products[threads](rows), 1.0, unit=True)",
-    "scaled_rows(rows @ self.matrix, 1.0, unit=True)",
-    "a whitened row is rounded by the rows around it",
-    f"{BITS}::test_a_transformed_row_is_its_own",
-)
-mutant(
-    "training/engine/influence.py",
-    "target[part], gradient.block(m))",
-    "target[part], m)",
-    "a corrected output is rounded by the number of records",
-    f"{BITS}::test_a_corrected_output_is_its_own",
-)
-mutant(
-    "training/engine/gaussian_release.py",
-    "_RECORDS_PER_PART = 1 << 10",
-    "_RECORDS_PER_PART = 1 << 28",
-    "the rounding of released sums grows with the records",
-    f"{SUMS}::test_a_term_goes_through_few_additions",
-)
-mutant(
-    "training/preprocessing/sums.py",
-    "* self.bound * (1 + sum_slack(n_records))",
-    "* self.bound",
-    "the rounding of the sum of centred rows is not paid for",
-    f"{SUMS}::test_the_noise_covers_the_sums_that_are_released",
-)
-mutant(
-    "training/engine/gaussian_release.py",
-    "return SUM_SLACK * max(1.0, n_records * _MORE_THAN_NOMINAL / _MOST_RECORDS)",
-    "return SUM_SLACK",
-    "the rounding of very long sums is not paid for",
-    f"{SUMS}::test_more_nominal_records_get_more_noise_and_a_source_far_beyond_them_is_refused",
-)
-mutant(
-    "training/mechanisms/sufficient_statistics.py",
-    "return set_noise(self.noise_multiplier) * (1 + SUM_SLACK)",
-    "return set_noise(self.noise_multiplier)",
-    "the rounding of the Gram matrix is not paid for",
-    f"{SUMS}::test_the_noise_covers_the_sums_that_are_released",
-)
-mutant(
-    "training/targets.py",
-    "np.clip(unit, -1.0, 1.0)",
-    "np.asarray(unit)",
-    "bounds that round badly lift the target's sensitivity",
-    f"{SUMS}::test_bounds_far_from_zero_and_close_together_keep_the_sensitivity",
-)
-
-# ---- training: preprocessing, whitening, targets
-
-STEPS, RELEASES = "tests/training/test_preprocess.py", "tests/training/test_releases.py"
-mutant(
-    "training/preprocessing/preprocess.py",
-    "return compose(*known) if len(known) == len(parts) else None",
-    "return known[-1] if len(known) == len(parts) else None",
-    "preprocessing is free",
-    f"{RELEASES}::test_every_private_part_is_in_the_event",
-)
-mutant(
-    "training/preprocessing/sums.py",
-    "mean = gaussian_release(total, noise, rng, n_records) / check_count",
-    "mean = total / check_count",
-    "centring with the exact mean",
-    f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
-)
-mutant(
-    "training/preprocessing/sums.py",
-    "mean, square = gaussian_release(total, noise, rng, n) / n\n",
-    "mean, square = gaussian_release(total, noise, rng, n) / n\n        square = total[1] / n\n",
-    "standardising with the exact scale",
-    f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
-)
-mutant(
-    "training/preprocessing/sums.py",
-    "return math.sqrt(1.25 * n_features)",
-    "return math.sqrt(n_features)",
-    "squares are left out of the sensitivity",
-    f"{STEPS}::test_standardize_sensitivity_over_adversarial_records",
-)
-mutant(
-    "training/preprocessing/preprocess.py",
-    "transforms.append(_fitted(step, source, n, rng))",
-    "transforms.append(_fitted(step, source, nominal_count(source, None)[0], rng))",
-    "the true number of records divides the released sums",
-    f"{RELEASES}::test_the_public_number_of_records_reaches_every_step",
-)
-mutant(
-    "training/preprocessing/preprocess.py",
-    "lambda z: compose(fixed, paid_event(tunable.with_noise(z))),",
-    "lambda z: paid_event(tunable.with_noise(z)),",
-    "the mechanism's noise forgets what the steps spend",
-    f"{STEPS}::test_calibrated_meets_the_budget_and_nearly_uses_it",
-)
-mutant(
-    "training/preprocessing/preprocess.py",
-    "inner.stability if independent else None",
-    "inner.stability",
-    "a stability bound behind a step that looks at the records",
-    f"{STEPS}::test_stability_survives_public_steps_only",
-)
-mutant(
-    "training/preprocessing/preprocess.py",
-    "source = source.map(methodcaller(",
-    "source.map(methodcaller(",
-    "training does not see the preprocessed rows",
-    f"{RELEASES}::test_training_sees_what_prediction_sees",
-)
-mutant(
-    "training/preprocessing/preprocess.py",
-    "stream_seed(random_state, PREPROCESSING))",
-    "random_state)",
-    "steps and mechanism share a seeded stream",
-    f"{STEPS}::test_steps_and_mechanism_do_not_share_a_seeded_stream",
-)
-mutant(
-    "training/preprocessing/whitening.py",
-    "noise, rng, n) / n\n",
-    "noise, rng, n) / n\n        released[0] = self.moments(rows)[0] / n\n",
-    "one moment of whitening is exact",
-    f"{RELEASES}::test_nothing_of_the_records_passes_a_step_but_through_its_release",
-)
-mutant(
-    "training/preprocessing/whitening.py",
-    "scaled = scaled_rows(rows, self.bound, unit=False)\n",
-    "scaled = np.array(rows, dtype=np.float64)\n",
-    "long rows are not shortened before whitening",
-    "tests/training/test_recipe.py::test_one_record_moves_the_second_moment_by_at_most_one",
-)
-mutant(
-    "training/preprocessing/private_target.py",
-    "return compose(gaussian_event(self.noise_multiplier), inner)",
-    "return inner",
-    "the release of the target's scale is in no event",
-    f"{RELEASES}::test_every_private_part_is_in_the_event",
-)
-mutant(
-    "training/preprocessing/private_target.py",
-    "set_noise(self.noise_multiplier)), inner.event)",
-    "set_noise(self.noise_multiplier)), paid_event(self.mechanism))",
-    "a wrapper reports the plan and not what was spent",
-    "tests/training/test_recipe.py::test_private_target_reports_what_its_mechanism_did_spend",
-)
-mutant(
-    "training/preprocessing/private_target.py",
-    "noise, rng, n) / n\n",
-    "noise, rng, n) / n\n        square = source.sum(self._block_moments)[1] / n\n",
-    "the target's scale is exact",
-    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
-)
-mutant(
-    "training/preprocessing/private_target.py",
-    "noise, rng, n) / n\n",
-    "noise, rng, n) / n\n        mean = source.sum(self._block_moments)[0] / n\n",
-    "the target's mean is exact",
-    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
-)
-mutant(
-    "training/preprocessing/private_target.py",
-    "noise = set_noise(self.noise_multiplier) * SENSITIVITY",
-    "noise = set_noise(self.noise_multiplier)",
-    "the target's noise forgets the sensitivity",
-    "tests/training/test_recipe.py::test_target_noise_is_what_the_event_says",
-)
-mutant(
-    "training/preprocessing/private_target.py",
-    "if spent <= epsilon:\n            return found",
-    "if spent <= 1.02 * epsilon:\n            return found",
-    "the target's share may push training over its budget",
-    "tests/training/test_recipe.py::test_private_target_stays_within_the_budget",
-)
-mutant(
-    "training/preprocessing/scaling.py",
-    "score_lipschitz=bound.score_lipschitz * half_width",
-    "score_lipschitz=bound.score_lipschitz",
-    "the stability bound forgets the units of the target",
-    "tests/training/test_scaling.py::test_scores_move_as_much_more_as_the_target_is_wider",
-)
-mutant(
-    "training/engine/gaussian_release.py",
-    "rng.normal(0.0, noise_std, value.shape)",
-    "rng.normal(0.0, 0.98 * noise_std, value.shape)",
-    "released sums with .98 of their noise",
-    f"{RELEASES}::test_the_scale_that_is_asked_for_reaches_the_generator",
-)
-
-# ---- training: perturbation, objective, statistics, influence
-
-PERTURBED = "tests/training/test_perturbation.py"
-mutant(
-    "training/mechanisms/perturbation.py",
-    "(risk.head.gradient_bound + 2 * tolerance) / risk.strength",
-    "risk.head.gradient_bound / risk.strength",
-    "output perturbation forgets the solver's tolerance",
-    f"{RELEASES}::test_perturbation_pays_for_the_tolerance_of_its_solver",
-)
-mutant(
-    "training/mechanisms/perturbation.py",
-    "theta = gaussian_release(minimiser, noise, secure_generator(random_state))",
-    "theta = gaussian_release(minimiser, 0.98 * noise, secure_generator(random_state))",
-    "output perturbation with .98 of its noise",
-    f"{RELEASES}::test_perturbation_pays_for_the_tolerance_of_its_solver",
-)
-mutant(
-    "training/mechanisms/perturbation.py",
-    "linear = rng.normal(0.0, set_noise",
-    "linear = rng.normal(0.0, 0.98 * set_noise",
-    "objective perturbation with .98 of its noise",
-    f"{RELEASES}::test_objective_perturbation_draws_the_scales_of_its_event",
-)
-mutant(
-    "training/mechanisms/perturbation.py",
-    "gaussian_event(1 / math.hypot(mu, 1 / (TRACE_NOISE * noise)))",
-    "gaussian_event(1 / mu)",
-    "the trace of output noise is in no event",
-    f"{RELEASES}::test_objective_perturbation_draws_the_scales_of_its_event",
-)
-mutant(
-    "training/mechanisms/perturbation.py",
-    "log_determinant = math.log1p(expansion)",
-    "log_determinant = 0.0",
-    "the Jacobian is free",
-    f"{PERTURBED}::test_exact_divergences_stay_below_the_dominating_gaussian",
-    f"{RELEASES}::test_the_jacobian_is_paid_for",
-)
-mutant(
-    "training/mechanisms/perturbation.py",
-    'one_sided = self.loss == "logistic" or (self.loss == "cross_entropy" and self._outputs == 2)',
-    "one_sided = rank == 1",
-    "a regression is accounted for like two classes",
-    f"{RELEASES}::test_the_jacobian_is_paid_for",
-)
-mutant(
-    "training/mechanisms/perturbation.py",
-    "target, classes = bounded_targets(y, mechanism.y_bounds) - centre, None",
-    "target, classes = np.asarray(y, dtype=float) - centre, None",
-    "targets beyond their bounds",
-    f"{PERTURBED}::test_rows_and_targets_are_clipped_in_training_and_prediction",
-)
-STATISTICS = "tests/training/test_summary.py"
-mutant(
-    "training/mechanisms/sufficient_statistics.py",
-    "noisy_cross = gaussian_release(cross, self.cross_noise, rng)",
-    "noisy_cross = np.array(cross)",
-    "the cross moments are exact",
-    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
-)
-mutant(
-    "training/mechanisms/sufficient_statistics.py",
-    "noisy_gram = self._release_gram(gram, rng)",
-    "noisy_gram = gram",
-    "the Gram matrix is exact",
-    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
-)
-mutant(
-    "training/mechanisms/sufficient_statistics.py",
-    "self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)",
-    "self.row_bound * self.target_bound",
-    "the cross moments' share of the budget is spent twice",
-    f"{STATISTICS}::test_one_record_moves_the_release_by_at_most_one_noise_multiplier",
-)
-mutant(
-    "training/mechanisms/sufficient_statistics.py",
-    "longest = n * self.row_bound",
-    "longest = len(raw) * self.row_bound",
-    "the true number of records bounds the cross moments",
-    f"{RELEASES}::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
-)
-INFLUENCE = "tests/training/test_influence.py"
-mutant(
-    "training/engine/influence.py",
-    "z + _own_pull(",
-    "z - _own_pull(",
-    "the correction points the wrong way",
-    f"{INFLUENCE}::test_correction_points_where_exact_retraining_goes",
-)
-mutant(
-    "training/engine/influence.py",
-    "weights.T * (trajectory.sampling_rate / trajectory.normaliser)",
-    "weights.T / trajectory.normaliser",
-    "the correction forgets the sampling",
-    f"{INFLUENCE}::test_sampling_is_averaged",
-)
-mutant(
-    "training/engine/loop.py",
-    "kept -= answer[t] * carried",
-    "kept -= answer[t]",
-    "the response forgets how hard a step pushed",
-    "tests/training/test_dpsgd.py::test_influence_weights_are_the_derivative",
-)
-mutant(
-    "training/engine/influence.py",
-    "(1.0, length**2 / head.n_features)",
-    "(0.0, 0.0)",
-    "the other records do not respond",
-    f"{INFLUENCE}::test_the_response_of_the_others_takes_off_what_is_too_much",
-)
-mutant(
-    "training/engine/influence.py",
-    "            X = step(X)\n",
-    "            step(X)\n",
-    "corrected on the rows before preprocessing",
-    f"{INFLUENCE}::test_preprocessed_models_are_corrected_on_the_transformed_rows",
-)
-
-# ---- training: recipe
-
-RECIPE = "tests/training/test_recipe.py"
-mutant(
-    "training/recipe.py",
-    'signal = check_count("n_records", n_records) * gdp_mu(epsilon, delta)',
-    'signal = check_count("n_records", n_records) * epsilon',
-    "the held-out part ignores delta",
-    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
-)
-mutant(
-    "training/recipe.py",
-    'return DPSGD(loss="pinball", quantiles=self.quantiles, **constants)',
-    'return DPSGD(loss="pinball", **constants)',
-    "asked-for quantiles are replaced by the default ones",
-    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
-)
-mutant(
-    "training/recipe.py",
-    "return (PublicBounds(*self.bounds),)",
-    "return (PublicBounds(-1.0, 1.0),)",
-    "declared feature bounds are not used",
-    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
-)
-mutant(
-    "training/recipe.py",
-    "mechanism = PrivateTarget(mechanism, y_bounds)",
-    "mechanism = PrivateTarget(mechanism)",
-    "declared target bounds are not used",
-    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
-)
-mutant(
-    "training/recipe.py",
-    'n = max(1, round((1 - check_fraction("held_out_fraction", fraction)) * n))',
-    'check_fraction("held_out_fraction", fraction)',
-    "training is planned for all records although a part is held out",
-    f"{RECIPE}::test_the_rule_follows_every_one_of_its_arguments",
-)
-
-# ---- scores, sets, metrics
+# ---- release
 
 mutant(
-    "scores/functions.py",
-    "return 1.0 - _probabilities(probabilities)",
-    "return 1.0 - _probabilities(probabilities) ** 2",
-    "labels are scored otherwise than records",
-    "tests/test_scores.py",
-)
-mutant(
-    "scores/functions.py",
-    "mass = np.minimum(np.cumsum(ordered, axis=1), 1.0)",
-    "mass = np.cumsum(ordered, axis=1)",
-    "scores beyond their public range",
-    "tests/test_scores.py::test_scores_stay_in_their_public_range",
-)
-mutant(
-    "scores/functions.py",
-    'order = np.argsort(-p, axis=1, kind="stable")',
-    'order = p.shape[1] - 1 - np.argsort(-p[:, ::-1], axis=1, kind="stable")',
-    "ties are ordered otherwise",
-    "tests/test_scores.py::test_equal_probabilities_are_ordered_by_label",
-)
-mutant(
-    "scores/functions.py",
-    "np.asarray(lower, float) - y, y - np.asarray(upper, float)",
-    "np.asarray(lower, float) - y, np.asarray(upper, float) - y",
-    "a sign in the quantile score",
-    "tests/test_scores.py::test_regression_scores_by_hand",
-)
-mutant(
-    "scores/sets.py",
-    "within = scores[..., None] <= np.atleast_1d(levels)",
-    "within = scores[..., None] < np.atleast_1d(levels)",
-    "a label at the threshold is left out",
-    "tests/test_sets.py::test_label_sets_agree_with_the_score",
-)
-mutant(
-    "scores/sets.py",
-    "np.negative(_furthest(-low[rows, None], own), out=ends[rows, 0])",
-    "ends[rows, 0] = low[rows, None] - own",
-    "the lower end loses counted ties",
-    "tests/test_sets.py::test_intervals_agree_with_the_score_to_the_last_bit",
-)
-mutant(
-    "metrics.py",
-    "(array[:, 0] <= truth) & (truth <= array[:, 1])",
-    "(array[:, 0] <= truth) | (truth <= array[:, 1])",
-    "every record is covered",
-    "tests/test_metrics.py::test_intervals",
-)
-mutant(
-    "metrics.py",
-    "index = order[place]",
-    "index = place",
-    "labels in a declared order are looked up in sorted order",
-    "tests/test_metrics.py::test_named_classes",
-)
-
-# ---- guarantees
-
-mutant(
-    "guarantees/formulas.py",
-    "lambda inner: tradeoff(inner) >= wanted, 0.0",
-    "lambda inner: tradeoff(inner) >= wanted - 1e-9, 0.0",
-    "the inner level is rounded up",
-    "tests/test_guarantees.py::TestFromPrivacyAlone::test_inner_level_is_the_last_that_keeps_the_promise",
-)
-mutant(
-    "guarantees/formulas.py",
-    'return 2 * check_nonnegative("score_lipschitz"',
-    'return check_nonnegative("score_lipschitz"',
-    "half of Result C's buffer",
-    "tests/test_guarantees.py::TestResultA::test_value_buffer",
-)
-mutant(
-    "guarantees/certificate.py",
-    "certified and self.coverage >= self.target - 1e-12",
-    "certified",
-    "certified below its target",
-    "tests/test_guarantees.py::TestCertificate::test_below_its_target",
-)
-mutant(
-    "guarantees/formulas.py",
-    "while law.cdf(size) <= tail:\n        size += 1",
-    "size += 1",
-    "a random part is taken to be larger than it is",
-    "tests/test_guarantees.py::TestResultA::test_minimum_part_size_is_the_exact_binomial_quantile",
-)
-
-# ---- calibration
-
-CALIBRATION = "tests/test_calibration.py"
-mutant(
-    "pipeline/search_plan.py",
-    '"calibration": compose(*self.events)',
-    '"calibration": self.events[0]',
-    "split, several levels: only the first is in the ledger",
-    f"{SPIES}::test_a_split_ledger_holds_every_level",
-)
-mutant(
-    "pipeline/search_plan.py",
-    '"calibration": compose(*self.events)',
-    '"calibration": self.events[0]',
-    "split, several levels: noise not divided and only the first in the ledger",
-    f"{SPIES}::test_a_split_ledger_holds_every_level",
-    also=(
-        "searches = SearchPlan(rule, asked, steps, noises, size_noise)",
-        "noises = tuple(\n        sized_lattice_noise(budget.epsilon, budget.delta, steps, [s], before, accountant, "
-        "rule.size_share)[0][0]\n        for s in sensitivities\n    )\n"
-        "    searches = SearchPlan(rule, asked, steps, noises, size_noise)",
-    ),
-)
-mutant(
-    "pipeline/search_plan.py",
-    "for event, note in zip(self.events, notes, strict=True):",
-    "for event, note in zip(self.events[:1], notes[:1], strict=True):",
-    "several levels: only the first is in the ledger",
-    f"{CALIBRATION}::TestBudget::test_several_levels_and_groups_share_it",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "child_seeds(seed, n_searches))",
-    "[seed] * n_searches)",
-    "all groups share one noise",
-    f"{SPIES}::test_each_search_draws_its_own_noise",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "random_state=next(seeds),",
-    "random_state=7,",
-    "every search has the same noise, whoever asks",
-    f"{SPIES}::test_each_search_draws_its_own_noise",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "count_noise=noise,\n                        steps",
-    "count_noise=searches.noises[-1],\n                        steps",
-    "every level is searched with the last one's noise",
-    f"{SPIES}::test_each_level_has_the_noise_of_its_own_sensitivity",
-)
-mutant(
-    "pipeline/search_plan.py",
-    "before = None if rule.guarantee.held_out and secret is None else spent",
-    "before = None",
-    "calibration forgets what training spent",
-    f"{CALIBRATION}::TestBudget::test_parts_do_not_add_up_when_held_out",
-)
-mutant(
-    "pipeline/search_plan.py",
-    "(grouped or part < 1 or not counted)",
-    "(part < 1 or not counted)",
-    "groups of unknown size are taken to be as large as planned",
-    f"{SPIES}::test_groups_are_corrected_for_any_size",
-)
-mutant(
-    "quantile/offsets.py",
-    "alpha - size_tail(alpha) if size_is_released else alpha",
-    "alpha",
-    "the random size of a part is not charged",
-    f"{CALIBRATION}::TestGuarantees::test_a_random_part_is_charged",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "q.threshold + rule.shift if q.is_finite",
-    "q.threshold if q.is_finite",
-    "Result C's buffer is in the certificate and not in the threshold",
-    f"{CALIBRATION}::TestGuarantees::test_stability_buffer",
-)
-mutant(
-    "guarantees/value_buffer_guarantee.py",
-    "else a - bound.delta_n for",
-    "else a for",
-    "the failure probability of stability is not charged",
-    f"{CALIBRATION}::TestGuarantees::test_stability_buffer",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "_certificate(rule, i, spent, by_level[i], extra_assumptions)",
-    "_certificate(rule, i, spent, by_level[0], extra_assumptions)",
-    "every certificate holds the first level's numbers",
-    f"{SPIES}::test_each_certificate_holds_its_own_numbers",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "        ledger = ledger.mark_seeded()\n",
-    "        pass\n",
-    "a seeded search looks private",
-    f"{CALIBRATION}::TestBudget::test_with_the_default_accountant",
-)
-mutant(
-    "guarantees/universal.py",
-    'tradeoff_function("add")',
-    'tradeoff_function("remove")',
-    "the inner level is taken from the wrong direction",
-    f"{SPIES}::test_the_inner_level_uses_the_direction_of_result_b",
-)
-
-# ---- strategy and estimators
-
-CONFORMAL = "tests/test_conformal.py"
-mutant(
-    "data/validation.py",
-    "if ends and pairs and not np.array_equal(array, array.T):",
-    "if False:",
-    "square feature bounds are read as lows and highs without a word",
-    "tests/test_people.py::test_square_feature_bounds",
-)
-mutant(
-    "report/numbers.py",
-    "return self.interval[1] < self.promised",
-    "return self.interval[0] < self.promised - 1",
-    "an evaluation far below the promise gets no verdict",
-    "tests/test_people.py::test_an_evaluation_below_the_promise_is_a_red_verdict",
-)
-mutant(
-    "cli/tables.py",
-    "for path in () if force else paths:",
-    "for path in ():",
-    "a fit overwrites a model that was paid for",
-    "tests/test_people.py::test_demo_and_fit_replace_nothing_unless_forced",
-)
-mutant(
-    "pipeline/release.py",
-    "of_blocks([block.part(~drawn)])",
-    "of_blocks([block.part(~drawn | (np.arange(len(drawn)) % 50 == 0))])",
+    "release:_parts",
+    "~drawn",
+    "~drawn | (np.arange(len(drawn)) % 50 == 0)",
     "two percent of the held-out rows are trained on",
-    f"{SPIES}::test_the_two_parts_share_no_record",
+    "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "pipeline/release.py",
+    "release:_parts",
     "ArraySource.of_blocks([block.part(drawn)])",
     "records",
     "all records are scored although a part was held out",
-    f"{SPIES}::test_the_two_parts_share_no_record",
+    "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "pipeline/search_plan.py",
-    "if rule.guarantee.held_out and spent.entries and (notes or secret is not None):",
-    "if spent.entries and notes:",
-    "records used twice count once",
-    f"{SPIES}::test_records_used_twice_count_twice",
-)
-mutant(
-    "pipeline/release.py",
-    "[scores[block.groups[chosen] == group] for group",
-    "[scores for group",
+    "release:_scores_by_group",
+    "scores[block.groups[chosen] == group]",
+    "scores",
     "every group counts all records",
-    f"{SPIES}::test_each_group_counts_its_own_records_only",
+    "tests/test_wiring.py::test_each_group_counts_its_own_records_only",
 )
 mutant(
-    "pipeline/release.py",
-    "score_range=request.task.score_range,",
-    "score_range=(0.0, float(np.max(scores)) + 1e-9),",
+    "release:release",
+    "request.task.score_range",
+    "(0.0, float(np.max(scores)) + 1e-09)",
     "the range of the scores comes from the records",
-    f"{SPIES}::test_the_score_range_is_public",
+    "tests/test_wiring.py::test_the_score_range_is_public",
 )
 mutant(
-    "estimators/fitted.py",
-    "np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])",
-    "np.asarray(self.threshold_)",
-    "an unknown group gets the last one's threshold",
-    f"{CONFORMAL}::TestGroups::test_an_unknown_group_gets_full_sets",
-)
-mutant(
-    "pipeline/release.py",
-    "trained.stability if request.task.natural_score else None",
-    "trained.stability",
-    "a stability bound for a score without a constant",
-    f"{CONFORMAL}::TestGuarantees::test_stability_needs_the_score_with_the_known_constant",
-)
-mutant(
-    "pipeline/release.py",
-    "seeded=random_state is not None)",
-    "seeded=False)",
-    "a seeded fit that never searches looks private",
-    f"{SPIES}::test_a_seeded_fit_that_never_searches_is_still_marked",
-    harmless="the searches mark their ledger as well, whether they asked anything or not",
-)
-mutant(
-    "conformal/base.py",
-    "budget=Budget(self.epsilon, self.delta),",
-    "budget=Budget(self.epsilon, 1e-5),",
-    "the estimator's delta is ignored",
-    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
-)
-mutant(
-    "conformal/base.py",
-    "accountant=self.accountant,",
-    'accountant="rdp",',
-    "the estimator's accountant is ignored",
-    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
-)
-mutant(
-    "conformal/base.py",
-    "calibration_fraction=self.calibration_fraction,",
-    'calibration_fraction="auto",',
-    "the estimator's calibration_fraction is ignored",
-    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
-)
-mutant(
-    "conformal/base.py",
-    "train_share=self.train_share,",
-    "train_share=0.5,",
-    "the estimator's train_share is ignored",
-    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
-)
-mutant(
-    "conformal/base.py",
-    "feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, taken.width, names),",
-    "feature_bounds=(taken.records.whole.read().min(axis=0) - 1e-9, taken.records.whole.read().max(axis=0) + 1e-9),",
-    "the estimator takes its feature bounds from the records",
-    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
-)
-mutant(
-    "pipeline/release.py",
+    "release:release",
     "reservation.commit(ledger)",
     "reservation.commit(Ledger())",
     "a fit commits nothing",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
-    "pipeline/release.py",
-    "store.reserve(planned.ledger(strategy.spent), note=note)",
-    "store.reserve(strategy.spent, note=note)",
+    "release:release",
+    "planned.ledger(strategy.spent)",
+    "strategy.spent",
     "a fit reserves its training only",
     "tests/test_budget.py::test_fit_reserves_exactly_what_it_commits",
 )
 mutant(
-    "pipeline/release.py",
-    "= child_seeds(random_state, 3)",
-    "= (random_state,) * 3",
+    "release:release",
+    "child_seeds(random_state, 3)",
+    "(random_state,) * 3",
     "training, split and search share a seed",
-    f"{SPIES}::test_training_assignment_and_search_are_seeded_apart",
+    "tests/test_wiring.py::test_training_assignment_and_search_are_seeded_apart",
 )
 mutant(
-    "pipeline/tasks.py",
-    "return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)",
-    "return scores, (_CORRECTED,)",
-    "the correction is computed and not used",
-    f"{SPIES}::test_corrected_scores_are_the_ones_that_count",
+    "release:release",
+    "request.task.classes_found",
+    "False",
+    "found classes are certified",
+    "tests/test_found_classes.py::test_found_classes_are_never_certified",
 )
 mutant(
-    "pipeline/tasks.py",
-    "if tuple(model.classes or ()) != expected:",
-    "if len(model.classes or ()) != len(expected):",
-    "a foreign model's order of labels is not looked at",
-    f"{CONFORMAL}::TestPrivateModel::test_its_order_of_labels_is_taken_over",
+    "release:_scores_by_group",
+    "block.owners.one_row_each(seed)",
+    "np.arange(len(block))",
+    "every record of a person is counted in the search",
+    "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
 )
 mutant(
-    "pipeline/tasks.py",
-    "return targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))",
-    "return np.asarray(targets)",
-    "targets beyond their bounds reach the mechanism",
-    f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
+    "release:_parts",
+    "secure_generator(seed).random(block.owners.count)",
+    "np.arange(block.owners.count) % 2 + secure_generator(seed).random(1)",
+    "the part of a person follows from the place in the table",
+    "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
+    "tests/test_person_fits.py::test_one_row_a_person_equals_the_row_level_fit_number_for_number",
+    "tests/test_wiring.py",
 )
 mutant(
-    "scores/intervals.py",
-    "np.clip(inside, low, high, out=inside)",
-    "np.asarray(inside)",
-    "predictions leave the declared range",
-    f"{SPIES}::test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd",
+    "release:release",
+    "(rule, spent.event) != (planned.rule, strategy.spent.event)",
+    "rule != planned.rule",
+    "training that cost more than was planned leaves too much to the search",
+    "tests/test_data_path.py::test_training_that_cost_more_than_planned_is_planned_again",
 )
 mutant(
-    "pipeline/tasks.py",
-    "return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)",
-    "return scores, (_CORRECTED,)",
-    "the correction of a regression is computed and not used",
-    f"{SPIES}::test_corrected_residuals_are_the_ones_that_count",
+    "release:_for_rows",
+    "request.unit.group > 1",
+    "request.unit.group < 1",
+    "a budget store charges one row where a person with several is promised something",
+    "tests/test_person_fits.py::test_without_ids_a_budget_store_is_refused",
 )
 mutant(
-    "pipeline/plan.py",
-    "random_state=random_state, n_records=self.n_training)",
-    "random_state=random_state, n_records=None)",
+    "release:_scores_by_group",
+    "if by_person:\n    scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)",
+    "if not records:\n    scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)",
+    "all scores of a person in a block are counted",
+    "tests/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory",
+)
+mutant(
+    "release:_Part.__call__",
+    "drawn if self.held_out else ~drawn",
+    "drawn | ~drawn",
+    "held-out records of a source are trained on",
+    "tests/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",
+)
+# ---- scoring
+
+mutant(
+    "scoring:Scoring.scores",
+    "persons",
+    "None",
+    "the correction of a person fit removes one row",
+    "tests/test_person_fits.py::test_corrected_scores_remove_the_whole_person",
+)
+mutant(
+    "scoring:Scoring.scores",
+    "block.through(*steps)",
+    "block",
+    "records are scored before preprocessing",
+    "tests/test_data_path.py::test_records_are_preprocessed_once_to_train_and_once_to_score",
+)
+mutant(
+    "scoring:_Look.__call__",
+    "block.targets[block.groups == self.group]",
+    "block.targets",
+    "in blocks every group counts all records",
+    "tests/sources/test_source_fits.py::test_blocks_change_nothing_where_nothing_is_drawn_by_block",
+)
+# ---- searches
+
+mutant(
+    "searches:SearchPlan.ledger",
+    "compose(*self.events)",
+    "self.events[0]",
+    "split, several levels: only the first is in the ledger",
+    "tests/test_wiring.py::test_a_split_ledger_holds_every_level",
+)
+mutant(
+    "searches:SearchPlan.ledger",
+    "zip(self.events, notes, strict=True)",
+    "zip(self.events[:1], notes[:1], strict=True)",
+    "several levels: only the first is in the ledger",
+    "tests/test_calibration.py::TestBudget::test_several_levels_and_groups_share_it",
+)
+mutant(
+    "searches:make_rule",
+    "grouped or part < 1 or (not counted)",
+    "part < 1 or not counted",
+    "groups of unknown size are taken to be as large as planned",
+    "tests/test_wiring.py::test_groups_are_corrected_for_any_size",
+)
+mutant(
+    "searches:SearchPlan.ledger",
+    "rule.guarantee.held_out and spent.entries and (notes or secret is not None)",
+    "spent.entries and notes",
+    "records used twice count once",
+    "tests/test_wiring.py::test_records_used_twice_count_twice",
+)
+mutant(
+    "searches:row_budget",
+    "spent <= budget.epsilon",
+    "spent",
+    "what k rows cost is computed and not looked at",
+    "tests/test_person_fits.py::test_sampled_training_without_ids_stays_within_the_budget",
+)
+# ---- sources
+
+mutant(
+    "sources.persons:met",
+    "senders * count",
+    "senders * count + 1",
+    "rows of a person miss the block of their person",
+    "tests/sources/test_person_blocks.py::test_senders_who_deal_in_turns_make_the_blocks_of_one_table",
+)
+# ---- strategy
+
+mutant(
+    "strategy:FitPlan.train",
+    "train_on(self.mechanism, source, random_state=random_state, n_records=self.n_training)",
+    "train_on(self.mechanism, source, random_state=random_state, n_records=None)",
     "training divides by the true number of records",
-    f"{SPIES}::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
+    "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
 )
 mutant(
-    "pipeline/plan.py",
-    "return ledger.then(self.model.ledger)",
-    "return ledger",
-    "a foreign model is free",
-    f"{CONFORMAL}::TestPrivateModel::test_on_its_own_records",
-)
-mutant(
-    "pipeline/plan.py",
-    "ledger = ledger.add(stage, event, str(note), unit=self.unit)",
-    "str(note)",
-    "training is free",
-    f"{SPIES}::test_records_used_twice_count_twice",
-)
-mutant(
-    "pipeline/plan.py",
-    "mechanism.calibrated(share * epsilon, delta",
-    "mechanism.calibrated(epsilon, delta",
-    "training gets the whole budget",
-    f"{SPIES}::test_every_public_choice_reaches_the_ledger",
-)
-mutant(
-    "guarantees/asymptotic.py",
-    "certified=False,",
-    "certified=False,\n    held_out=True,",
-    "an unproven guarantee is accounted for as if records were held out",
-    f"{SPIES}::test_records_used_twice_count_twice",
-)
-mutant(
-    "pipeline/plan.py",
-    "return Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)",
-    "return mechanism",
-    "declared feature bounds do not reach an own mechanism",
-    f"{SPIES}::test_declared_bounds_reach_an_own_mechanism",
-)
-mutant(
-    "pipeline/plan.py",
-    "return Preprocessed((NormClip(request.feature_bound),), mechanism)",
-    "return mechanism",
-    "a declared row bound does not reach an own mechanism",
-    f"{SPIES}::test_declared_bounds_reach_an_own_mechanism",
-)
-mutant(
-    "pipeline/plan.py",
-    "y_bounds=request.task.y_bounds,",
-    "y_bounds=None,",
-    "declared target bounds do not reach the recipe",
-    f"{SPIES}::test_the_ledger_of_a_recipe_holds_all_its_releases",
-)
-
-# ---- counts that serve several levels, and the quantile of the rivals
-
-mutant(
-    "quantile/search.py",
-    "steps - place.bit_length()",
-    "steps - 2 * place.bit_length()",
-    "fewer counts are paid for than several levels may ask for",
-    "tests/quantile/test_search.py::TestSharedCounts::test_no_more_counts_are_released_than_were_paid_for",
-)
-mutant(
-    "quantile/exponential.py",
-    "costs.astype(object) * whole_rate",
-    "costs.astype(object) * 2 * whole_rate",
-    "the exponential mechanism draws at twice its rate",
-    "tests/quantile/test_exponential.py::test_ends_are_drawn_by_their_distance_from_the_quantile",
-)
-
-# ---- baselines
-
-BASELINES = "tests/test_baselines.py"
-mutant(
-    "baselines/threshold.py",
-    "[1.0] * levels,",
-    "[1.0],",
-    "several levels of DP-Split, noise for one",
-    f"{BASELINES}::test_dp_split_spends_the_budget_once_for_each_half",
-    f"{BASELINES}::test_dp_split_noise_is_the_papers",
-)
-mutant(
-    "baselines/threshold.py",
-    '"calibration": compose(*(q.event for q in quantiles))',
-    '"calibration": quantiles[0].event',
-    "several levels of DP-Split, one in the ledger",
-    f"{BASELINES}::test_dp_split_ledger_holds_every_level",
-)
-mutant(
-    "baselines/threshold.py",
-    "self._scores(self._predictor, rows[calibrates], y[calibrates])",
-    "self._scores(self._predictor, rows, y)",
-    "DP-Split scores the training half as well",
-    f"{BASELINES}::test_dp_split_scores_only_the_half_that_training_did_not_see",
-)
-mutant(
-    "baselines/threshold.py",
-    "ledger if seed is None else ledger.mark_seeded()",
+    "strategy:FitPlan.enter",
+    "ledger.then(self.model.ledger)",
     "ledger",
-    "a seeded DP-Split looks private",
-    f"{BASELINES}::test_dp_split_seeds",
+    "a foreign model is free",
+    "tests/test_conformal.py::TestPrivateModel::test_on_its_own_records",
 )
 mutant(
-    "baselines/threshold.py",
-    "random_state=seeds[1], n_records=n_training)",
-    "random_state=seeds[1], n_records=int(trains.sum()))",
-    "DP-Split divides by the true size of its half",
-    f"{BASELINES}::test_dp_split_trains_and_calibrates_on_disjoint_halves",
+    "strategy:_own_mechanism",
+    "Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)",
+    "mechanism",
+    "declared feature bounds do not reach an own mechanism",
+    "tests/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",
 )
 mutant(
-    "baselines/cross.py",
-    "model = Predictor.train(self.estimator, rows[~out], y[~out], self._seed())",
-    "model = Predictor.train(self.estimator, rows, y, self._seed())",
-    "CV+ scores records its model has seen",
-    f"{BASELINES}::test_cv_plus_follows_its_definition",
-)
-mutant(
-    "baselines/full.py",
-    "np.count_nonzero(scores[:-1] < scores[-1])",
-    "np.count_nonzero(scores[:-1] <= scores[-1])",
-    "full conformal treats ties as misses",
-    f"{BASELINES}::test_full_classification_keeps_labels_that_tie",
-)
-mutant(
-    "baselines/base.py",
-    "ledger = ledger.add(stage, non_private_event(), note)",
+    "strategy:FitPlan.check_source",
+    "require_sources(self.mechanism)",
     "pass",
-    "a baseline without privacy has an empty ledger",
-    f"{BASELINES}::test_shapes_names_and_ledger_of_the_non_private_baselines",
+    "a mechanism that needs an array is found out after the budget is reserved",
+    "tests/sources/test_source_fits.py::test_what_blocks_cannot_do_is_refused",
 )
+# ---- tasks
 
-# ---- planning
+mutant(
+    "tasks:Regression.fine_near",
+    "0.0",
+    "high",
+    "thresholds of residuals are told apart where none lie",
+    "tests/test_wiring.py::test_predictions_stay_in_the_declared_range_and_thresholds_are_fine_where_scores_crowd",
+)
+mutant(
+    "tasks:Classification.scores",
+    "np.maximum(scores, self._of_own_label(softmax(outputs), targets))",
+    "scores",
+    "the correction is computed and not used",
+    "tests/test_wiring.py::test_corrected_scores_are_the_ones_that_count",
+)
+mutant(
+    "tasks:Regression.training_targets",
+    "targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))",
+    "np.asarray(targets)",
+    "targets beyond their bounds reach the mechanism",
+    "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
+)
+mutant(
+    "tasks:Regression.scores",
+    "np.maximum(scores, self._of_targets(targets, outputs))",
+    "scores",
+    "the correction of a regression is computed and not used",
+    "tests/test_wiring.py::test_corrected_residuals_are_the_ones_that_count",
+)
+# ---- training
 
-PLANNING = "tests/test_planning.py"
 mutant(
-    "pipeline/planning.py",
-    "mu_left = math.sqrt(mu**2 - mu_train**2)",
-    "mu_left = mu",
-    "a plan forgets what training spends",
-    f"{PLANNING}::test_the_plan_is_what_the_fit_does",
+    "training.descent:GridNoise.next",
+    "1 / GRID",
+    "0.98 / GRID",
+    "gradient noise is drawn too small",
+    "tests/training/test_dpsgd.py::test_each_step_adds_the_noise_of_the_event",
 )
 mutant(
-    "pipeline/planning.py",
-    "float(aim.level), last + aim.mean_rise",
-    "float(aim.level), last",
-    "a plan forgets the correction",
-    f"{PLANNING}::test_the_plan_is_what_the_fit_does",
+    "training.dpsgd:Setup._constants",
+    "self.noise",
+    "0.98 * self.noise",
+    "the engine is handed less noise than the event says",
+    "tests/training/test_dpsgd.py::test_each_step_adds_the_noise_of_the_event",
 )
 mutant(
-    "pipeline/planning.py",
-    "part=fraction or 1.0,",
-    "part=1.0,",
-    "a plan of split forgets that a part is held out",
-    f"{PLANNING}::test_the_plan_is_what_the_fit_does",
-)
-
-# ---- audit
-
-AUDIT = "tests/test_audit.py"
-mutant(
-    "audit/bounds.py",
-    "[w @ weights for w in first], [w @ weights for w in second]",
-    "[w @ weights for w in first], [w @ weights for w in first]",
-    "the bound is tested on the half that chose its threshold",
-    f"{AUDIT}::test_the_half_that_chose_a_threshold_proves_nothing",
+    "training.dpsgd:Setup.normaliser",
+    "self.n_records",
+    "len(self.records.rows)",
+    "the true number of records divides",
+    "tests/training/test_dpsgd.py::test_normaliser_is_public",
 )
 mutant(
-    "audit/bounds.py",
-    "failure = (1 - confidence) / (4 * len(deltas))",
-    "failure = 1 - confidence",
-    "the bound without its correction for many comparisons",
-    f"{AUDIT}::test_the_bound_is_the_two_clopper_pearson_rates_at_their_share_of_the_confidence",
+    "training.dpsgd:DPSGD.releases",
+    "self.steps",
+    "self.steps - 1",
+    "the event leaves out a step",
+    "tests/training/test_dpsgd.py::test_event_is_known_before_the_data",
 )
 mutant(
-    "audit/bounds.py",
-    "stats.beta.ppf(failure, np.maximum(hits, 1), len(more) - hits + 1)",
-    "hits / len(more)",
-    "the rate of hits is taken at its word",
-    f"{AUDIT}::test_the_bound_is_the_two_clopper_pearson_rates_at_their_share_of_the_confidence",
+    "training.dpsgd:Setup.batches",
+    "rate == 1",
+    "rate >= 0.5",
+    "full batches where sampled ones are paid for",
+    "tests/training/test_dpsgd.py::test_poisson_inclusion",
+    "tests/training/test_dpsgd.py::test_batches_are_sampled_at_the_rate_of_the_event",
 )
 mutant(
-    "audit/run.py",
-    "other = chosen.play(not null, runs)[:runs]",
-    "other = chosen.play(False, runs)[:runs]",
-    "both worlds of an audit are the same",
-    f"{AUDIT}::test_catches_clipping_switched_off",
+    "training.gradients:ClippedGradient._clip",
+    "np.maximum(factors, self._lowered, out=factors)",
+    "np.maximum(factors, 0.98 * self._lowered, out=factors)",
+    "short gradients are stretched",
+    "tests/training/test_dpsgd.py::test_clipped_sum_equals_per_sample_gradients",
 )
 mutant(
-    "audit/run.py",
-    "claimed=tuple(epsilon_of(claim, d) for d in deltas),",
-    "claimed=tuple(epsilon_of(claim, deltas[0]) for d in deltas),",
-    "every claim is the first delta's",
-    f"{AUDIT}::test_each_delta_has_its_own_claim",
+    "training.gradients:ClippedGradient.add",
+    "v.factors_down",
+    "1.0",
+    "nothing is clipped where the factors go to the inputs",
+    "tests/training/test_dpsgd.py::test_clipped_sum_equals_per_sample_gradients",
 )
 mutant(
-    "pipeline/release.py",
-    "training_seed, observer)",
-    "training_seed)",
-    "an audit of a release hears nothing of training",
-    f"{AUDIT}::test_a_release_tells_of_training_and_search",
+    "training.dpsgd:DPSGD.stability",
+    "steepest * (1 - 1e-12)",
+    "0.5 * steepest",
+    "a stability bound where clipping bends the loss",
+    "tests/training/test_coupling.py::test_no_bound_is_claimed_outside_the_proof",
 )
 mutant(
-    "pipeline/calibrate.py",
-    "random_state=next(seeds),\n                        observer=observer,",
-    "random_state=next(seeds),",
-    "an audit of a release hears nothing of the search",
-    f"{AUDIT}::test_a_release_tells_of_training_and_search",
+    "training.release:<module>",
+    "10",
+    "28",
+    "the rounding of released sums grows with the records",
+    "tests/training/test_sums.py::test_a_term_goes_through_few_additions",
 )
 mutant(
-    "training/engine/loop.py",
-    "StepView(self.current(), self._noisy * self.normaliser, constants)",
-    "StepView(self.current(), total, constants)",
+    "training.preprocess:Preprocessed.event",
+    "compose(*known)",
+    "known[-1]",
+    "preprocessing is free",
+    "tests/training/test_releases.py::test_every_private_part_is_in_the_event",
+)
+mutant(
+    "training.steps:PrivateCentring.release",
+    "gaussian_release(total, noise, rng, n_records)",
+    "total",
+    "centring with the exact mean",
+    "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_step_but_through_its_release",
+)
+mutant(
+    "training.steps:PrivateStandardize.release",
+    "mean, square = gaussian_release(total, noise, rng, n) / n",
+    "mean, square = gaussian_release(total, noise, rng, n) / n\nsquare = total[1] / n",
+    "standardising with the exact scale",
+    "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_step_but_through_its_release",
+)
+mutant(
+    "training.preprocess:Preprocessed.train_source",
+    "n",
+    "nominal_count(source, None)[0]",
+    "the true number of records divides the released sums",
+    "tests/training/test_releases.py::test_the_public_number_of_records_reaches_every_step",
+)
+mutant(
+    "training.preprocess:Preprocessed.calibrated",
+    "compose(fixed, paid_event(tunable.with_noise(z)))",
+    "paid_event(tunable.with_noise(z))",
+    "the mechanism's noise forgets what the steps spend",
+    "tests/training/test_preprocess.py::test_calibrated_meets_the_budget_and_nearly_uses_it",
+)
+mutant(
+    "training.preprocess:Preprocessed.train_source",
+    "source = source.map(methodcaller('through', transforms[-1].apply))",
+    "source.map(methodcaller('through', transforms[-1].apply))",
+    "training does not see the preprocessed rows",
+    "tests/training/test_releases.py::test_training_sees_what_prediction_sees",
+)
+mutant(
+    "training.preprocess:Preprocessed.train_source",
+    "stream_seed(random_state, PREPROCESSING)",
+    "random_state",
+    "steps and mechanism share a seeded stream",
+    "tests/training/test_preprocess.py::test_steps_and_mechanism_do_not_share_a_seeded_stream",
+)
+mutant(
+    "training.private_target:PrivateTarget.event",
+    "compose(gaussian_event(self.noise_multiplier), inner)",
+    "inner",
+    "the release of the target's scale is in no event",
+    "tests/training/test_releases.py::test_every_private_part_is_in_the_event",
+)
+mutant(
+    "training.private_target:PrivateTarget.train_source",
+    "inner.event",
+    "paid_event(self.mechanism)",
+    "a wrapper reports the plan and not what was spent",
+    "tests/training/test_recipe.py::test_private_target_reports_what_its_mechanism_did_spend",
+)
+mutant(
+    "training.private_target:PrivateTarget.train_source",
+    "mean, square = gaussian_release(total, noise, rng, n) / n",
+    "mean, square = gaussian_release(total, noise, rng, n) / n\nsquare = source.sum(self._block_moments)[1] / n",
+    "the target's scale is exact",
+    "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+mutant(
+    "training.private_target:PrivateTarget.train_source",
+    "mean, square = gaussian_release(total, noise, rng, n) / n",
+    "mean, square = gaussian_release(total, noise, rng, n) / n\nmean = source.sum(self._block_moments)[0] / n",
+    "the target's mean is exact",
+    "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+mutant(
+    "training.private_target:calibrated_beside",
+    "spent <= epsilon",
+    "spent <= 1.02 * epsilon",
+    "the target's share may push training over its budget",
+    "tests/training/test_recipe.py::test_private_target_stays_within_the_budget",
+)
+mutant(
+    "training.perturbation:ObjectivePerturbation.event",
+    "math.hypot(mu, 1 / (TRACE_NOISE * noise))",
+    "mu",
+    "the trace of output noise is in no event",
+    "tests/training/test_releases.py::test_objective_perturbation_draws_the_scales_of_its_event",
+)
+mutant(
+    "training.perturbation:ObjectivePerturbation._privacy_loss",
+    "math.log1p(expansion)",
+    "0.0",
+    "the Jacobian is free",
+    "tests/training/test_perturbation.py::test_exact_divergences_stay_below_the_dominating_gaussian",
+    "tests/training/test_releases.py::test_the_jacobian_is_paid_for",
+)
+mutant(
+    "training.perturbation:ObjectivePerturbation._privacy_loss",
+    "self.loss == 'logistic' or (self.loss == 'cross_entropy' and self._outputs == 2)",
+    "rank == 1",
+    "a regression is accounted for like two classes",
+    "tests/training/test_releases.py::test_the_jacobian_is_paid_for",
+)
+mutant(
+    "training.perturbation:_prepare",
+    "bounded_targets(y, mechanism.y_bounds)",
+    "np.asarray(y, dtype=float)",
+    "targets beyond their bounds",
+    "tests/training/test_perturbation.py::test_rows_and_targets_are_clipped_in_training_and_prediction",
+)
+mutant(
+    "training.summary:SufficientStatistics.train",
+    "gaussian_release(cross, self.cross_noise, rng)",
+    "np.array(cross)",
+    "the cross moments are exact",
+    "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+mutant(
+    "training.summary:SufficientStatistics.train",
+    "self._release_gram(gram, rng)",
+    "gram",
+    "the Gram matrix is exact",
+    "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+mutant(
+    "training.summary:SufficientStatistics.train",
+    "n * self.row_bound",
+    "len(raw) * self.row_bound",
+    "the true number of records bounds the cross moments",
+    "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
+)
+mutant(
+    "training.descent:Descent.step",
+    "self._noisy * self.normaliser",
+    "total",
     "an audit of training hears the sum before its noise",
-    f"{AUDIT}::test_training_tells_the_sums_that_made_its_parameters",
+    "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
 )
 mutant(
-    "quantile/search.py",
-    "asked.noise(step, left, right, noise) - bar",
-    "asked.noise(step, left, right, noise) // 2 - bar",
-    "counts get half their noise",
-    f"{AUDIT}::test_audit_reaches_its_share_of_the_claim_and_never_exceeds_it[search-quick]",
+    "training.opacus:_releasing",
+    "[torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]",
+    "[torch.from_numpy(gaussian_release(t.numpy(), noise, rng)) if t.ndim > 1 else t for t in sums]",
+    "torch biases get no noise",
+    "tests/training/test_opacus.py::test_the_noise_of_the_event_reaches_every_sum",
+)
+mutant(
+    "training.opacus:OpacusTraining.train_source",
+    "self._descend(ready, streams, self.sampling_rate * n, rng, random_state)",
+    "self._descend(ready, streams, self.sampling_rate * source.sum(len), rng, random_state)",
+    "torch divides by the true number of records",
+    "tests/training/test_opacus.py::test_every_record_is_clipped_and_the_normaliser_is_public",
+)
+mutant(
+    "training.opacus:add_clipped",
+    "torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(r, dim=1) for r, _ in used]), dim=0)",
+    "torch.amax(torch.stack([torch.linalg.vector_norm(r, dim=1) for r, _ in used]), dim=0)",
+    "torch clips each layer on its own",
+    "tests/training/test_opacus.py::test_one_record_moves_the_sum_of_all_layers_by_at_most_the_clip_norm",
+)
+mutant(
+    "training.opacus:OpacusTraining.releases",
+    "self.steps",
+    "1",
+    "torch training costs one step",
+    "tests/training/test_opacus.py::test_the_noise_of_the_event_reaches_every_sum",
+)
+mutant(
+    "training.opacus:OpacusTraining.batches",
+    "self.sampling_rate == 1",
+    "self.sampling_rate >= 0.2",
+    "torch trains on everybody and pays for samples",
+    "tests/training/test_opacus.py::test_batches_are_sampled_at_the_rate_of_the_event",
+)
+mutant(
+    "training.gradients:ClippedGradient._clip",
+    "factors[:len(weights)] *= weights",
+    "factors[:len(weights)] *= 1.0",
+    "clipped gradients forget the weight",
+    "tests/training/test_persons.py::test_a_person_moves_every_private_sum_by_one_sensitivity",
+)
+mutant(
+    "training.descent:BatchSums._gather",
+    "records.owners.weights_of(index)",
+    "np.ones(m)",
+    "sampled batches forget the weight",
+    "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training.descent:BatchSums.clipped",
+    "records.owners.rows_of(persons)",
+    "persons",
+    "a batch of persons is read as a batch of rows",
+    "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training.dpsgd:Setup.batches",
+    "self.records.owners.count",
+    "len(self.records.rows)",
+    "batches draw rows, not persons",
+    "tests/training/test_persons.py::test_batches_draw_whole_persons",
+)
+mutant(
+    "training.private_target:PrivateTarget._block_moments",
+    "self.moments(block.targets, block.weights)",
+    "self.moments(block.targets)",
+    "the target's scale drops the weights",
+    "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training.summary:SufficientStatistics.train",
+    "self.moments(raw, y, units.weights)",
+    "self.moments(raw, y)",
+    "sufficient statistics drop the weights",
+    "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
+)
+mutant(
+    "training.opacus:_Engine.check",
+    "check_unchanged(self.start, self.inner)",
+    "pass",
+    "buffers that training changed are released",
+    "tests/training/test_torch_modules.py::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
+)
+mutant(
+    "training.opacus:OpacusTraining.train_source",
+    "self._run_dry(shape, classes)",
+    "pass",
+    "a module is first tried on the records",
+    "tests/training/test_torch_modules.py::test_training_tries_a_module_on_made_up_records_first",
+)
+mutant(
+    "training.opacus:OpacusTraining._descend",
+    "released * (self.clip_norm / normaliser)",
+    "released / normaliser",
+    "torch steps forget the clip norm",
+    "tests/training/test_opacus.py::test_same_updates_as_the_numpy_engine",
+)
+mutant(
+    "training.torch_model:TorchModel.restore",
+    "copy.deepcopy(module)",
+    "module",
+    "loading writes into the caller's module",
+    "tests/training/test_torch_files.py::test_a_module_comes_back_in_a_fresh_copy_of_its_architecture",
+)
+mutant(
+    "training.private_bounds:PrivateBounds.train_source",
+    "isinstance(source, PersonSource)",
+    "not isinstance(source, RecordSource)",
+    "all rows of a person in a block are counted for bounds",
+    "tests/sources/test_person_blocks.py::test_repeating_a_persons_only_row_changes_no_sum_and_no_batch",
+)
+mutant(
+    "training.private_bounds:PrivateBounds.train_source",
+    "compose(own, inner.event)",
+    "inner.event",
+    "what training reports leaves the bounds out",
+    "tests/training/test_private_bounds.py::test_the_event_is_that_of_the_noise_that_is_drawn",
+)
+mutant(
+    "training.private_bounds:PrivateBounds.release",
+    "drawn",
+    "0 * drawn",
+    "bounds are found without noise",
+    "tests/training/test_private_bounds.py::test_noise_reaches_the_counts",
+)
+mutant(
+    "training.private_bounds:PrivateBounds.bounds_event",
+    "self._columns",
+    "1",
+    "the counts of one column are paid for",
+    "tests/training/test_private_bounds.py::test_the_event_is_that_of_the_noise_that_is_drawn",
+)
+mutant(
+    "training.private_bounds:PrivateBounds.train_source",
+    "counted[block.persons.one_row_each(seed)] = True",
+    "counted[:] = True",
+    "every row of a person counts for the bounds",
+    "tests/training/test_private_bounds.py::test_persons_count_once",
+)
+mutant(
+    "training.objective_privacy:ObjectiveLoss._atoms",
+    "pull * squared + np.where(edges[:, None] >= 0, push, np.maximum(pull**2 * squared / 2, push))",
+    "np.where(edges[:, None] >= 0, push, np.maximum(pull**2 * squared / 2, push))",
+    "the squared term of objective perturbation is free",
+    "tests/test_promised_numbers.py::test_the_profile_of_objective_perturbation_is_the_integral_of_its_loss",
+)
+mutant(
+    "training.perturbation:OutputPerturbation.train",
+    "tolerance / data.n_records",
+    "0.0",
+    "the stability bound forgets the tolerance of the solver",
+    "tests/test_promised_numbers.py::test_a_trained_model_pays_for_its_solver",
+)
+mutant(
+    "training.perturbation:ObjectivePerturbation.train",
+    "tolerance / data.n_records",
+    "0.0",
+    "the stability bound of objective perturbation forgets the tolerance of the solver",
+    "tests/test_promised_numbers.py::test_a_trained_model_pays_for_its_solver",
 )
 
-# ---- report
-
-REPORT = "tests/report/test_report.py"
-mutant(
-    "report/numbers.py",
-    "share, interval = hits[place] / n",
-    "share, interval = hits[0] / n",
-    "every level prints the first level's coverage",
-    f"{REPORT}::test_every_level_is_evaluated_on_its_own_sets",
-)
-mutant(
-    "report/numbers.py",
-    "_set_sizes(sizes[:, place], len(classes))",
-    "_set_sizes(sizes[:, 0], len(classes))",
-    "every level prints the first level's sizes",
-    f"{REPORT}::test_every_level_is_evaluated_on_its_own_sets",
-)
-mutant(
-    "report/template.html",
-    "% place, level.coverage,",
-    "% place, evaluation.levels[0].coverage,",
-    "the page prints the first level's coverage everywhere",
-    f"{REPORT}::test_every_number_is_the_fitted_objects",
-)
-mutant(
-    "report/page.py",
-    "for level, t in zip(levels, row, strict=True)",
-    "for level, t in zip(levels, estimator.threshold_[0], strict=True)",
-    "every group prints the first group's threshold",
-    f"{REPORT}::test_every_number_is_the_fitted_objects",
-)
-mutant(
-    "report/numbers.py",
-    "tracks = [(*track, item) for item in spent for track in tracks]",
-    "tracks = [(*track, spent[0]) for track in tracks]",
-    "the page shows one of two disjoint parts",
-    f"{REPORT}::test_tracks_of_a_sequential_and_of_a_parallel_ledger",
-)
-mutant(
-    "report/numbers.py",
-    "tail = (1 - confidence) / 2",
-    "tail = 1 - confidence",
-    "the interval of the held-out coverage is too narrow",
-    f"{REPORT}::test_every_level_is_evaluated_on_its_own_sets",
-)
-
-# ---- schema, records, persistence
+# ---- units of privacy, the budget store, small parts, torch modules
 
 mutant(
-    "data/schema.py",
-    "return categories[1:] if len(categories) == 2 and",
-    "return categories[1:] if",
-    "a category of three is lost",
-    "tests/test_schema.py::test_matrix_follows_the_declarations",
+    "quantile.counted_size:counted_miss_bound",
+    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (sizes + 1)",
+    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.planned) + 1)",
+    "a gap in a small part counts as much as one in a large part",
+    "tests/quantile/test_counted_size.py::test_the_offset_is_the_smallest_that_the_sum_allows",
 )
 mutant(
-    "data/schema.py",
-    "numbers = np.clip(numbers, *self.bounds)",
-    "numbers = np.asarray(numbers)",
-    "values beyond the declared bounds",
-    "tests/test_schema.py::test_matrix_follows_the_declarations",
+    "pipeline.search_plan:CalibrationRule.with_sharper_size",
+    "self.sized and self.counted and (self.part < 1)",
+    "self.sized and self.part < 1",
+    "a declared number of records is taken for a counted one",
+    "tests/quantile/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
 )
 mutant(
-    "data/schema.py",
-    "numbers[odd | absent] = self.bounds[0] / 2 + self.bounds[1] / 2",
-    "numbers[odd | absent] = np.nanmean(numbers)",
-    "missing numbers are filled with the mean of the records",
-    "tests/test_schema.py::test_matrix_follows_the_declarations",
-)
-mutant(
-    "data/schema.py",
-    "return (self.bounds, (0.0, 1.0))[: len(self.features)]",
-    "return (self.bounds, self.bounds)[: len(self.features)]",
-    "an indicator gets the bounds of its column",
-    "tests/test_schema.py::test_matrix_follows_the_declarations",
-)
-mutant(
-    "data/validation.py",
-    "index[values == value] = place",
-    "index[values == value] = 0",
-    "every record is in the first group",
-    "tests/test_records.py::TestGroups::test_places_and_unknown_groups",
-)
-mutant(
-    "data/validation.py",
-    "np.full(size, -1, dtype=np.int64)",
-    "np.zeros(size, dtype=np.int64)",
-    "an unknown group is the first one",
-    "tests/test_records.py::TestGroups::test_places_and_unknown_groups",
-)
-mutant(
-    "data/validation.py",
-    "places = {label: place for place, label in enumerate(classes)}",
-    "places = {label: place for place, label in enumerate(sorted(classes, key=str))}",
-    "labels in a declared order are mixed up",
-    "tests/test_records.py::TestClassList::test_declared_order_is_kept",
-)
-mutant(
-    "data/model_files.py",
-    "if hashlib.sha256(data).hexdigest() != digest:",
-    "if len(digest) != 64:",
-    "an altered array is read",
-    "tests/test_persistence.py::TestDamage::test_exchanged_arrays",
-)
-mutant(
-    "data/model_files.py",
-    'with os.fdopen(handle, "wb") as file:\n            yield file\n',
-    'with os.fdopen(handle, "wb") as file:\n            os.chmod(temporary, 0o644)\n            yield file\n',
+    "data.model_files:open_atomically",
+    "with os.fdopen(handle, 'wb') as file:\n    yield file",
+    "with os.fdopen(handle, 'wb') as file:\n    os.chmod(temporary, 420)\n    yield file",
     "predictions are readable by all, whatever the umask says",
     "tests/test_persistence.py::TestWriting::test_files_respect_the_umask_and_the_file_that_they_replace",
 )
 mutant(
-    "data/model_files.py",
-    "os.replace(temporary, target)",
-    "open(target, 'wb').write(open(temporary, 'rb').read())",
-    "a file is overwritten in place",
-    "tests/test_persistence.py::TestWriting::test_a_write_that_breaks_off_leaves_the_old_file",
-    "tests/test_persistence.py::TestWriting::test_exactly_the_path_and_nothing_beside_it",
-)
-mutant(
-    "estimators/fitted.py",
-    '"certificates": [c.to_dict() for c in self.certificates_],',
-    '"certificates": [self.certificates_[0].to_dict() for c in self.certificates_],',
-    "a saved file repeats the first level's certificate",
-    "tests/test_persistence.py::TestReturn::test_classifier",
-)
-
-# ---- budget store
-
-STORE = "tests/test_budget.py"
-mutant(
-    "privacy/store.py",
-    'if [line.kind for line in known] != ["reserve"]:',
-    'if "commit" in [line.kind for line in known]:',
-    "a commit without a reservation",
-    f"{STORE}::test_a_commit_needs_its_reservation",
-)
-mutant(
-    "privacy/store_log.py",
-    "for line in self.lines[1:]:\n            spent",
-    "for line in (x for x in self.lines[1:] if x.kind == 'commit'):\n            spent",
-    "reservations do not count until they are committed",
-    f"{STORE}::test_reservation_without_commit_stays_spent",
-)
-mutant(
-    "privacy/store.py",
-    "account.require(identity, Share(share)",
-    "Account(account.lines[:1]).require(identity, Share(share)",
-    "each share is held against the whole budget",
-    f"{STORE}::test_too_large_a_share_is_refused_and_changes_nothing",
-)
-mutant(
-    "privacy/store.py",
-    'connection.execute("BEGIN IMMEDIATE")',
-    'connection.execute("BEGIN")',
-    "two processes read before either writes",
-    f"{STORE}::test_the_lock_is_taken_before_anything_is_read",
-)
-mutant(
-    "privacy/rules.py",
-    "if not spent <= self.budget.epsilon:",
-    "if spent > 1.01 * self.budget.epsilon:",
-    "a store may be overspent by a hundredth",
-    f"{STORE}::test_a_store_is_never_overspent_by_a_hair",
-    f"{STORE}::test_processes_together_never_overspend",
-)
-mutant(
-    "privacy/store.py",
-    "return Ledger(event.entries)",
-    "return Ledger(event.entries[:1])",
-    "only the first entry of a fit is written down",
-    f"{STORE}::test_a_fit_spends_from_the_store_what_its_ledger_says",
-)
-mutant(
-    "privacy/store_log.py",
-    "or line.digest != line.expected_digest(previous):",
-    "or not line.digest:",
-    "digests are not checked",
-    f"{STORE}::test_a_line_changed_behind_its_back_is_noticed",
-)
-mutant(
-    "privacy/store.py",
-    "account.require(reservation.identity, replaced",
-    "Account(account.lines[:1]).require(reservation.identity, replaced",
-    "a commit is held against the whole budget",
-    f"{STORE}::test_a_commit_counts_what_others_have_spent",
-)
-mutant(
-    "privacy/rules.py",
-    "gdp_epsilon(delta - self.slack, mu)",
-    "gdp_epsilon(delta, mu)",
+    "privacy.rules:AdaptiveRule._filtered",
+    "delta - self.slack",
+    "delta",
     "the filter's slack is spent twice",
-    f"{STORE}::test_reserve_then_commit",
+    "tests/test_budget.py::test_reserve_then_commit",
 )
 mutant(
-    "privacy/rules.py",
+    "privacy.rules:AdaptiveRule.charges",
     "max(charge.mu, instead.mu)",
     "instead.mu",
     "a run that stopped by what it saw gets the rest back",
-    f"{STORE}::test_slack_is_never_given_back_and_only_gaussian_commits_lower_a_charge",
+    "tests/test_budget.py::test_slack_is_never_given_back_and_only_gaussian_commits_lower_a_charge",
 )
 mutant(
-    "privacy/rules.py",
-    "left - charge.slack, users",
-    "left, users",
+    "privacy.rules:AdaptiveRule.charges",
+    "left - charge.slack",
+    "left",
     "every share gets its part of the whole slack",
-    f"{STORE}::test_steps_with_a_delta_of_their_own_take_it_from_the_slack",
+    "tests/test_budget.py::test_steps_with_a_delta_of_their_own_take_it_from_the_slack",
 )
 mutant(
-    "privacy/rules.py",
-    "if len(shares) != 1 or",
-    "if not shares or",
+    "privacy.rules:AdaptiveRule._is_whole",
+    "len(shares) != 1",
+    "not shares",
     "more shares fit beside one that took the whole total",
-    f"{STORE}::test_one_share_may_take_the_whole_total",
+    "tests/test_budget.py::test_one_share_may_take_the_whole_total",
 )
 mutant(
-    "privacy/rules.py",
+    "privacy.rules:SequenceRule.require",
     "share.reserved.event != declared or share.counted.event != declared",
     "False",
     "a store with a declared sequence takes any other fit",
-    f"{STORE}::test_a_declared_sequence_adds_up_without_slack",
+    "tests/test_budget.py::test_a_declared_sequence_adds_up_without_slack",
 )
 mutant(
-    "privacy/adaptive.py",
-    "slack + (1 - slack) * gaussian >= chord",
-    "slack + (1 - slack) * gaussian >= 0.97 * chord",
+    "privacy.adaptive:_dominating_mu.dominates",
+    "chord",
+    "0.97 * chord",
     "a share is charged less than its profile",
     "tests/privacy/test_adaptive.py::test_a_charge_dominates_a_secret_split_and_is_the_smallest_that_does",
 )
 mutant(
-    "privacy/accounting/pld.py",
+    "privacy.accounting.pld:_LossProfile.delta",
     "np.maximum(worst, 0.0) + self.short",
     "np.maximum(worst, 0.0)",
     "the rounding of Fourier transforms is not added to a delta",
     "tests/privacy/test_accounting.py::test_losses_are_not_below_the_exact_cost_at_tiny_deltas",
 )
 mutant(
-    "baselines/threshold.py",
+    "baselines.threshold:PrivateThreshold._learn",
     "mechanism, found = _with_labels(mechanism, y)",
     "found = False",
     "labels of the secret half are listed",
     "tests/test_baselines.py::test_labels_are_found_in_all_records_and_declared_found",
 )
-
-# ---- command line
-
-CLI, OPTIONS = "tests/test_cli.py", "tests/test_cli_options.py"
-FITTED = f"{OPTIONS}::test_every_option_of_fit_reaches_the_estimator"
-FRAMES = "tests/test_frames.py"
 mutant(
-    "data/schema.py",
-    '"feature_bounds": self.feature_bounds,',
-    '"feature_bounds": None,',
-    "a schema's feature bounds are not used",
-    FITTED,
-)
-mutant(
-    "data/schema.py",
-    '"n_records": self.n_records,\n            "rows',
-    '"n_records": None,\n            "rows',
-    "the declared number of records is not used, so the records are counted",
-    FITTED,
-)
-mutant(
-    "data/schema.py",
-    '"classes": None if self.classes is None else list(self.classes),',
-    '"classes": None if self.classes is None else sorted(self.classes),',
-    "the labels are not in the order of the schema",
-    FITTED,
-)
-mutant(
-    "data/schema.py",
-    "shown.argmax(axis=1) + hidden, hidden - 1)",
-    "shown.argmax(axis=1) + hidden, 0)",
-    "an unknown group gets the threshold of the first one",
-    f"{FRAMES}::test_a_column_gives_the_groups",
-)
-mutant(
-    "conformal/base.py",
-    "return schema.matrix(X), schema.targets(X), schema.persons(X)",
-    "return schema.matrix(X), schema.targets(X), persons",
-    "the column of persons is not used",
-    f"{FRAMES}::test_persons_come_from_the_schema",
-)
-mutant(
-    "cli/commands.py",
-    "delta=given.delta,\n        confidence_level",
-    "delta=max(given.delta, 1e-5),\n        confidence_level",
-    "fit --delta below 1e-5 is ignored",
-    FITTED,
-)
-mutant(
-    "cli/commands.py",
-    "epsilon=given.epsilon,\n        delta=given.delta,\n        confidence_level",
-    "epsilon=max(given.epsilon, 1.0),\n        delta=given.delta,\n        confidence_level",
-    "fit --epsilon below 1 is ignored",
-    FITTED,
-)
-mutant("cli/commands.py", "guarantee=given.guarantee,", 'guarantee="auto",', "fit --guarantee is ignored", FITTED)
-mutant(
-    "cli/commands.py",
-    "random_state=given.seed,",
-    "random_state=0,",
-    "fit is seeded although no seed was given",
-    f"{OPTIONS}::test_without_a_seed_a_fit_is_private",
-)
-mutant(
-    "cli/commands.py",
-    "budget=store,\n",
-    "budget=None,\n",
-    "fit --budget is opened and not spent from",
-    f"{CLI}::test_budget_store_is_spent",
-)
-mutant(
-    "cli/commands.py",
-    "levels = given.confidence if len(given.confidence) > 1 else given.confidence[0]",
-    "levels = given.confidence[0]",
-    "fit --confidence keeps the first level",
-    FITTED,
-)
-mutant(
-    "cli/commands.py",
-    "delta=given.delta,\n        alpha=round",
-    "alpha=round",
-    "plan --delta is ignored",
-    f"{OPTIONS}::test_every_option_of_plan_changes_the_plan",
-)
-mutant(
-    "cli/commands.py",
-    "n_features=given.features,",
-    "",
-    "plan --features is ignored",
-    f"{OPTIONS}::test_every_option_of_plan_changes_the_plan",
-)
-mutant(
-    "cli/commands.py",
-    "knowledge=given.knowledge, runs=given.runs, null=given.null)",
-    "runs=given.runs)",
-    "audit --knowledge and --null are ignored",
-    f"{OPTIONS}::test_every_option_of_audit_reaches_the_game",
-)
-mutant(
-    "cli/commands.py",
-    "epsilon=given.epsilon, delta=given.delta, level=given.confidence, force=given.force)",
-    "epsilon=given.epsilon)",
-    "demo --delta and --confidence are ignored",
-    f"{OPTIONS}::test_every_option_of_demo_reaches_the_fit",
-)
-mutant(
-    "cli/commands.py",
-    'level = told["evaluation"]["levels"][place]',
-    'level = told["evaluation"]["levels"][0]',
-    "every printed level has the first one's coverage",
-    f"{OPTIONS}::test_each_printed_level_has_its_own_numbers",
-)
-mutant(
-    "cli/commands.py",
-    "given.store, given.epsilon, given.delta, dataset",
-    "given.store, given.epsilon, 1e-5, dataset",
-    "budget create --delta is ignored",
-    f"{OPTIONS}::test_a_new_store_has_the_budget_that_was_asked_for",
-)
-mutant(
-    "cli/tables.py",
-    "separator=self.separator",
-    "separator=find_separator(self.path)",
-    "--separator is used for the header only",
-    f"{OPTIONS}::test_the_separator_is_used_for_header_and_records",
-)
-mutant(
-    "cli/run.py",
-    'found[f"set_size{mark}"] = sets[:, :, place].sum(axis=1)',
-    'found[f"set_size{mark}"] = sets[:, :, 0].sum(axis=1)',
-    "every level's size is the first one's",
-    f"{OPTIONS}::test_predicted_columns_are_those_of_their_level",
-)
-
-mutant(
-    "cli/run.py",
-    "> _IN_MEMORY:",
-    "> 2**62:",
-    "a table larger than memory is read into memory",
-    f"{CLI}::test_a_large_table_stays_in_its_file",
-)
-mutant(
-    "sources/files.py",
-    "if _state(file) != self._written[file]:",
-    "if not file.exists():",
-    "two readings of a file may hold different records",
-    "tests/sources/test_elsewhere.py::test_a_file_that_changes_is_refused",
-)
-
-# ---- torch
-
-TORCH = "tests/training/test_opacus.py"
-mutant(
-    "training/torch/trainer.py",
-    "noise = set_noise(self.noise_multiplier) * (1",
-    "noise = 0.95 * set_noise(self.noise_multiplier) * (1",
-    "torch noise is a twentieth too small",
-    f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
-)
-mutant(
-    "training/engine/cuda.py",
-    "torch.add(self._noise, self.sums.total, alpha=1 / self.grid, out=gradient).round_()",
-    "torch.mul(self.sums.total, 1 / self.grid, out=gradient).round_()",
-    "a step on a device adds no noise",
-    "tests/training/test_device.py::test_noise_of_a_step_is_that_of_the_event",
-)
-mutant(
-    "training/engine/cuda.py",
-    "self._noise.copy_(noise)",
-    "self._noise.copy_(noise) if not self.step_count else None",
-    "a device adds the same noise at every step",
-    "tests/training/test_device.py::test_noise_of_a_step_is_that_of_the_event",
-)
-mutant(
-    "training/engine/cuda.py",
-    "(self._limit / norms.clamp(min=self._limit) * block.weights)",
-    "(self._limit / norms.clamp(min=0.5 * self._limit) * block.weights)",
-    "a device clips at twice the norm",
-    "tests/training/test_device.py::test_without_noise_it_is_the_run_of_the_processor",
-)
-mutant(
-    "training/engine/cuda.py",
-    "weights.where(places < count, 0))",
-    "weights)",
-    "padding on a device counts",
-    "tests/training/test_device.py::test_without_noise_it_is_the_run_of_the_processor",
-)
-mutant(
-    "training/engine/cuda.py",
-    "values if values is block.rows else values.where(counted, 0)",
-    "values",
-    "an overflow on a device spoils the sum",
-    "tests/training/test_device.py::test_one_record_moves_the_sum_by_at_most_its_clip_norm",
-)
-mutant(
-    "training/engine/cuda.py",
-    "upload.next[size:] = 0",
-    "pass",
-    "records of the last visit to a device count as padding",
-    "tests/training/test_device.py::test_a_visit_adds_up_to_the_same_bits_as_records_that_live_there",
-)
-mutant(
-    "cli/commands.py",
-    "device=given.device,",
-    "device=None,",
-    "the command line trains on the processor",
-    "tests/test_cli_options.py::test_the_device_is_that_of_the_option",
-)
-mutant(
-    "sources/persons.py",
-    "slice(sender * count + place, None, senders * count)",
-    "slice(sender * count + place, None, senders * count + 1)",
-    "rows of a person miss the block of their person",
-    "tests/sources/test_person_blocks.py::test_senders_who_deal_in_turns_make_the_blocks_of_one_table",
-)
-mutant(
-    "estimators/ingest.py",
-    "and not source.by_person:",
-    "and False:",
-    "a person whose rows lie in two processes counts as two",
-    "tests/sources/test_distributed.py::test_persons_are_known_by_the_source",
-)
-mutant(
-    "conformal/base.py",
-    "persons = True  # its blocks hold them",
-    "persons = None",
-    "ids that a process group was given are forgotten",
-    "tests/sources/test_distributed.py::test_persons_are_known_by_the_source",
-)
-mutant(
-    "training/engine/cuda_noise.py",
-    "os.urandom(32)",
-    "bytes(32)",
-    "the noise of a device is the same in every run",
-    "tests/training/test_device.py::test_seeds_repeat_and_the_systems_entropy_does_not",
-)
-mutant(
-    "training/engine/cuda_noise.py",
-    "self._next += blocks",
-    "pass",
-    "the noise of a device repeats itself",
-    "tests/training/test_device.py::test_noise_is_standard_normal_and_never_repeats",
-)
-mutant(
-    "pipeline/plan.py",
-    'device=request.device or "cpu")',
-    'device="cpu")',
-    "a torch module stays on the processor whatever device was asked for",
-    "tests/training/test_device.py::test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves",
-)
-mutant(
-    "training/torch/modules.py",
-    "parameter.grad = parameter.grad_sample = None",
-    "parameter.grad = None",
-    "the gradients of a batch's records outlive it",
-    f"{TORCH}::test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_step",
-)
-mutant(
-    "training/engine/batching.py",
-    "            kept = not last\n",
-    "            kept = True\n",
-    "a thread keeps the memory of a run that is over",
-    f"{TORCH}::test_gradients_of_records_go_with_their_batch_and_the_engine_with_the_last_step",
-    "tests/training/test_device.py::test_the_memory_of_sums_over_blocks_goes_with_the_last_step",
-)
-mutant(
-    "training/engine/batching.py",
-    "step=self.step_count, last=last)",
-    "step=self.step_count)",
-    "workers keep rows of the last batch",
-    "tests/training/test_device.py::test_the_memory_of_sums_over_blocks_goes_with_the_last_step",
-)
-mutant(
-    "training/torch/modules.py",
-    "        if not out_of_memory(error):\n            raise\n",
-    "        raise\n",
-    "where there is no room torch tells the size of a batch",
-    f"{TORCH}::test_where_there_is_no_room_nothing_of_a_batch_is_told_or_kept",
-    "tests/training/test_device.py::test_where_the_device_has_no_room_nothing_is_counted",
-)
-mutant(
-    "training/torch/trainer.py",
-    "[torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]",
-    "[torch.from_numpy(gaussian_release(t.numpy(), noise, rng)) if t.ndim > 1 else t for t in sums]",
-    "torch biases get no noise",
-    f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
-)
-mutant(
-    "training/torch/trainer.py",
-    "streams, self.sampling_rate * n, rng, random_state)",
-    "streams, self.sampling_rate * source.sum(len), rng, random_state)",
-    "torch divides by the true number of records",
-    f"{TORCH}::test_every_record_is_clipped_and_the_normaliser_is_public",
-)
-mutant(
-    "training/mechanism.py",
-    "*self.releases) if self.noise_multiplier else non_private_event()",
-    "*self.releases)",
-    "torch without noise is not called non-private",
-    f"{TORCH}::test_same_updates_as_the_numpy_engine",
-)
-mutant(
-    "training/torch/trainer.py",
-    "length = torch.linalg.vector_norm(torch.stack(",
-    "length = torch.amax(torch.stack(",
-    "torch clips each layer on its own",
-    f"{TORCH}::test_one_record_moves_the_sum_of_all_layers_by_at_most_the_clip_norm",
-)
-mutant(
-    "training/torch/trainer.py",
-    "return self.sampling_rate, self.steps",
-    "return self.sampling_rate, 1",
-    "torch training costs one step",
-    f"{TORCH}::test_the_noise_of_the_event_reaches_every_sum",
-)
-mutant(
-    "training/torch/trainer.py",
-    "if self.sampling_rate == 1:\n",
-    "if self.sampling_rate >= 0.2:\n",
-    "torch trains on everybody and pays for samples",
-    f"{TORCH}::test_batches_are_sampled_at_the_rate_of_the_event",
-)
-mutant(
-    "training/torch/trainer.py",
-    "for noise, rate, steps in history:",
-    "for noise, rate, steps in history[:1]:",
-    "an Opacus ledger keeps its first stretch only",
-    f"{TORCH}::test_every_stretch_of_an_opacus_history_is_in_the_ledger",
-)
-
-# ---- what one release covers
-
-RELEASE, PROMISE = "tests/quantile/test_release_level.py", "tests/test_release_confidence.py"
-mutant(
-    "quantile/single_release.py",
-    "return max(self._bounds(level, offset, range(self._count)))",
-    "return self._bounds(level, offset, range(self._count))[0]",
-    "a released size is bounded at its low end, where the offset that is needed is the smallest",
-    f"{RELEASE}::test_noisy_size_is_at_least_every_possible_size",
-    f"{RELEASE}::test_the_low_end_of_the_size_is_not_the_worst",
-)
-mutant(
-    "quantile/single_release.py",
-    "needed = offset - self.unit - self.size.step(self.alpha) * (self.sizes.width - 1)",
-    "needed = offset + self.size.step(self.alpha) * (self.sizes.width - 1)",
-    "a block of sizes is bounded from the wrong side",
-    f"{RELEASE}::test_blocks_of_a_large_part_cost_little",
-)
-mutant(
-    "quantile/single_release.py",
-    "return swing * self.size_noise, swing * self.size_unit",
-    "return 0.0, swing * self.size_unit",
-    "the noise of the released size is left out of what one release covers",
-    f"{RELEASE}::test_noisy_size_is_at_least_every_possible_size",
-)
-mutant(
-    "quantile/single_release.py",
-    "sum(count * special.log_ndtr(t + rise)",
-    "sum(special.log_ndtr(t + rise)",
-    "what one release covers is bounded with one noise instead of the largest",
-    f"{RELEASE}::test_bound_is_the_average_over_order_statistics",
-)
-mutant(
-    "quantile/offsets.py",
-    "return max(offset, self.offset_of_one_release",
-    "return min(offset, self.offset_of_one_release",
-    "release_confidence lowers the aim",
-    f"{PROMISE}::test_19_of_20_releases_of_a_random_part_cover_the_level",
-    f"{PROMISE}::test_scores_of_a_known_number",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "release_confidence=rule.release_confidence,\n",
-    "release_confidence=None,\n",
-    "the certificate promises what the search did not aim at",
-    f"{PROMISE}::test_scores_of_a_known_number",
-    f"{PROMISE}::test_on_demand_the_release_covers_the_level",
-)
-mutant(
-    "pipeline/release.py",
-    "        release_confidence=request.release_confidence,\n",
-    "",
-    "release_confidence of an estimator is dropped",
-    f"{PROMISE}::test_on_demand_the_release_covers_the_level",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "return RELEASE_CONFIDENCE, min(covered)",
-    "return RELEASE_CONFIDENCE, 1 - rule.alphas[index]",
-    "a certificate says that a single release covers the level of the average",
-    f"{PROMISE}::test_a_split_certificate_says_what_one_release_covers",
-)
-mutant(
-    "guarantees/certificate.py",
-    "if guarantee != AUTO and not guarantee_of(guarantee).held_out:",
-    "if guarantee is None:",
-    "what one release covers is promised where training records are reused",
-    f"{PROMISE}::test_refused_where_training_records_are_reused",
-)
-
-# ---- words of a promise
-
-WORDS = "tests/test_promises_in_words.py"
-mutant(
-    "_base/format.py",
-    "math.floor((level + _FLOAT_HAIR) * unit)",
-    "round(level * unit)",
-    "a lower bound is printed rounded up",
-    f"{WORDS}::test_a_lower_bound_is_never_rounded_up",
-)
-mutant(
-    "_base/format.py",
-    "math.ceil((level - _FLOAT_HAIR) * unit)",
-    "round(level * unit)",
-    "an upper bound is printed rounded down",
-    f"{WORDS}::test_a_printed_bound_is_true",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "n_units=rule.n_records,",
-    "n_units=rule.n_nominal,",
-    "records of a split certificate are those of the part",
-    f"{WORDS}::test_records_of_a_split_certificate_are_those_of_the_whole_table",
-)
-
-# ---- persons
-
-PERSONS, TRAINED_PERSONS = "tests/test_persons.py", "tests/training/test_persons.py"
-ONE_SENSITIVITY = f"{TRAINED_PERSONS}::test_a_person_moves_every_private_sum_by_one_sensitivity"
-EVERY_PART = f"{TRAINED_PERSONS}::test_the_weights_reach_every_part_of_training"
-mutant(
-    "data/persons.py",
-    "np.repeat(1.0 / self.sizes, self.sizes)",
-    "np.repeat(np.ones(len(self.sizes)), self.sizes)",
-    "every row of a person weighs as much as a person",
-    ONE_SENSITIVITY,
-)
-mutant(
-    "data/persons.py",
-    "generator.random(len(number)), number",
-    "np.arange(len(number)), number",
-    "the first rows of a person are kept, not a choice",
-    f"{PERSONS}::test_the_kept_rows_are_a_uniform_choice",
-)
-mutant(
-    "data/persons.py",
-    "generator.integers(0, self.sizes)",
-    "0 * generator.integers(0, self.sizes)",
-    "a person's first row is scored, not a random one",
-    f"{PERSONS}::test_the_scored_row_is_uniform_among_the_kept_ones",
-)
-mutant(
-    "data/persons.py",
-    "order[place < cap]",
-    "order[place <= cap]",
-    "one row more than the cap is kept",
-    f"{PERSONS}::test_the_kept_rows_are_a_uniform_choice",
-)
-mutant(
-    "data/persons.py",
-    "return np.repeat(drawn, self.sizes), ",
-    "return np.repeat(drawn, self.sizes)[::-1], ",
-    "a split takes the rows of other persons",
-    f"{PERSONS}::test_parts_draw_persons",
-)
-mutant(
-    "training/engine/gradients.py",
-    "factors[: len(weights)] *= weights\n",
-    "factors[: len(weights)] *= 1.0\n",
-    "clipped gradients forget the weight",
-    ONE_SENSITIVITY,
-)
-mutant(
-    "training/engine/loop.py",
-    "self._target[:size], records.owners.weights_of(index)",
-    "self._target[:size], np.ones(m)",
-    "sampled batches forget the weight",
-    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
-)
-mutant(
-    "training/engine/loop.py",
-    "records.owners.rows_of(persons)",
-    "persons",
-    "a batch of persons is read as a batch of rows",
-    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
-)
-mutant(
-    "training/mechanisms/dpsgd.py",
-    "n, rate = self.records.owners.count,",
-    "n, rate = len(self.records.rows),",
-    "batches draw rows, not persons",
-    f"{TRAINED_PERSONS}::test_batches_draw_whole_persons",
-)
-mutant(
-    "training/engine/batching.py",
-    "Records.build(features, target, block.persons,",
-    "Records.build(features, target, None,",
-    "the engine is not told of the persons",
-    EVERY_PART,
-)
-mutant(
-    "training/engine/gaussian_release.py",
-    "None if weights is None else weights[start:stop]",
-    "None",
-    "steps are fitted on rows",
-    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
-)
-mutant(
-    "training/preprocessing/whitening.py",
-    "        if weights is not None:\n            scaled *=",
-    "        if weights is None:\n            scaled *=",
-    "whitening drops the weights",
-    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
-)
-mutant(
-    "training/preprocessing/private_target.py",
-    "return self.moments(block.targets, block.weights)",
-    "return self.moments(block.targets)",
-    "the target's scale drops the weights",
-    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
-)
-mutant(
-    "training/mechanisms/perturbation.py",
-    "tolerance=tolerance, weights=data.persons.weights)",
-    "tolerance=tolerance)",
-    "output perturbation drops the weights",
-    f"{TRAINED_PERSONS}::test_weighted_minimiser_is_that_of_repeated_rows",
-)
-mutant(
-    "training/mechanisms/sufficient_statistics.py",
-    "self.moments(raw, y, units.weights)",
-    "self.moments(raw, y)",
-    "sufficient statistics drop the weights",
-    f"{TRAINED_PERSONS}::test_repeating_a_persons_only_row_changes_nothing",
-)
-mutant(
-    "training/torch/trainer.py",
-    "None if weights is None else weights[part])",
-    "None)",
-    "torch drops the weights",
-    f"{TRAINED_PERSONS}::test_torch_modules_train_on_persons",
-)
-mutant(
-    "training/engine/influence.py",
-    "for ahead in range(1, int(persons.sizes.max(initial=1))):",
-    "for ahead in range(1, 1):",
-    "the correction removes one row of a person",
-    f"{TRAINED_PERSONS}::test_the_correction_removes_the_whole_person",
-)
-
-# ---- what a module, a function, a file or a word must not do
-
-MODULES = "tests/training/test_torch_modules.py"
-mutant(
-    "training/torch/trainer.py",
-    "            check_unchanged(self.start, self.inner)\n",
-    "            pass\n",
-    "buffers that training changed are released",
-    f"{MODULES}::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
-)
-mutant(
-    "training/torch/modules.py",
-    "sample.shape != (len(rows), *parameter.shape)",
-    "sample.shape[1:] != parameter.shape",
-    "tokens folded into the batch are clipped one by one",
-    f"{MODULES}::test_the_rows_are_counted_on_the_records_too",
-)
-mutant(
-    "training/torch/trainer.py",
-    "        self._rehearse(shape, classes)\n",
-    "",
-    "a module is first tried on the records",
-    f"{MODULES}::test_training_tries_a_module_on_made_up_records_first",
-)
-mutant(
-    "training/torch/trainer.py",
-    "released * (self.clip_norm / normaliser)",
-    "released / normaliser",
-    "torch steps forget the clip norm",
-    f"{TORCH}::test_same_updates_as_the_numpy_engine",
-)
-TORCH_FILES = "tests/training/test_torch_files.py"
-mutant(
-    "training/torch/model.py",
-    "        if not same:\n",
-    "        if False:\n",
-    "a module with another activation takes the saved parameters",
-    f"{TORCH_FILES}::test_another_architecture_is_refused",
-)
-mutant(
-    "training/torch/model.py",
-    "copied = copy.deepcopy(module)",
-    "copied = module",
-    "loading writes into the caller's module",
-    f"{TORCH_FILES}::test_a_module_comes_back_in_a_fresh_copy_of_its_architecture",
-)
-PREFIT_TESTS = "tests/test_prefit.py"
-mutant(
-    "conformal/prefit.py",
-    'check_row_by_row("estimator"',
-    '0 and check_row_by_row("estimator"',
-    "a prefit estimator may look at the other records",
-    f"{PREFIT_TESTS}::test_what_cannot_be_promised_is_refused_before_anything_is_spent",
-)
-mutant(
-    "conformal/base.py",
-    "            *trusted_training(self.estimator, prefit=self.prefit),\n",
-    "",
-    "a certificate does not say that it trusts a prefit estimator",
-    f"{PREFIT_TESTS}::test_all_records_calibrate_and_only_the_search_is_paid",
-)
-ONE_RECORD = "tests/test_one_record.py"
-mutant(
-    "data/validation.py",
-    "    for part in parts if n > 1 else ():",
-    "    for part in parts[:1] if n > 1 else ():",
-    "a function is asked again about its first row only",
-    ONE_RECORD,
-)
-mutant(
-    "scores/labels.py",
-    "and high <= most + _ROUNDING",
-    "",
-    "an own score may lie above its range",
-    ONE_RECORD,
-)
-mutant(
-    "pipeline/release.py",
-    "if request.task.classes_found:",
-    "if False:",
-    "found classes are certified",
-    "tests/test_found_classes.py::test_found_classes_are_never_certified",
-)
-mutant(
-    "_base/format.py",
-    "else -3, ROUND_CEILING)",
-    "else -3, ROUND_FLOOR)",
-    "a spent epsilon is rounded down",
-    "tests/test_promises_in_words.py::test_a_printed_bound_is_true",
-)
-mutant(
-    "privacy/store.py",
-    "            self._require_name(account)\n            account.require(",
-    "            account.require(",
-    "a reservation for other records",
-    f"{STORE}::test_spending_repeats_the_name_of_the_data_set",
-)
-mutant(
-    "privacy/store.py",
-    "        if seeded:\n            raise ValueError(_SEEDED)\n        self",
-    "        self",
-    "a seeded fit is found out only after it has looked at the records",
-    f"{STORE}::test_a_seeded_fit_is_refused_before_a_record_is_looked_at",
-)
-mutant(
-    "cli/evaluation.py",
-    "return not overlap",
-    "return True",
-    "records of the fit are called held out",
-    f"{CLI}::test_records_of_a_coarse_table_are_neither_refused_nor_called_held_out",
-)
-FITS, GAMES = "tests/test_person_fits.py", "tests/test_audit_persons.py"
-SPLIT_PERSONS = f"{FITS}::test_split_parts_and_groups_draw_persons"
-NO_IDS = f"{FITS}::test_without_ids_every_row_pays_for_the_group"
-mutant(
-    "pipeline/release.py",
-    "chosen = block.owners.one_row_each(seed)",
-    "chosen = np.arange(len(block))",
-    "every record of a person is counted in the search",
-    SPLIT_PERSONS,
-)
-mutant(
-    "pipeline/release.py",
-    "drawn = secure_generator(seed).random(block.owners.count) <",
-    "drawn = np.arange(block.owners.count) % 2 + secure_generator(seed).random(1) <",
-    "the part of a person follows from the place in the table",
-    SPLIT_PERSONS,
-    f"{FITS}::test_one_row_a_person_equals_the_row_level_fit_number_for_number",
-    "tests/test_wiring.py",
-)
-mutant(
-    "estimators/ingest.py",
-    "targets[kept], owners, groups, kept)",
-    "targets[kept], None, groups, kept)",
-    "training is not told of the persons",
-    SPLIT_PERSONS,
-)
-mutant(
-    "pipeline/score.py",
-    "corrected=self.corrected, persons=persons",
-    "corrected=self.corrected, persons=None",
-    "the correction of a person fit removes one row",
-    f"{FITS}::test_corrected_scores_remove_the_whole_person",
-)
-mutant(
-    "privacy/ledger.py",
-    "return self.unit.group",
-    "return 1",
-    "a ledger without ids promises to a row what it says about a person",
-    NO_IDS,
-)
-mutant(
-    "pipeline/release.py",
-    "found.ledger.convert_unit(request.unit)",
-    "found.ledger",
-    "a release without ids does not say how many rows it protects",
-    NO_IDS,
-)
-mutant(
-    "pipeline/search_plan.py",
-    "gdp_mu(budget.epsilon, budget.delta) / group)",
-    "gdp_mu(budget.epsilon, budget.delta))",
-    "the group is looked at and not paid for at the start",
-    NO_IDS,
-    harmless="the planned ledger is tried and the budget lowered until it fits",
-)
-mutant(
-    "pipeline/search_plan.py",
-    "if spent <= budget.epsilon:\n            return tried",
-    "if spent:\n            return tried",
-    "what k rows cost is computed and not looked at",
-    f"{FITS}::test_sampled_training_without_ids_stays_within_the_budget",
-)
-mutant(
-    "data/persons.py",
-    "if ledger.entries and about.by_person != unit.by_person:",
-    "if ledger.entries and about.by_person and not unit.by_person:",
-    "a model trained per record gets a promise per person",
-    f"{FITS}::test_what_cannot_train_on_persons_is_refused",
-    f"{FITS}::test_calibrate_asks_for_training_per_person",
-)
-mutant(
-    "pipeline/calibrate.py",
-    "np.asarray(scores)[kept[owners.one_row_each(random_state)]]",
-    "np.asarray(scores)[kept]",
-    "calibrate counts every score of a person",
-    f"{FITS}::test_calibrate_counts_one_random_record_of_each_person",
-)
-mutant(
-    "cli/run.py",
-    "persons=records.persons, schema",
-    "schema",
-    "the command line drops the column of persons",
-    f"{FITS}::test_the_command_line_fits_on_persons_and_predict_ignores_the_column",
-)
-mutant(
-    "pipeline/release.py",
-    "if (rule, spent.event) != (planned.rule, strategy.spent.event):",
-    "if rule != planned.rule:",
-    "training that cost more than was planned leaves too much to the search",
-    "tests/test_data_path.py::test_training_that_cost_more_than_planned_is_planned_again",
-)
-mutant(
-    "pipeline/score.py",
-    "replace(self.trained, model=model), block.through(*steps)",
-    "replace(self.trained, model=model), block",
-    "records are scored before preprocessing",
-    "tests/test_data_path.py::test_records_are_preprocessed_once_to_train_and_once_to_score",
-)
-mutant(
-    "privacy/ledger.py",
-    "tuple(stages) if len(parallel_parts(event)) == len(stages) else ()",
-    "()",
-    "the parts of a split lose their names",
-    f"{LEDGER}::test_disjoint_stages_keep_their_names",
-)
-mutant(
-    "training/engine/networks.py",
-    '    if rows.dtype.kind == "f" and not _finite(rows):',
-    "    if False:",
-    "the engine trains on what is not a number",
-    "tests/training/test_dpsgd.py::test_bad_records_are_refused_without_printing_them",
-)
-mutant(
-    "pipeline/release.py",
-    "if store is not None and request.unit.group > 1:",
-    "if store is not None and request.unit.group < 1:",
-    "a budget store charges one row where a person with several is promised something",
-    f"{FITS}::test_without_ids_a_budget_store_is_refused",
-)
-mutant(
-    "cli/evaluation.py",
-    "if not self.one_each or person is None",
-    "if self.one_each or person is None",
-    "a promise about persons is checked on rows",
-    f"{FITS}::test_the_command_line_fits_on_persons_and_predict_ignores_the_column",
-)
-
-
-# ---- records in blocks
-
-BLOCKS = "tests/sources/test_source_fits.py"
-mutant(
-    "privacy/random_streams.py",
-    '(check_count("step", step, minimum=0) << 96) + ',
-    "",
-    "every step draws the same batch of a block",
-    f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
-)
-mutant(
-    "privacy/random_streams.py",
-    ' + (check_count("block", block, minimum=0) << 56)',
-    "",
-    "all blocks draw alike",
-    f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
-)
-mutant(
-    "training/torch/trainer.py",
-    "self.streams.generator(block.id, self.step)",
-    "self.streams.generator(block.id)",
-    "every step of a torch module draws the same batch of a block",
-    f"{TORCH}::test_blocks_draw_batches_of_their_own_in_every_step",
-)
-TORCH_STATE = "tests/training/test_torch_state.py"
-MASKS = f"{TORCH_STATE}::test_masks_do_not_follow_the_known_seed_and_the_generator_stays_where_it_was"
-mutant(
-    "training/torch/trainer.py",
+    "training.torch.trainer:_BatchSum._summed",
     "self.layers.generator(block.id, self.step)",
     "self.layers.generator(block.id)",
     "layers of a torch module draw the same in every step",
-    MASKS,
+    "tests/training/test_torch_state.py::test_masks_do_not_follow_the_known_seed_and_the_generator_stays_where_it_was",
 )
 mutant(
-    "training/torch/random_state.py",
-    "torch.set_rng_state(_cpu_state(random_bytes(624 * 4)))",
-    "torch.manual_seed(int.from_bytes(random_bytes(8), 'little'))",
+    "training.torch.random_state:secret_draws",
+    "torch.set_rng_state",
+    "torch.manual_seed",
     "layers of a torch module draw from 32 secret bits",
-    MASKS,
+    "tests/training/test_torch_state.py::test_masks_do_not_follow_the_known_seed_and_the_generator_stays_where_it_was",
+    also=("_cpu_state(random_bytes(624 * 4))", "int.from_bytes(random_bytes(8), 'little')"),
 )
 mutant(
-    "training/torch/model.py",
-    "separate_copy(self.module).eval()",
-    "self.module.eval()",
+    "training.torch.model:TorchModel.outputs",
+    "separate_copy(self.module)",
+    "self.module",
     "rows go through the released torch module",
-    f"{TORCH_STATE}::test_nothing_on_the_released_estimator_comes_from_rows_that_were_scored",
+    "tests/training/test_torch_state.py::test_nothing_on_the_released_estimator_comes_from_rows_that_were_scored",
 )
 mutant(
-    "training/torch/dry_run.py",
-    "        trial.check_outputs()\n",
-    "",
+    "training.torch.dry_run:dry_run",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
     "mixing while records are scored is not looked for",
-    f"{TORCH_STATE}::test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spent",
+    "tests/training/test_torch_state.py::test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spent",
 )
 mutant(
-    "conformal/prefit.py",
-    "answer=throwaway(self.answer)",
-    "answer=self.answer",
+    "estimators.prefit:Prefit.outputs_of_records",
+    "throwaway(self.answer)",
+    "self.answer",
     "records go through the caller's own estimator",
     "tests/test_prefit.py::test_an_estimator_that_keeps_its_rows_is_released_without_them",
 )
-PERSON_BLOCKS = "tests/sources/test_person_blocks.py"
-WHOLE = f"{PERSON_BLOCKS}::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory"
 mutant(
-    "estimators/ingest.py",
-    "PersonSource(source.map(KeptRows(streams, given.unit.cap)), given.unit)",
-    "PersonSource(source, given.unit)",
-    "rows of persons in blocks are not capped",
-    WHOLE,
-)
-mutant(
-    "pipeline/release.py",
-    "        if by_person:\n            scored",
-    "        if not records:\n            scored",
-    "all scores of a person in a block are counted",
-    WHOLE,
-)
-mutant(
-    "training/preprocessing/private_bounds.py",
-    "if isinstance(source, PersonSource):",
-    "if not isinstance(source, RecordSource):",
-    "all rows of a person in a block are counted for bounds",
-    f"{PERSON_BLOCKS}::test_repeating_a_persons_only_row_changes_no_sum_and_no_batch",
-)
-TRUST = "tests/test_trust.py"
-mutant(
-    "sources/digests.py",
-    "if self.digests.get(block.id) != digest(block, self.key):",
-    "if block.id not in self.digests:",
+    "data.sources.digests:SameBlocks.__call__",
+    "self.digests.get(block.id) != digest(block, self.key)",
+    "block.id not in self.digests",
     "a collection that shuffles at each reading is trained on and held out at once",
     "tests/sources/test_digests.py::test_a_collection_that_shuffles_at_each_computation_is_refused",
 )
 mutant(
-    "conformal/base.py",
-    "            *trusted_records(brought),\n",
-    "",
+    "estimators.base:PrivateConformal._release",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *trusted_training(self.estimator, prefit=self.prefit), *trusted_records(brought), *self._uncopied(), *request.task.trusted)",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *trusted_training(self.estimator, prefit=self.prefit), *self._uncopied(), *request.task.trusted)",
     "a release does not say that it trusts how the records came",
-    f"{TRUST}::test_each_thing_that_is_trusted_is_on_record",
-)
-IDS = "tests/test_person_ids.py"
-mutant(
-    "_person_ids.py",
-    'if "\\0" in characters or ',
-    "if ",
-    "two persons whose ids look alike are one",
-    "tests/test_persons.py::test_ids_of_which_two_may_look_like_one_are_refused",
+    "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
 mutant(
-    "_person_ids.py",
+    "data.person_ids:_of_array",
     "raise ValueError(_MISSING if np.isnan(ids).any() else _FLOATS)",
     "return _of_objects(ids.astype(np.int64).tolist())",
     "persons whose ids round to one number are one",
-    f"{IDS}::test_what_may_split_or_merge_persons_is_refused",
+    "tests/test_person_ids.py::test_what_may_split_or_merge_persons_is_refused",
 )
 mutant(
-    "_person_ids.py",
-    "if chunk.null_count or ",
-    "if ",
+    "data.person_ids:_decoded",
+    "chunk.null_count or pa.types.is_null(chunk.type)",
+    "pa.types.is_null(chunk.type)",
     "Arrow's missing ids are one person",
-    f"{IDS}::test_what_may_split_or_merge_persons_is_refused",
+    "tests/test_person_ids.py::test_what_may_split_or_merge_persons_is_refused",
 )
 mutant(
-    "_person_ids.py",
-    'large = kind == "u" and bool((ids >= _LARGEST).any())',
-    "large = False",
+    "data.person_ids:_of_array",
+    "kind == 'u' and bool((ids >= _LARGEST).any())",
+    "False",
     "a large id becomes a negative one",
-    f"{IDS}::test_one_person_has_one_key_in_every_block",
+    "tests/test_person_ids.py::test_one_person_has_one_key_in_every_block",
 )
 mutant(
-    "_person_ids.py",
-    "return PersonIds(self.kind, self.keys[rows])",
-    "return PersonIds(self.kind if len(self.keys[rows]) else None, self.keys[rows])",
-    "a person is text in one file, a number in another, and counts twice",
-    f"{PERSON_BLOCKS}::test_text_in_one_part_and_numbers_in_another_are_refused_wherever_they_meet",
-)
-mutant(
-    "sources/persons.py",
-    "place = ids.hashes() % ",
-    "place = (np.arange(len(ids), dtype=np.uint64) + 0 * ids.hashes()) % ",
-    "rows of one person go to several blocks",
-    f"{PERSON_BLOCKS}::test_all_rows_of_a_person_meet_in_one_block",
-)
-GROUP = "tests/sources/test_distributed.py"
-mutant(
-    "sources/distributed.py",
-    "replace(block, id=self.before + block.id)",
-    "block",
-    "blocks of different processes draw alike",
-    f"{GROUP}::test_blocks_are_numbered_after_those_of_the_processes_before",
-)
-mutant(
-    "sources/distributed.py",
-    "self._to_all(final=_packed(Failure.of(error)))",
-    "self._to_all(final=_packed(None))",
-    "an error of process 0 is a success in the others",
-    f"{GROUP}::test_an_error_of_process_0_is_one_of_all",
-)
-mutant(
-    "pipeline/release.py",
-    "return block.part(drawn if self.held_out else ~drawn)",
-    "return block.part(drawn | ~drawn)",
-    "held-out records of a source are trained on",
-    f"{BLOCKS}::test_held_out_records_of_blocks_are_a_coin_each",
-)
-mutant(
-    "training/engine/batching.py",
-    "drawn = next(poisson_batches(",
-    "next(poisson_batches(",
-    "blocks take everybody, and the event says that they sample",
-    f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
-)
-mutant(
-    "estimators/ingest.py",
-    "        check_finite(rows)\n",
-    "        pass\n",
-    "bad rows of a block are found after the budget is spent, or never",
-    f"{BLOCKS}::test_a_bad_record_in_a_late_block_is_refused_as_in_memory_before_anything_is_spent",
-)
-mutant(
-    "pipeline/score.py",
-    "block.targets[block.groups == self.group]",
-    "block.targets",
-    "in blocks every group counts all records",
-    f"{BLOCKS}::test_blocks_change_nothing_where_nothing_is_drawn_by_block",
-)
-mutant(
-    "pipeline/plan.py",
-    "            require_sources(self.mechanism)\n",
-    "            pass\n",
-    "a mechanism that needs an array is found out after the budget is reserved",
-    f"{BLOCKS}::test_what_blocks_cannot_do_is_refused",
-)
-
-# ---- what a report says about itself
-
-mutant(
-    "cli/run.py",
-    'store.remaining(), len(told["entries"])',
-    'told["epsilon"], len(told["entries"])',
-    "a report says that nothing of the study's budget was spent",
-    "tests/test_cli.py::test_a_report_says_what_was_declared_and_what_the_study_has_left",
-)
-
-# ---- bounds found privately
-
-BOUNDS = "tests/training/test_private_bounds.py"
-mutant(
-    "training/preprocessing/private_bounds.py",
-    "            compose(own, inner.event),",
-    "            inner.event,",
-    "what training reports leaves the bounds out",
-    f"{BOUNDS}::test_the_event_is_that_of_the_noise_that_is_drawn",
-)
-mutant(
-    "training/engine/batching.py",
-    "parameters=self.current(), step=self.step_count, last",
-    "parameters=self.current(), last",
-    "a block draws the same batch at every step",
-    "tests/sources/test_source_fits.py::test_every_step_of_a_fit_draws_its_own_batch_of_every_block",
-)
-mutant(
-    "training/preprocessing/private_bounds.py",
-    "noisy = counts * noise.scale + drawn",
-    "noisy = counts * noise.scale + 0 * drawn",
-    "bounds are found without noise",
-    f"{BOUNDS}::test_noise_reaches_the_counts",
-)
-mutant(
-    "training/preprocessing/private_bounds.py",
-    "self.noise.event(self._columns)",
-    "self.noise.event(1)",
-    "the counts of one column are paid for",
-    f"{BOUNDS}::test_the_event_is_that_of_the_noise_that_is_drawn",
-)
-mutant(
-    "training/preprocessing/private_bounds.py",
-    "counted[block.persons.one_row_each(seed)] = True",
-    "counted[:] = True",
-    "every row of a person counts for the bounds",
-    f"{BOUNDS}::test_persons_count_once",
-)
-mutant(
-    "pipeline/plan.py",
-    'bounds = Ledger().add("bounds", require_event(own), unit=self.unit)',
-    "bounds = Ledger()",
-    "the bounds are not in the plan, so universal levels and reservations leave them out",
-    f"{BOUNDS}::test_bounds_are_an_entry_of_the_ledger_and_count_as_training",
-    f"{BOUNDS}::test_the_plan_holds_what_is_spent",
-)
-mutant(
-    "pipeline/tasks.py",
-    "return replace(self, y_bounds=(low, high), private_range=False)",
-    "return replace(self, private_range=False)",
-    "scores are searched in the unit range instead of the one that was found",
-    f"{BOUNDS}::test_bounds_are_an_entry_of_the_ledger_and_count_as_training",
-)
-
-
-# ---- the secret split
-SECRET = "tests/privacy/test_secret_split.py"
-SUMMED = f"{SECRET}::test_the_cost_is_that_of_all_outcomes_summed"
-mutant(
-    "privacy/accounting/secret_split.py",
-    "ratios = ((1 - f) * training.ratios[:, None] + f * held_out.ratios).ravel()",
-    "ratios = (f * training.ratios[:, None] + (1 - f) * held_out.ratios).ravel()",
-    "the chances of the two parts exchanged",
-    SUMMED,
-)
-mutant(
-    "privacy/accounting/secret_split.py",
-    "losses, upper, lower = -losses, without, with_record",
-    "losses, upper, lower = losses, with_record, without",
-    "both directions are that of removing a record",
-    SUMMED,
-)
-mutant(
-    "privacy/accounting/secret_split.py",
-    'opposite: Direction = "add" if direction == "remove" else "remove"',
-    "opposite: Direction = direction",
-    "negative losses of a sampled training from the wrong direction",
-    f"{SECRET}::test_sampled_training_costs_what_its_outcomes_sum_to",
-)
-mutant(
-    "privacy/accounting/secret_split.py",
-    "beyond = (1 - f) * training.beyond + f * held_out.beyond",
-    "beyond = 0.0",
-    "outcomes that only the record makes possible are free",
-    f"{SECRET}::test_what_only_the_record_makes_possible_counts",
-)
-mutant(
-    "privacy/accounting/base.py",
-    "event = event if self.keeps_secrets else disclosed(event)",
-    "event = event",
-    "an accountant that cannot mix is asked to",
-    f"{SECRET}::test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_that",
-)
-mutant(
-    "privacy/events.py",
-    "return ParallelDpEvent(parts) if isinstance(event, SecretSplitDpEvent)",
-    "return parts[0] if isinstance(event, SecretSplitDpEvent)",
-    "of a disclosed split only training counts",
-    f"{SECRET}::test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_that",
-)
-mutant(
-    "pipeline/search_plan.py",
-    "if rule.guarantee.held_out and spent.entries and (notes or secret is not None):",
-    "if rule.guarantee.held_out and spent.entries and notes:",
-    "training of a secret part counts as if all records had met it where nothing is searched",
-    f"{SPIES}::test_a_split_that_never_searches_spends_within_the_budget",
-)
-
-UNIT_TESTS, CERTIFICATE = "tests/privacy/test_units.py", "tests/test_guarantees.py::TestCertificate"
-mutant(
-    "privacy/units.py",
-    "if self.by_person != other.by_person:",
-    "if False:",
+    "privacy.units:Unit.join",
+    "self.by_person != other.by_person",
+    "False",
     "steps about rows and steps about persons add up",
-    f"{UNIT_TESTS}::test_rows_and_persons_with_ids_do_not_add_up",
+    "tests/privacy/test_units.py::test_rows_and_persons_with_ids_do_not_add_up",
 )
 mutant(
-    "privacy/units.py",
-    "key=lambda unit: (unit.cap, unit.limit is not None)",
-    "key=lambda unit: (-unit.cap, unit.limit is None)",
+    "privacy.units:Unit.join",
+    "unit.cap",
+    "-unit.cap",
     "a composition covers the smaller number of rows",
-    f"{UNIT_TESTS}::test_rows_add_up_to_the_largest_bound",
+    "tests/privacy/test_units.py::test_rows_add_up_to_the_largest_bound",
+    also=("unit.limit is not None", "unit.limit is None"),
 )
 mutant(
-    "privacy/units.py",
-    'with_ids = "n_persons" in facts and "n_records" not in facts',
-    'with_ids = "n_persons" in facts',
+    "privacy.units:unit_of_old_facts",
+    "'n_persons' in facts and 'n_records' not in facts",
+    "'n_persons' in facts",
     "an old ledger about rows and persons gets the smaller epsilon",
-    f"{UNIT_TESTS}::test_a_ledger_of_version_1_gets_its_unit_when_it_is_read",
+    "tests/privacy/test_units.py::test_a_ledger_of_version_1_gets_its_unit_when_it_is_read",
 )
 mutant(
-    "privacy/ledger.py",
-    "format_epsilon(epsilon_of(entry.event, delta, rows=self.rows))",
-    "format_epsilon(epsilon_of(entry.event, delta))",
+    "privacy.ledger:Ledger._alone",
+    "epsilon_of(entry.event, delta, rows=self.rows)",
+    "epsilon_of(entry.event, delta)",
     "a stage is printed with the price of one row",
-    f"{UNIT_TESTS}::test_every_printed_promise_is_that_of_the_unit",
+    "tests/privacy/test_units.py::test_every_printed_promise_is_that_of_the_unit",
 )
 mutant(
-    "privacy/ledger.py",
-    "return chained_misses(self.tradeoff_function(), x, self.rows)",
-    "return chained_misses(self.tradeoff_function(), x, 1)",
+    "privacy.ledger:Ledger.tradeoff",
+    "self.rows",
+    "1",
     "the trade-off curve is that of one row",
-    f"{UNIT_TESTS}::test_every_number_is_that_of_the_unit",
+    "tests/privacy/test_units.py::test_every_number_is_that_of_the_unit",
 )
 mutant(
-    "privacy/ledger.py",
-    "        if self.rows == 1:\n            return delta_of",
-    "        if True:\n            return delta_of",
+    "privacy.ledger:Ledger.delta",
+    "self.rows == 1",
+    "True",
     "delta is that of one row",
-    f"{UNIT_TESTS}::test_every_number_is_that_of_the_unit",
+    "tests/privacy/test_units.py::test_every_number_is_that_of_the_unit",
 )
 mutant(
-    "privacy/noise_search.py",
-    "if training.rows > 1:",
-    "if training.rows > 10**9:",
+    "privacy.noise_search:as_event",
+    "1",
+    "10 ** 9",
     "noise is solved for one row of several",
-    f"{UNIT_TESTS}::test_noise_is_not_solved_for_one_row_of_several",
+    "tests/privacy/test_units.py::test_noise_is_not_solved_for_one_row_of_several",
 )
 mutant(
-    "data/persons.py",
-    "if about.group > unit.group:",
-    "if False:",
+    "data.persons:require_unit",
+    "about.group > unit.group",
+    "False",
     "a model that protects five rows is calibrated for one",
-    f"{UNIT_TESTS}::test_a_ledger_about_several_rows_is_not_used_for_fewer",
+    "tests/privacy/test_units.py::test_a_ledger_about_several_rows_is_not_used_for_fewer",
 )
 mutant(
-    "training/private_model.py",
-    'Ledger().add("train", trained.event, note, unit=trained.unit)',
-    'Ledger().add("train", trained.event, note)',
+    "training.private_model:PrivateModel.from_trained",
+    "Ledger().add('train', trained.event, note, unit=trained.unit)",
+    "Ledger().add('train', trained.event, note)",
     "a model trained on persons gets a ledger about records",
-    f"{UNIT_TESTS}::test_a_model_trained_on_persons_is_not_calibrated_on_rows",
+    "tests/privacy/test_units.py::test_a_model_trained_on_persons_is_not_calibrated_on_rows",
 )
 mutant(
-    "guarantees/certificate.py",
-    "or not self.terms.finite_threshold_expected",
-    "",
+    "guarantees.certificate:Certificate.is_vacuous",
+    "self.coverage < useless or not self.terms.finite_threshold_expected",
+    "self.coverage < useless",
     "a promise that only full sets keep is no warning",
-    f"{CERTIFICATE}::test_vacuous_is_said_in_plain_words",
+    "tests/test_guarantees.py::TestCertificate::test_vacuous_is_said_in_plain_words",
 )
 mutant(
-    "report/page.py",
-    "or unit.group > 1:",
-    "or unit.group > 10**9:",
+    "report.page:_what_if",
+    "1",
+    "10 ** 9",
     "a page without ids plans as if persons had ids",
-    f"{UNIT_TESTS}::test_every_printed_promise_is_that_of_the_unit",
+    "tests/privacy/test_units.py::test_every_printed_promise_is_that_of_the_unit",
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dpscp.audit.modules import ModuleGame
     from dpscp.audit.person_games import PersonSearchGame, PersonTrainingGame
     from dpscp.audit.released import ReleasedModuleGame, find_traces
+    from dpscp.audit.split_game import SplitGame
 else:  # the package's front page imports this room: it stays light until a game is played
     _HOLDERS = {
         "Audit": "dpscp.audit.bounds",
@@ -32,6 +33,7 @@ else:  # the package's front page imports this room: it stays light until a game
         "PersonTrainingGame": "dpscp.audit.person_games",
         "ReleasedModuleGame": "dpscp.audit.released",
         "find_traces": "dpscp.audit.released",
+        "SplitGame": "dpscp.audit.split_game",
     }
     __getattr__ = lazy_exports(_HOLDERS, __name__)
 
@@ -46,6 +48,7 @@ __all__ = [
     "PipelineGame",
     "ReleasedModuleGame",
     "SearchGame",
+    "SplitGame",
     "TrainingGame",
     "audit",
     "audited_epsilons",

@@ -16,6 +16,7 @@ GAMES = (
     "training",
     "sampled training",
     "pipeline",
+    "split",
     "person search",
     "person training",
     "torch tokens",
@@ -36,10 +37,11 @@ def audit(
 ) -> "Audit":
     """Try to break a privacy claim of this library, with its own code, on this machine.
 
-    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, ``"person search"`` and ``"person
-    training"`` (the worlds differ by a person with several rows), ``"torch tokens"`` and ``"torch buffers"`` (modules
-    that must be refused), ``"torch dropout"`` (masks of a known seed) and ``"torch release"`` (a whole fit, all of
-    the released estimator); the last four are black-box and need the extra ``dpscp[torch]``. Or a game of your own.
+    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, ``"split"`` (a whole fit with a
+    secret held-out part, white-box), ``"person search"`` and ``"person training"`` (the worlds differ by a person with
+    several rows), ``"torch tokens"`` and ``"torch buffers"`` (modules that must be refused), ``"torch dropout"`` (masks
+    of a known seed) and ``"torch release"`` (a whole fit, all of the released estimator); the last four are black-box
+    and need the extra ``dpscp[torch]``. Or a game of your own.
     ``runs`` in each of the two worlds (default: about a minute of work at most). ``null=True`` plays both worlds
     without the record: every bound must then be 0. The result holds the claimed curve and the audited lower bound;
     ``passed`` is False if the claim was disproved, which happens to honest code with probability at most 1 -
@@ -57,6 +59,7 @@ def audit(
     from dpscp.audit.modules import ModuleGame
     from dpscp.audit.person_games import PersonSearchGame, PersonTrainingGame
     from dpscp.audit.released import ReleasedModuleGame
+    from dpscp.audit.split_game import SplitGame
     from dpscp.privacy import epsilon_of
 
     default = 60_000
@@ -71,6 +74,8 @@ def audit(
             chosen, default = ModuleGame(game.removeprefix("torch ")), 400
         elif game == "pipeline":
             chosen, default = PipelineGame(knowledge), 1000
+        elif game == "split":
+            chosen, default = SplitGame(knowledge), 1000
         elif game == "person search":
             chosen, default = PersonSearchGame(knowledge, groups=4), 3000
         elif game == "person training":

@@ -1,0 +1,124 @@
+"""Random mutants: every kind is found, the draw follows the seed, and the map chooses the tests of a function."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from draw import candidates, promise_files, sample
+from reach import NOTED, Reach, instrument
+from run import ROOT
+
+TEXT = '''
+"""A module."""
+SLACK = 1e-3
+
+class Bound:
+    low: float
+    high: float
+    name: str
+
+    def reach(self, n: int, *, rows: int = 1) -> float:
+        """Say how far."""
+        if n <= 0:
+            raise ValueError(f"n must be above {0}")
+        note(n, rows=rows)
+        wide = min(self.low, n) + SLACK
+        return wide if not rows and n else -wide * 2
+'''
+
+FUNCTIONS = """
+def short(): return 1
+
+def nested():
+    @staticmethod
+    def f():
+        return 2
+    return f()
+"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    return list(candidates(Path("src/dpscp/bound.py"), TEXT))
+
+
+def test_every_kind_of_change_is_found(found):
+    changes = {(m.kind, ast.unparse(m.place.nodes[0]), m.after) for m in found}
+    expected = {
+        ("comparison", "n <= 0", "n < 0"),
+        ("comparison", "n <= 0", "n > 0"),
+        ("condition", "n <= 0", "not n <= 0"),
+        ("keyword", "note(n, rows=rows)", "note(n)"),
+        ("statement", "note(n, rows=rows)", ""),
+        ("extreme", "min(self.low, n)", "max(self.low, n)"),
+        ("field", "self.low", "self.high"),
+        ("term", "min(self.low, n) + SLACK", "min(self.low, n)"),
+        ("operator", "min(self.low, n) + SLACK", "min(self.low, n) - SLACK"),
+        ("boolean", "not rows and n", "not rows or n"),
+        ("sign", "-wide", "wide"),
+        ("factor", "-wide * 2", "-wide"),
+        ("constant", "2", "3"),
+        ("constant", "0.001", "0.002"),
+        ("branch", "wide if not rows and n else -wide * 2", "wide"),
+    }
+    assert expected <= changes
+    # neither messages nor annotations nor fields of another type
+    assert not any("self.name" in after for _, _, after in changes)
+    assert {kind for kind, before, _ in changes if "ValueError" in before} == {"statement"}
+    assert {m.scope for m in found} == {"<module>", "Bound.reach"}
+
+
+def test_a_mutant_is_one_change_of_the_file(found, tmp_path):
+    path = tmp_path / "src/dpscp/bound.py"
+    path.parent.mkdir(parents=True)
+    for mutant in found:
+        path.write_text(TEXT)
+        mutant.apply(tmp_path)
+        assert ast.dump(ast.parse(path.read_text())) != ast.dump(ast.parse(TEXT))
+        assert "bound:" in mutant.name
+
+
+def test_the_draw_follows_the_seed(tmp_path):
+    path = tmp_path / "src/dpscp/pipeline/release.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(TEXT)
+    names = [[m.name for m in sample(tmp_path, 12, seed)] for seed in (1, 1, 2)]
+    assert names[0] == names[1] != names[2]
+    assert len(set(names[0])) == 12
+    assert len(sample(tmp_path, 1000, 1)) == len(list(candidates(path, TEXT)))
+
+
+def test_the_modules_that_carry_promises_are_drawn_from():
+    files = {str(path) for path in promise_files(ROOT)}
+    assert {
+        "src/dpscp/pipeline/release.py",
+        "src/dpscp/privacy/ledger.py",
+        "src/dpscp/guarantees/stability.py",
+    } <= files
+
+
+def test_functions_note_their_names(tmp_path):
+    path = tmp_path / "src/dpscp/bound.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(TEXT + FUNCTIONS)
+    noted = set()
+    instrument(tmp_path)
+    space = {NOTED: noted, "note": lambda *_, **__: None}
+    exec(compile(path.read_text(), "bound", "exec"), space)
+    space["short"]()
+    space["nested"]()
+    assert noted == {"bound:short", "bound:nested", "bound:nested.f"}
+
+
+def test_tests_that_are_quick_and_close_come_first():
+    recorded = {
+        "seconds": {"quick": 0.1, "wide": 0.1, "long": 9.0, "failed": 1e9},
+        "tests": {"m:f": ["long", "wide", "quick", "failed"], "m:g": ["wide"], "m:f.inner": ["quick"], "n:h": ["wide"]},
+    }
+    reach = Reach(recorded)
+    assert reach.tests("m", "f", 0, 5) == ["quick", "wide", "long"]
+    assert reach.tests("m", "f", 0, 0.15) == ["quick", "wide"]
+    assert reach.tests("m", "f", 0.15, 60) == ["long"]
+    assert reach.tests("m", "<module>", 0, 5) == ["quick", "wide", "long"]
+    assert reach.tests("m", "unknown", 0, 5) == ["quick", "wide", "long"]
+    assert reach.tests("other", "f", 0, 5) == []
