@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from dpscp.exceptions import SeededWarning
 from dpscp.persons import Unit, kept_rows
-from dpscp.privacy.seeds import KEPT_ROWS, BlockStreams
+from dpscp.privacy.seeds import KEPT_ROWS, PlacedDraws, stream_seed
 from dpscp.records import check_finite, group_index
 from dpscp.sources import ArraySource, Block, DistributedSource, RecordSource
-from dpscp.sources.persons import KeptRows, PersonSource
+from dpscp.sources.persons import KeptRows
+from dpscp.sources.places import Census, Places, UnitSource, census, is_here
 from dpscp.training.device import check_device
 
 
@@ -82,24 +83,26 @@ def from_source(given: Given, reading: Reading, random_state: int | None, device
             "rows of one person may lie in several processes: give the ids, DistributedSource(X, y, persons=ids), or "
             "files that are read by the same schema"
         )
-    found = source.map(replace(reading, thorough=True)).sum(_FirstLook(by_person, device))
-    if not found:
+    places = Places.of(source.map(replace(reading, thorough=True)).sum(_FirstLook(by_person, device)))
+    if not places.count:
         raise ValueError("X holds 0 sample(s): at least one record is needed")
     if by_person:
-        streams = BlockStreams.of(random_state, KEPT_ROWS)
-        source = PersonSource(source.map(KeptRows(streams, given.unit.cap)), given.unit)
-    records = source.map(reading, keep=source.whole is not None)
-    return Taken(records, source.width, reading.group_values, given.unit, found)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeededWarning)  # told once, when the release is made
+            draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
+        source = source.map(KeptRows(draws, places, given.unit.cap))
+    records = UnitSource(source.map(reading, keep=is_here(source)), given.unit.of_blocks, places)
+    return Taken(records, source.width, reading.group_values, given.unit, places.count)
 
 
 @dataclass(frozen=True)
 class _FirstLook:
-    """How many records, or persons, a block has, after a look at all its numbers."""
+    """How many records and persons a block has, after a look at all its numbers."""
 
     by_person: bool
     device: str | None
 
-    def __call__(self, block: Block) -> int:
+    def __call__(self, block: Block) -> Census:
         if self.device is not None:
             check_device(self.device)
         if len(block) and (block.persons is not None) != self.by_person:
@@ -110,7 +113,7 @@ class _FirstLook:
             )
         for _, rows in block.parts():
             check_finite(rows)
-        return block.owners.count
+        return census(block)
 
 
 def from_arrays(
@@ -135,4 +138,5 @@ def from_arrays(
             )
         groups, found = None if groups is None else groups[kept], owners.count
         block = Block(0, rows, targets[kept], owners, groups, kept)
-    return Taken(ArraySource.of_blocks([block]), rows.shape[1], group_values, given.unit, found)
+    records = UnitSource(ArraySource.of_blocks([block]), given.unit.of_blocks)
+    return Taken(records, rows.shape[1], group_values, given.unit, found)

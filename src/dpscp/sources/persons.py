@@ -3,58 +3,29 @@
 Rows of a table lie in any order. Before anything else is done with them they are dealt out to blocks by a hash of the
 person's id, so that all rows of a person meet in one block. How many blocks there are follows from the number of rows:
 a person who comes or goes may move others to other blocks. Privacy does not rest on who lies where. The draws of
-persons (kept rows, batches, held-out parts) are independent and have one law in every block, so that with or without a
-person the others' have the same one; a person adds to a sum what the cap and the weights allow, in whatever block; and
-the rounding of sums is bounded, and charged, for any order of records.
+persons (kept rows, batches, held-out parts) belong to their places in the order of their first rows in the table, see
+``dpscp.sources.places``, whatever the blocks are; a person adds to a sum what the cap and the weights allow, in
+whatever block; and the rounding of sums is bounded, and charged, for any order of records.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from os import PathLike
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.persons import RECORDS, Persons, Unit, kept_of, person_numbers
-from dpscp.privacy.seeds import BlockStreams
-from dpscp.sources.base import Block, RecordSource
+from dpscp.persons import Persons, kept_of, person_numbers
+from dpscp.privacy.seeds import PlacedDraws
+from dpscp.sources.base import Block
+from dpscp.sources.places import Places
 from dpscp.sources.scratch import Scratch
 
 Array = NDArray[Any]
-Dealt = tuple[Array, Array, Array]
-"""Rows, targets, and the id of each row's person."""
-Total = TypeVar("Total")
-
-
-@dataclass(frozen=True)
-class PersonSource:
-    """A source in whose blocks every person has all their rows, side by side, at most ``unit.cap`` of them."""
-
-    source: RecordSource
-    unit: Unit
-
-    @property
-    def width(self) -> int:
-        return self.source.width
-
-    @property
-    def whole(self) -> None:
-        return
-
-    def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "PersonSource":
-        return PersonSource(self.source.map(function, keep=keep), self.unit)
-
-    def sum(self, function: Callable[[Block], Total]) -> Total:
-        return self.source.sum(function)
-
-
-def unit_of_blocks(source: RecordSource) -> Unit:
-    """Whose privacy the blocks of a source are about."""
-    if isinstance(source, PersonSource):
-        return source.unit
-    return RECORDS if source.whole is None else source.whole.owners.unit
+Dealt = tuple[Array, ...]
+"""Rows, targets, the id of each row's person, and each row's number in the order of the table (where it is known)."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +35,18 @@ class KeptRows:
     Theory: Result H
     """
 
-    streams: BlockStreams
+    draws: PlacedDraws
+    places: Places
     rows_per_person: int
+
+    def for_block(self, number: int) -> "KeptRows":
+        return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
         sizes = block.owners.sizes
         number = np.repeat(np.arange(len(sizes)), sizes)
-        return block.taking(*kept_of(number, self.rows_per_person, self.streams.generator(block.id)))
+        drawn = self.draws.uniform(self.places.rows[block.id])
+        return block.taking(*kept_of(number, self.rows_per_person, drawn))
 
 
 @dataclass(frozen=True)
@@ -80,21 +56,29 @@ class OneRowEach:
     Theory: Result H
     """
 
-    streams: BlockStreams
+    draws: PlacedDraws
+    places: Places
+
+    def for_block(self, number: int) -> "OneRowEach":
+        return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
-        return block.taking(block.owners.one_row_of_each(self.streams.generator(block.id)), None)
+        drawn = self.draws.uniform(self.places.persons[block.id])
+        return block.taking(block.owners.one_row_of_each(drawn), None)
 
 
-def dealt(rows: Array, targets: Array, persons: Any, count: int) -> list[Dealt]:
-    """Rows, targets and ids dealt out to so many places by a hash of the ids, in their order."""
+def dealt(rows: Array, targets: Array, persons: Any, count: int, first: int = 0) -> list[Dealt]:
+    """Rows, targets and ids dealt out to so many places by a hash of the ids, in their order.
+
+    ``first`` is the number of the first row in the order of the table; any numbers do that increase with it.
+    """
     from pandas.util import hash_array
 
     ids = _keys(persons)
     place = hash_array(ids.astype(object) if ids.dtype.kind == "U" else ids, categorize=False) % np.uint64(count)
     order = np.argsort(place, kind="stable")
     ends = np.searchsorted(place[order], np.arange(1, count, dtype=np.uint64))
-    return [(rows[part], targets[part], ids[part]) for part in np.split(order, ends)]
+    return [(rows[part], targets[part], ids[part], first + part) for part in np.split(order, ends)]
 
 
 def regrouped(
@@ -118,14 +102,16 @@ def met(pieces: Callable[[slice], Iterable[Dealt]], count: int, *, senders: int 
 def grouped(number: int, pieces: Sequence[Dealt]) -> Block:
     """The block of what was dealt to one place; persons in the order in which they first appear."""
     # an empty piece too says of which kind the ids of its table are, unless that was empty as well
-    if len({ids.dtype.kind for _, _, ids in pieces} - {_NO_IDS.dtype.kind}) > 1:
+    if len({ids.dtype.kind for ids in (piece[2] for piece in pieces)} - {_NO_IDS.dtype.kind}) > 1:
         raise ValueError("persons mixes text with other ids, and '7' is not 7: make all of them text or none")
     found = [piece for piece in pieces if len(piece[2])] or list(pieces[:1])
-    rows, targets, ids = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    rows, targets, ids, *numbers = (np.concatenate(parts) for parts in zip(*found, strict=True))
     person = person_numbers(ids, len(ids))
     order = np.argsort(person, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(person))]) if len(ids) else np.zeros(1, dtype=np.int64)
-    return Block(number, rows[order], targets[order], Persons(offsets.astype(np.int64)))
+    first_rows = order[offsets[:-1].astype(np.int64)]
+    places = numbers[0][first_rows].astype(np.int64) if numbers else None
+    return Block(number, rows[order], targets[order], Persons(offsets.astype(np.int64)), order=places)
 
 
 _NO_IDS = np.empty(0, dtype=bool)

@@ -17,9 +17,8 @@ torch and Opacus are imported when a mechanism is made, not when this module is:
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -32,11 +31,12 @@ from dpscp.persons import Persons
 from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generator
 from dpscp.privacy.seeds import BATCHES, BlockStreams, secure_bytes
 from dpscp.sources import ArraySource, Block, RecordSource
+from dpscp.sources.places import UnitSource, blocks_here, places_of
 from dpscp.training.descent import GRID, poisson_batches
 from dpscp.training.device_noise import DeviceNoise
-from dpscp.training.feeding import PerThread, nominal_count
+from dpscp.training.feeding import PerThread, labels_in, nominal_count
 from dpscp.training.gradients import CLIP_SLACK
-from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
+from dpscp.training.labels import check_classes, encode_labels, real_targets
 from dpscp.training.mechanism import GaussianSums, Needs, Rehearsal, Trained, paid_event, set_noise
 from dpscp.training.release import gaussian_release, warn_large_delta
 from dpscp.training.torch_model import TorchModel, as_float32, torch_model, torch_rows
@@ -187,34 +187,31 @@ class OpacusTraining(GaussianSums):
         Persons.of_rows(persons, len(rows))
         if len(block) != len(rows):
             raise ValueError("X and y must hold the same number of records")
-        return self.train_source(ArraySource.of_blocks([block]), random_state=random_state, n_records=n_records)
+        source = UnitSource(ArraySource.of_blocks([block]), block.owners.unit)
+        return self.train_source(source, random_state=random_state, n_records=n_records)
 
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """As ``train``; the blocks of a source that is not an array in memory draw their own batches, where they lie.
+        """As ``train``, on the records of a source.
 
         What comes back from a block is the sum of its clipped gradients in integers, so that the total, and with it the
         proof, does not depend on how records lie in blocks and processes. The modules of all processes start from this
         one's; draws of the module's own (dropout) follow the key of the batches.
         """
-        event, whole = paid_event(self), source.whole
-        given = (source.width,) if whole is None else whole.rows.shape[1:]
-        shape = self._shape(given)
+        event, here = paid_event(self), blocks_here(source)
+        shape = self._shape(here[0].rows.shape[1:] if here else (source.width,))
         n, unit = nominal_count(source, n_records)
         warn_large_delta(self.budget, n)
         from_data = [unit.count_name] if n_records is None else []
         classes = self.classes
         if self.task == "classification" and classes is None:
-            if whole is None:
-                raise ValueError("classes must be declared for records that lie in several blocks: classes=(...)")
-            classes = check_classes(found_labels(whole.targets), "cross_entropy")
+            classes = check_classes(labels_in(source), "cross_entropy")
             from_data.append("classes")
         self._rehearse(shape, classes)
         rng = secure_generator(random_state)
         ready = source.map(_TorchBlock(shape, classes if self.task == "classification" else None), keep=True)
-        streams = BlockStreams.of(random_state, BATCHES) if whole is None else None
-        trained = self._descend(ready, streams, self.sampling_rate * n, rng, random_state)
+        trained = self._descend(ready, self.sampling_rate * n, rng, random_state)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "training_steps": self.steps,
@@ -248,7 +245,6 @@ class OpacusTraining(GaussianSums):
     def _descend(
         self,
         source: RecordSource,
-        streams: BlockStreams | None,
         normaliser: float,
         rng: np.random.Generator,
         random_state: int | None,
@@ -264,15 +260,13 @@ class OpacusTraining(GaussianSums):
         # in clip norms; the slack is for torch, which may round a record's gradient differently in another batch
         noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
         noisy = _releasing(device, noise, rng, random_state, sum(p.numel() for p in trainable))
-        gradient = _BatchSum(replace(self, module=module), streams, secure_bytes()(16))
-        block = source.whole
-        batches = repeat(None, self.steps) if block is None else self.batches(block.owners.count, rng)
-        for step, drawn in enumerate(batches):
-            here = replace(gradient, step=step, drawn=drawn)
-            sums, size = here.on_device(block) if block is not None else here.total(source, device)
-            if size > _MOST_RECORDS:
+        own_draws = BlockStreams.of(random_state, BATCHES)
+        gradient, places = _BatchSum(replace(self, module=module), own_draws, secure_bytes()(16)), places_of(source)
+        for step, drawn in enumerate(self.batches(places.count, rng)):
+            found = source.sum(replace(gradient, step=step, shares=places.shares(drawn)))
+            if found.size > _MOST_RECORDS:
                 raise ValueError(f"a batch holds more than {_MOST_RECORDS} records, whose sum may not fit in 64 bits")
-            exact = [total.double() / _UNITS for total in sums]  # in clip norms
+            exact = [total.to(device).double() / _UNITS for total in found.sums]  # in clip norms
             for parameter, released in zip(trainable, noisy(exact) if noise else exact, strict=True):
                 parameter.grad = (released * (self.clip_norm / normaliser)).to(parameter.dtype)
             optimizer.step()
@@ -339,29 +333,23 @@ class _BatchSum:
     """The clipped gradients of one block's batch, summed in integers, one array a parameter; and how many they are.
 
     A function of the block and of these constants alone. ``mechanism`` holds the module at its current parameters;
-    ``run`` is the name of the run, for what is kept between its steps. The batch is drawn here from ``streams``, or
-    given as ``drawn``.
+    ``run`` is the name of the run, for what is kept between its steps. ``shares`` says which persons of each block are
+    in the batch; what a module draws for itself (dropout) comes from ``own_draws``.
 
     Theory: section 1.6
     """
 
     mechanism: OpacusTraining
-    streams: BlockStreams | None
+    own_draws: BlockStreams
     run: bytes
     step: int = 0
-    drawn: NDArray[np.int64] | None = None
+    shares: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
-    def __call__(self, block: Block) -> tuple[Any, ...]:
-        """The sums as arrays, and the number of records."""
-        sums, size = self.on_device(block)
-        return (*(total.cpu().numpy() for total in sums), size)
+    def for_block(self, number: int) -> "_BatchSum":
+        """The same with the share of one block alone."""
+        return replace(self, shares={number: self.shares[number]})
 
-    def total(self, source: RecordSource, device: Any) -> tuple[list[Any], int]:
-        """The sums over all blocks of a source, on the device, and the number of records."""
-        *sums, size = source.sum(self)
-        return [load_torch().from_numpy(np.asarray(total)).to(device) for total in sums], size
-
-    def on_device(self, block: Block) -> tuple[list[Any], int]:
+    def __call__(self, block: Block) -> "_TensorSums":
         """The sums where they were computed, and the number of records."""
         mechanism = self.mechanism
         return with_room(
@@ -370,23 +358,18 @@ class _BatchSum:
             "records at once; give a smaller physical_batch, which changes nothing else",
         )
 
-    def _summed(self, block: Block) -> tuple[list[Any], int]:
-        torch, mechanism, drawn = load_torch(), self.mechanism, self.drawn
+    def _summed(self, block: Block) -> "_TensorSums":
+        torch, mechanism = load_torch(), self.mechanism
         device, last = torch.device(mechanism.device), self.step == mechanism.steps - 1
-        draws: AbstractContextManager[Any] = nullcontext()
-        if self.streams is not None:
-            generator = self.streams.generator(block.id, self.step)
-            drawn = next(mechanism.batches(block.owners.count, generator))
-            draws = torch.random.fork_rng([] if device.type == "cpu" else [device])
-        assert drawn is not None
-        batch = block.owners.rows_of(drawn)
+        draws = torch.random.fork_rng([] if device.type == "cpu" else [device])
+        batch = block.owners.rows_of(self.shares[block.id])
         rows, target = torch.from_numpy(block.rows), torch.from_numpy(block.targets)
         weights = None if block.weights is None else torch.tensor(block.weights, device=device)
         with _ENGINES.of(self.run, partial(_Engine, mechanism), last=last) as engine, draws:
             engine.start_from(mechanism.module)
             sums = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in engine.trained]
-            if self.streams is not None:  # a module that draws for itself draws the same when a block is read again
-                torch.manual_seed(int(generator.integers(2**63)))
+            # a module that draws for itself draws the same when a block is read again
+            torch.manual_seed(int(self.own_draws.generator(block.id, self.step).integers(2**63)))
             for begin in range(0, len(batch), mechanism.physical_batch):
                 part = torch.from_numpy(batch[begin : begin + mechanism.physical_batch])
                 samples = gradient_rows(
@@ -394,7 +377,30 @@ class _BatchSum:
                 )
                 add_clipped(samples, mechanism.clip_norm, sums, None if weights is None else weights[part])
             engine.check(last=last)
-        return sums, len(batch)
+        return _TensorSums(sums, len(batch))
+
+
+@dataclass(frozen=True)
+class _TensorSums:
+    """Sums, one tensor a parameter, and the number of records; they stay on their device while they do not travel."""
+
+    sums: Sequence[Any]
+    size: int
+
+    def __add__(self, other: Any) -> "_TensorSums":
+        added = [a + b.to(a.device) for a, b in zip(self.sums, other.sums, strict=True)]
+        return _TensorSums(added, self.size + other.size)
+
+    def __radd__(self, other: Any) -> "_TensorSums":
+        # a source of somebody else's may add with `sum`, which starts from 0
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def __reduce__(self) -> Any:
+        return _arrived, ([total.cpu().numpy() for total in self.sums], self.size)
+
+
+def _arrived(sums: Sequence[NDArray[np.int64]], size: int) -> _TensorSums:
+    return _TensorSums([load_torch().from_numpy(np.array(total)) for total in sums], size)
 
 
 class _Engine:
