@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from dpscp.quantile.counts import look_at
 from dpscp.records import untold_overflow
 from dpscp.sources import Block, RecordSource
-from dpscp.tasks import Task
+from dpscp.sources.base import Rows
+from dpscp.tasks import Task, correction_notes
 from dpscp.training.mechanism import Trained
 from dpscp.training.networks import DenseModel
 from dpscp.training.preprocess import unwrapped
@@ -36,30 +37,33 @@ class Scoring:
 
     def __call__(self, block: Block) -> Block:
         """The block with its scores in the place of its targets, and without rows."""
-        return replace(block, rows=np.empty((len(block), 0)), targets=self.scores(block)[0], chosen=None, steps=())
+        return replace(block, rows=np.empty((len(block), 0)), targets=self.scores(block), chosen=None, steps=())
 
-    def scores(self, block: Block) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record, and what is to be said about the correction."""
-        model, steps = unwrapped(self.trained.model)
-        trained, block = replace(self.trained, model=model), block.through(*steps)
+    def scores(self, block: Block) -> Array:
+        """The score of every record."""
+        trained, steps = self._unwrapped
+        block = block.through(*steps)
         # a model of the caller's own sees its rows at once, as it does in prediction
-        own = not isinstance(model, DenseModel | ScaledTargetModel)
-        found: list[Array] = []
-        told: tuple[str, ...] = ()
+        own = not isinstance(trained.model, DenseModel | ScaledTargetModel)
+        found = [np.empty(0)]
         with untold_overflow():
             for part, rows in block.parts(max(1, len(block)) if own else None):
                 persons = None if block.persons is None else block.persons.between(part.start, part.stop)
-                scores, told = self.task.scores(
-                    trained, rows, block.targets[part], corrected=self.corrected, persons=persons
+                found.append(
+                    self.task.scores(trained, rows, block.targets[part], corrected=self.corrected, persons=persons)
                 )
-                found.append(scores)
-        return (np.concatenate(found), told) if found else (np.empty(0), self.told)
+        return np.concatenate(found[1:] or found)
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What is to be said about the correction where no score comes back: of a made-up record."""
-        row = np.zeros((1, self.trained.model.n_features))
-        return self.scores(Block(0, row, np.zeros(1, dtype=np.int64)))[1] if self.corrected else ()
+        """What is to be said about the correction."""
+        return correction_notes(self._unwrapped[0]) if self.corrected else ()
+
+    @property
+    def _unwrapped(self) -> tuple[Trained, tuple[Rows, ...]]:
+        """Training's result without the steps in front of its model, and the steps."""
+        model, steps = unwrapped(self.trained.model)
+        return replace(self.trained, model=model), steps
 
 
 @dataclass(frozen=True)

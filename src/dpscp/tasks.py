@@ -91,15 +91,15 @@ class Classification:
 
     def scores(
         self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
-    ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
+    ) -> Array:
+        """The score of every record; ``corrected``: with its person's influence taken out, where a form is known."""
         scores = self._of_own_label(np.asarray(trained.model.predict_proba(rows)), targets)
         if not corrected:
-            return scores, ()
+            return scores
         outputs = _outputs_without_own_influence(trained, rows, targets, persons)
         if outputs is None:
-            return scores, (_NO_CORRECTION,)
-        return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)
+            return scores
+        return np.asarray(np.maximum(scores, self._of_own_label(softmax(outputs), targets)))
 
     def _of_own_label(self, probabilities: Array, labels: Array) -> Array:
         if isinstance(self.score, OwnLabelScore):
@@ -195,16 +195,16 @@ class Regression:
 
     def scores(
         self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
-    ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
+    ) -> Array:
+        """The score of every record; ``corrected``: with its person's influence taken out, where a form is known."""
         scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
         if not corrected:
-            return scores, ()
+            return scores
         seen = self.training_targets(targets)
         outputs = _outputs_without_own_influence(trained, rows, seen, persons, self.y_bounds)
         if outputs is None:
-            return scores, (_NO_CORRECTION,)
-        return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)
+            return scores
+        return np.asarray(np.maximum(scores, self._of_targets(targets, outputs)))
 
     def _of_targets(self, targets: Array, outputs: Array) -> Array:
         scores = self.score.of_targets(targets, self.pair(outputs))
@@ -214,6 +214,13 @@ class Regression:
 
 Task = Classification | Regression
 """The side of a release that knows what is predicted; public constants only."""
+
+
+def correction_notes(trained: Trained) -> tuple[str, ...]:
+    """What is to be said of corrected scores: whether a form of a record's influence is known for this model."""
+    row, target = np.zeros((1, trained.model.n_features)), np.zeros(1, dtype=np.int64)
+    known = _outputs_without_own_influence(trained, row, target, None) is not None
+    return (_CORRECTED if known else _NO_CORRECTION,)
 
 
 def _outputs_without_own_influence(

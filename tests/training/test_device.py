@@ -14,7 +14,7 @@ from scipy import stats
 import dpscp as dp
 from dpscp.persons import Persons
 from dpscp.sources import ArraySource, Block
-from dpscp.sources.persons import PersonSource
+from dpscp.sources.places import UnitSource
 from dpscp.training import device as engine
 from dpscp.training import device_noise, feeding
 from dpscp.training.device import DeviceRecords, VisitingSums
@@ -299,7 +299,7 @@ def test_blocks_that_visit_take_the_steps_of_the_processor(rate, device, monkeyp
     owners = Persons(np.arange(0, 301, 3), 3)
     for name, y in (("tanh", labels), ("huber", target), ("float64", labels)):
         blocks = [Block(i, X[i * 300 : i * 300 + 300], y[i * 300 : i * 300 + 300], owners) for i in range(2)]
-        source = PersonSource(ArraySource.of_blocks([*blocks, Block(2, X[:0], y[:0])]), owners.unit)
+        source = UnitSource(ArraySource.of_blocks([*blocks, Block(2, X[:0], y[:0])]), owners.unit)
         constants = {"steps": 6, "noise_multiplier": 0.5, "sampling_rate": rate, **MECHANISMS[name]}
         own, there = (
             DPSGD(**constants, device=where).train_source(source, random_state=1, n_records=200)

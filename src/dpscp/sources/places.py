@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +49,8 @@ class Census:
 
     blocks: tuple[_Counted, ...]
 
-    def __add__(self, other: Any) -> "Census":
-        return Census((*self.blocks, *other.blocks)) if isinstance(other, Census) else NotImplemented
-
-    def __radd__(self, other: Any) -> "Census":
-        # a source of somebody else's may add with `sum`, which starts from 0
-        return self if isinstance(other, int) and other == 0 else NotImplemented
+    def __add__(self, other: "Census") -> "Census":
+        return Census((*self.blocks, *other.blocks))
 
 
 def census(block: Block) -> Census:

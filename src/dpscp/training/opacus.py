@@ -387,13 +387,9 @@ class _TensorSums:
     sums: Sequence[Any]
     size: int
 
-    def __add__(self, other: Any) -> "_TensorSums":
+    def __add__(self, other: "_TensorSums") -> "_TensorSums":
         added = [a + b.to(a.device) for a, b in zip(self.sums, other.sums, strict=True)]
         return _TensorSums(added, self.size + other.size)
-
-    def __radd__(self, other: Any) -> "_TensorSums":
-        # a source of somebody else's may add with `sum`, which starts from 0
-        return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __reduce__(self) -> Any:
         return _arrived, ([total.cpu().numpy() for total in self.sums], self.size)
