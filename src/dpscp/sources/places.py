@@ -108,14 +108,13 @@ class Places:
 
     def shares(self, drawn: Index) -> dict[int, Index]:
         """Of each block, which of its persons are among those at these places, which increase."""
+        if len(self.persons) == 1:
+            return dict.fromkeys(self.persons, drawn)
         if self._holders is None:
             # blocks lie one after the other
             starts = [places.start for places in self._ranges]
-            ends = np.searchsorted(drawn, starts[1:])
-            parts = np.split(drawn, ends) if len(ends) else [drawn]
-            return {
-                n: part - start if start else part for n, start, part in zip(self.persons, starts, parts, strict=True)
-            }
+            parts = np.split(drawn, np.searchsorted(drawn, starts[1:]))
+            return {n: part - start for n, start, part in zip(self.persons, starts, parts, strict=True)}
         holder, own_place = self._holders
         order = np.argsort(holder[drawn], kind="stable")
         sorted_places = drawn[order]

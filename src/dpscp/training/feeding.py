@@ -10,10 +10,9 @@ libraries on the same kind of processor, and of device.
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ from dpscp.persons import Persons, Unit
 from dpscp.privacy.seeds import secure_bytes
 from dpscp.sources import ArraySource, Block, RecordSource
 from dpscp.sources.places import Places, UnitSource, blocks_here, places_of, unit_of_blocks
-from dpscp.training.blocks import aligned_empty, is_aligned, one_blas_thread
+from dpscp.training.blocks import aligned_empty, one_blas_thread
 from dpscp.training.descent import BatchSums, Records, RunConstants, check_batch
 from dpscp.training.device import VisitingSums
 from dpscp.training.labels import encode_targets, found_labels
@@ -42,8 +41,6 @@ from dpscp.training.networks import Loss, Network, check_rows, fill_features
 
 Array = NDArray[Any]
 Made = TypeVar("Made")
-# A cache line of the smallest numbers that parameters are made of.
-_ALIGNED_STEP = 16
 
 
 def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> UnitSource:
@@ -143,39 +140,63 @@ class EngineBlock:
 class LeadersMemory:
     """What the thread that leads a run sums with; other threads and processes see none and make their own."""
 
-    def __init__(self, sums: BatchSums | None = None) -> None:
+    def __init__(self, sums: BatchSums | None = None, network: Network | None = None) -> None:
         self._here = threading.local()
-        self._here.sums = sums
+        if sums is not None and network is not None:
+            self._here.made = sums, network
+        self._parameters: Array = np.empty(0)
+        self._layers: Sequence[Array] = ()
 
     def __reduce__(self) -> Any:
         return LeadersMemory, ()
 
     @property
-    def sums(self) -> BatchSums | None:
-        """The leader's memory, in its thread."""
-        return getattr(self._here, "sums", None)
+    def made(self) -> tuple[BatchSums, Network] | None:
+        """The memory and the network of the run, in the leader's thread."""
+        return getattr(self._here, "made", None)
+
+    def layers(self, network: Network, parameters: Array) -> Sequence[Array]:
+        """The layers of the parameters, which change in place from step to step."""
+        if parameters is not self._parameters:
+            self._parameters, self._layers = parameters, network.layers(parameters)
+        return self._layers
 
 
 @dataclass(frozen=True)
-class BatchGradient:
-    """The clipped gradients of one block's batch, summed, and how many records that were.
+class GradientConstants:
+    """What the gradients of a run need beside parameters and batches; ``batch`` is the public expected size.
 
-    A function of the block and of these constants alone. `shares` says which persons of each block are in the batch
-    (None: everybody); they visit the `device`, if any, of the process that has the block. `run` is the name of the
-    run, for what a thread keeps between its steps.
-
-    Theory: section 1.6
+    ``run`` names the run, for what a thread keeps between its steps.
     """
 
     network: Network
     loss: Loss
     clip_norm: float
+    dtype: str
     batch: float
-    parameters: Array
-    shares: dict[int, NDArray[np.int64]] | None
     device: str | None = None
-    last: bool = False
     run: bytes = b""
+
+    def sums(self) -> BatchSums | VisitingSums:
+        """Memory for sums, where the blocks of one thread are."""
+        public = self.network, self.loss, self.clip_norm, self.dtype, self.batch
+        return BatchSums(*public) if self.device is None else VisitingSums(*public, self.device)
+
+
+@dataclass(slots=True)  # one is made at every step
+class BatchGradient:
+    """The clipped gradients of one block's batch, summed, and how many records that were.
+
+    A function of the block and of these values alone. `shares` says which persons of each block are in the batch
+    (None: everybody); they visit the device, if any, of the process that has the block.
+
+    Theory: section 1.6
+    """
+
+    constants: GradientConstants
+    parameters: Array
+    shares: Mapping[int, NDArray[np.int64]] | None = None
+    last: bool = False
     leader: LeadersMemory = field(default_factory=LeadersMemory)
 
     def for_block(self, number: int) -> Self:
@@ -187,23 +208,22 @@ class BatchGradient:
         assert isinstance(block, Records)
         drawn = None if self.shares is None else self.shares[block.id]
         size = len(block) if drawn is None else len(block.owners.rows_of(drawn))
-        leading = self.leader.sums
+        leading = self.leader.made
         if leading is not None:
-            return self._summed(leading, block, drawn), size
-        constants = self.network, self.loss, self.clip_norm, str(self.parameters.dtype), self.batch
-        make = partial(BatchSums, *constants) if self.device is None else partial(VisitingSums, *constants, self.device)
-        with _SUMS.of((self.run, *constants, self.device), make, last=self.last) as sums:
-            if isinstance(sums, VisitingSums):
-                return sums.clipped(self.parameters, block, drawn), size
-            with one_blas_thread(), np.errstate(all="ignore"):
-                return self._summed(sums, block, drawn), size
+            sums, network = leading
+            return sums.clipped(self.leader.layers(network, self.parameters), block, drawn).copy(), size
+        return self._elsewhere(block, drawn), size
 
-    def _summed(self, sums: BatchSums, block: Records, drawn: NDArray[np.int64] | None) -> Array:
-        flat = self.parameters
-        if not is_aligned(flat, _ALIGNED_STEP):  # it has travelled
-            flat = aligned_empty(flat.shape, str(flat.dtype))
+    def _elsewhere(self, block: Records, drawn: NDArray[np.int64] | None) -> Array:
+        """The sum in a thread that does not lead."""
+        constants = self.constants
+        with _SUMS.of(constants, constants.sums, last=self.last) as sums:
+            if isinstance(sums, VisitingSums):
+                return sums.clipped(self.parameters, block, drawn)
+            flat = aligned_empty(self.parameters.shape, constants.dtype)
             flat[:] = self.parameters
-        return sums.clipped(self.network.layers(flat), block, drawn).copy()
+            with one_blas_thread(), np.errstate(all="ignore"):
+                return sums.clipped(constants.network.layers(flat), block, drawn).copy()
 
 
 class PerThread(Generic[Made]):
@@ -239,22 +259,16 @@ class SourceTotals:
         self, public: RunConstants, source: RecordSource, places: Places | None = None, device: str | None = None
     ) -> None:
         self._source, self._places = source, places_of(source) if places is None else places
-        constants = public.network, public.loss, public.clip_norm
-        own = None if device is not None else BatchSums(*constants, public.dtype, public.normaliser)
+        constants = public.network, public.loss, public.clip_norm, public.dtype, public.normaliser
+        self._constants = GradientConstants(*constants, device, secure_bytes()(16))
+        own = None if device is not None else BatchSums(*constants)
         self.gradient = None if own is None else own.gradient
-        self._work = BatchGradient(
-            *constants,
-            public.normaliser,
-            np.empty(0),
-            None,
-            device,
-            run=secure_bytes()(16),
-            leader=LeadersMemory(own),
-        )
+        self._leader = LeadersMemory(own, public.network)
 
     def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:
         """The sum over the batches of all blocks."""
         shares = None if persons is None else self._places.shares(persons)
-        total, size = self._source.sum(replace(self._work, parameters=parameters, shares=shares, last=last))
+        work = BatchGradient(self._constants, parameters, shares, last, self._leader)
+        total, size = self._source.sum(work)
         check_batch(size)
         return total
