@@ -244,7 +244,7 @@ class OtherThread(ArraySource):
 
     pool = ThreadPoolExecutor(1)
 
-    def map(self, function, *, keep=False):
+    def map(self, function, *, keep=False):  # noqa: ARG002
         return OtherThread.of_blocks(super().map(function, keep=True).blocks)
 
     @classmethod

@@ -40,6 +40,7 @@ class KeptRows:
     rows_per_person: int
 
     def for_block(self, number: int) -> "KeptRows":
+        """The same with the places of one block alone."""
         return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
@@ -60,6 +61,7 @@ class OneRowEach:
     places: Places
 
     def for_block(self, number: int) -> "OneRowEach":
+        """The same with the places of one block alone."""
         return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
