@@ -22,7 +22,7 @@ from dpscp._checks import check_count
 from dpscp.exceptions import SeededWarning
 
 # Streams beside the one of the seed itself, which a training mechanism draws from.
-PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, HELD_OUT, BOUNDS = 1, 2, 3, 4, 5, 6, 7
+PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, BOUNDS = 1, 2, 3, 4, 5, 7
 _INTEGER_NOISE = 2
 # Numbers that are drawn at once where only some of them are wanted.
 _DRAWN_AT_ONCE = 1 << 16
