@@ -12,7 +12,7 @@ from dpscp.persons import Persons
 from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
 from dpscp.scores.intervals import OwnIntervalScore, score_name
 from dpscp.scores.labels import OwnLabelScore
-from dpscp.training.influence import NoInfluenceFormError, corrected_outputs
+from dpscp.training.influence import NoInfluenceFormError, corrected_outputs, has_influence_form
 from dpscp.training.mechanism import Model, Trained
 from dpscp.training.networks import softmax
 
@@ -218,9 +218,7 @@ Task = Classification | Regression
 
 def correction_notes(trained: Trained) -> tuple[str, ...]:
     """What is to be said of corrected scores: whether a form of a record's influence is known for this model."""
-    row, target = np.zeros((1, trained.model.n_features)), np.zeros(1, dtype=np.int64)
-    known = _outputs_without_own_influence(trained, row, target, None) is not None
-    return (_CORRECTED if known else _NO_CORRECTION,)
+    return (_CORRECTED if has_influence_form(trained.model, trained.trajectory) else _NO_CORRECTION,)
 
 
 def _outputs_without_own_influence(
