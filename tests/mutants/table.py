@@ -2485,15 +2485,15 @@ mutant(
     "privacy/seeds.py",
     '(check_count("step", step, minimum=0) << 96) + ',
     "",
-    "every step draws the same batch of a block",
-    f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
+    "a module draws alike at every step",
+    f"{BLOCKS}::test_what_a_module_draws_belongs_to_block_and_step",
 )
 mutant(
     "privacy/seeds.py",
     ' + (check_count("block", block, minimum=0) << 56)',
     "",
-    "all blocks draw alike",
-    f"{BLOCKS}::test_batches_of_blocks_are_poisson_and_independent",
+    "a module draws alike in all blocks",
+    f"{BLOCKS}::test_what_a_module_draws_belongs_to_block_and_step",
 )
 mutant(
     "training/opacus.py",
@@ -2622,7 +2622,7 @@ mutant(
     "            require_sources(self.mechanism)\n",
     "            pass\n",
     "a mechanism that needs an array is found out after the budget is reserved",
-    f"{BLOCKS}::test_what_blocks_cannot_do_is_refused",
+    f"{BLOCKS}::test_what_knows_arrays_only_gets_those_of_this_process",
 )
 
 # ---- what a report says about itself

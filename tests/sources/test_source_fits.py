@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.privacy.seeds import PlacedDraws
+from dpscp.privacy.seeds import BlockStreams, PlacedDraws
 from dpscp.release import _Part
 from dpscp.schema import parse_schema
 from dpscp.sources import ArraySource, Block, DaskSource, ParquetSource, added
@@ -235,6 +235,13 @@ def test_draws_belong_to_places_whoever_makes_them():
         assert (draws.uniform(range(2**40 + 2, 2**40 + 4)) == far[2:4]).all()
         assert not np.isin(far, everyone).any()
         assert repr(draws) == "PlacedDraws()"
+
+
+def test_what_a_module_draws_belongs_to_block_and_step():
+    streams = BlockStreams(key=7)
+    drawn = [streams.generator(block, step).random() for block in range(3) for step in range(3)]
+    assert len(set(drawn)) == 9
+    assert drawn[4] == streams.generator(1, 1).random()
 
 
 @pytest.mark.parametrize("bad", ["row", "target", "label"])

@@ -22,7 +22,7 @@ from dpscp._checks import check_count
 from dpscp.persons import Persons, Unit
 from dpscp.privacy.seeds import secure_bytes
 from dpscp.sources import ArraySource, Block, RecordSource
-from dpscp.sources.places import Places, UnitSource, blocks_here, places_of, unit_of_blocks
+from dpscp.sources.places import Places, UnitSource, blocks_here, innermost, places_of, unit_of_blocks
 from dpscp.training.blocks import aligned_empty, one_blas_thread
 from dpscp.training.descent import BatchSums, Records, RunConstants, check_batch
 from dpscp.training.device import VisitingSums
@@ -258,7 +258,7 @@ class SourceTotals:
     def __init__(
         self, public: RunConstants, source: RecordSource, places: Places | None = None, device: str | None = None
     ) -> None:
-        self._source, self._places = source, places_of(source) if places is None else places
+        self._source, self._places = innermost(source), places_of(source) if places is None else places
         constants = public.network, public.loss, public.clip_norm, public.dtype, public.normaliser
         self._constants = GradientConstants(*constants, device, secure_bytes()(16))
         own = None if device is not None else BatchSums(*constants)
