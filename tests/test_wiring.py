@@ -11,6 +11,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from dpscp.privacy.seeds import PlacedDraws
 
 from dpscp import (
     BudgetStore,
@@ -202,20 +203,22 @@ def test_each_search_draws_its_own_noise(drawn, seed):
     assert len(set(values)) == len(values)
 
 
-def test_training_assignment_and_search_are_seeded_apart(everywhere):
+def test_training_assignment_and_search_are_seeded_apart(everywhere, monkeypatch):
     """One seed for two of them would make a record's part, or the search's noise, follow the noise of training."""
     used = {"split": [], "search": []}
 
-    def generator(random_state=None):
+    coins = PlacedDraws.of
+
+    def drawn(random_state):
         used["split"].append(random_state)
-        return np.random.default_rng(random_state)
+        return coins(random_state)
 
     class Source(IntegerSource):
         def __init__(self, random_state=None):
             used["search"].append(random_state)
             super().__init__(random_state)
 
-    everywhere("secure_generator", generator)
+    monkeypatch.setattr(PlacedDraws, "of", drawn)
     everywhere("IntegerSource", Source)
     spy = Spy()
     classifier(spy, guarantee="split", confidence_level=[0.6, 0.7], random_state=5).fit(*labelled())

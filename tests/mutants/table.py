@@ -223,8 +223,8 @@ mutant(
     "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
 )
 mutant(
-    "conformal.reading:records_from_source",
-    "source.map(KeptRows(streams, given.unit.cap))",
+    "estimators.ingest:records_from_source",
+    "source.map(KeptRows(draws, places, given.unit.cap))",
     "source",
     "rows of persons in blocks are not capped",
     "tests/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory",
@@ -283,18 +283,11 @@ mutant(
     "tests/training/test_persons.py::test_a_person_moves_every_private_sum_by_one_sensitivity",
 )
 mutant(
-    "persons:choose_kept_rows",
-    "generator.random",
-    "np.arange",
+    "data.persons:choose_kept_rows",
+    "np.lexsort((drawn, number[by_person]))",
+    "np.arange(len(number))",
     "the first rows of a person are kept, not a choice",
     "tests/test_persons.py::test_the_kept_rows_are_a_uniform_choice",
-)
-mutant(
-    "persons:Persons.one_row_of_each",
-    "generator.integers(0, self.sizes)",
-    "0 * generator.integers(0, self.sizes)",
-    "a person's first row is scored, not a random one",
-    "tests/test_persons.py::test_the_scored_row_is_uniform_among_the_kept_ones",
 )
 mutant(
     "persons:Persons.part",
@@ -508,23 +501,23 @@ mutant(
 # ---- release
 
 mutant(
-    "release:_parts",
+    "pipeline.release:_Part.__call__",
     "~drawn",
     "~drawn | (np.arange(len(drawn)) % 50 == 0)",
     "two percent of the held-out rows are trained on",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "release:_parts",
-    "ArraySource.of_blocks([block.part(drawn)])",
-    "records",
+    "pipeline.release:_Part.__call__",
+    "drawn if self.held_out else ~drawn",
+    "drawn | True if self.held_out else ~drawn",
     "all records are scored although a part was held out",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "release:_scores_by_group",
-    "scores[block.groups[chosen] == group]",
-    "scores",
+    "pipeline.release:_scores_by_group",
+    "BlockCounts(scored, group)",
+    "BlockCounts(scored)",
     "every group counts all records",
     "tests/test_wiring.py::test_each_group_counts_its_own_records_only",
 )
@@ -564,20 +557,11 @@ mutant(
     "tests/test_found_classes.py::test_found_classes_are_never_certified",
 )
 mutant(
-    "release:_scores_by_group",
-    "block.owners.one_row_each(seed)",
-    "np.arange(len(block))",
+    "pipeline.release:_scores_by_group",
+    "unit_of_blocks(records).by_person",
+    "False",
     "every record of a person is counted in the search",
     "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
-)
-mutant(
-    "release:_parts",
-    "secure_generator(seed).random(block.owners.count)",
-    "np.arange(block.owners.count) % 2 + secure_generator(seed).random(1)",
-    "the part of a person follows from the place in the table",
-    "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
-    "tests/test_person_fits.py::test_one_row_a_person_equals_the_row_level_fit_number_for_number",
-    "tests/test_wiring.py",
 )
 mutant(
     "release:release",
@@ -592,13 +576,6 @@ mutant(
     "request.unit.group < 1",
     "a budget store charges one row where a person with several is promised something",
     "tests/test_person_fits.py::test_without_ids_a_budget_store_is_refused",
-)
-mutant(
-    "release:_scores_by_group",
-    "if by_person:\n    scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)",
-    "if not records:\n    scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)",
-    "all scores of a person in a block are counted",
-    "tests/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory",
 )
 mutant(
     "release:_Part.__call__",
@@ -951,9 +928,9 @@ mutant(
     "tests/training/test_opacus.py::test_the_noise_of_the_event_reaches_every_sum",
 )
 mutant(
-    "training.opacus:OpacusTraining.train_source",
-    "self._descend(ready, streams, self.sampling_rate * n, rng, random_state)",
-    "self._descend(ready, streams, self.sampling_rate * source.sum(len), rng, random_state)",
+    "training.torch.trainer:OpacusTraining.train_source",
+    "self.sampling_rate * n",
+    "self.sampling_rate * len(blocks_here(source)[0])",
     "torch divides by the true number of records",
     "tests/training/test_opacus.py::test_every_record_is_clipped_and_the_normaliser_is_public",
 )
@@ -1000,13 +977,6 @@ mutant(
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.dpsgd:Setup.batches",
-    "self.records.owners.count",
-    "len(self.records.rows)",
-    "batches draw rows, not persons",
-    "tests/training/test_persons.py::test_batches_draw_whole_persons",
-)
-mutant(
     "training.private_target:PrivateTarget._block_moments",
     "self.moments(block.targets, block.weights)",
     "self.moments(block.targets)",
@@ -1050,13 +1020,6 @@ mutant(
 )
 mutant(
     "training.private_bounds:PrivateBounds.train_source",
-    "isinstance(source, PersonSource)",
-    "not isinstance(source, RecordSource)",
-    "all rows of a person in a block are counted for bounds",
-    "tests/sources/test_person_blocks.py::test_repeating_a_persons_only_row_changes_no_sum_and_no_batch",
-)
-mutant(
-    "training.private_bounds:PrivateBounds.train_source",
     "compose(own, inner.event)",
     "inner.event",
     "what training reports leaves the bounds out",
@@ -1075,13 +1038,6 @@ mutant(
     "1",
     "the counts of one column are paid for",
     "tests/training/test_private_bounds.py::test_the_event_is_that_of_the_noise_that_is_drawn",
-)
-mutant(
-    "training.private_bounds:PrivateBounds.train_source",
-    "counted[block.persons.one_row_each(seed)] = True",
-    "counted[:] = True",
-    "every row of a person counts for the bounds",
-    "tests/training/test_private_bounds.py::test_persons_count_once",
 )
 mutant(
     "training.objective_privacy:ObjectiveLoss._atoms",
@@ -1332,4 +1288,42 @@ mutant(
     "10 ** 9",
     "a page without ids plans as if persons had ids",
     "tests/privacy/test_units.py::test_every_printed_promise_is_that_of_the_unit",
+)
+
+# ---- draws by place
+
+mutant(
+    "privacy.random_streams:BlockStreams.generator",
+    "(check_count('step', step, minimum=0) << 96) + (check_count('block', block, minimum=0) << 56)",
+    "check_count('block', block, minimum=0) << 56",
+    "a module draws alike at every step",
+    "tests/sources/test_source_fits.py::test_what_a_module_draws_belongs_to_block_and_step",
+)
+mutant(
+    "privacy.random_streams:BlockStreams.generator",
+    "(check_count('step', step, minimum=0) << 96) + (check_count('block', block, minimum=0) << 56)",
+    "check_count('step', step, minimum=0) << 96",
+    "a module draws alike in all blocks",
+    "tests/sources/test_source_fits.py::test_what_a_module_draws_belongs_to_block_and_step",
+)
+mutant(
+    "training.torch.trainer:OpacusTraining._descend",
+    "drawn",
+    "drawn[:0] if step else drawn",
+    "only the first step of a torch module has a batch",
+    "tests/training/test_opacus.py::test_blocks_draw_batches_of_their_own_in_every_step",
+)
+mutant(
+    "pipeline.release:_Part.__call__",
+    "self.places.persons[block.id]",
+    "range(block.owners.count)",
+    "records at the same place of two blocks share the coin of the split",
+    "tests/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",
+)
+mutant(
+    "privacy.random_streams:PlacedDraws._from",
+    "return np.random.Generator(np.random.PCG64(self.seed).advance(place))",
+    "return np.random.Generator(np.random.PCG64(self.seed).advance(place // 2 * 2))",
+    "a block starts at a draw of its neighbor",
+    "tests/sources/test_source_fits.py::test_draws_belong_to_places_whoever_makes_them",
 )

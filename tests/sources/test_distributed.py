@@ -320,10 +320,11 @@ def check_half_a_fit(model, folder):
 
 def killed_in_the_middle(rank, dies, folder, timeout=60):
     """One process ends at its third step, as by the system; what the other one hears, and how soon."""
-    group, taken = torch.distributed, feeding.BatchGradient.__call__
+    group, taken, calls = torch.distributed, feeding.BatchGradient.__call__, []
 
     def step(self, block):
-        if self.step == 3:
+        calls.append(block.id)
+        if calls.count(block.id) == 4:
             os.kill(os.getpid(), signal.SIGKILL)
         return taken(self, block)
 

@@ -33,7 +33,7 @@ def test_sums_over_any_number_of_blocks(table, n_blocks):
     source = ArraySource(X, y, n_blocks=n_blocks)
     assert isinstance(source, RecordSource)
     assert source.width == 3
-    assert (source.whole is None) == (n_blocks > 1)
+    assert [block.id for block in source.blocks] == list(range(n_blocks))
     total, count = source.map(doubled_rows).sum(column_sums)
     assert total.tolist() == (2 * X).sum(axis=0).tolist()
     assert count == 23

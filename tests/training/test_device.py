@@ -4,6 +4,7 @@ Without a GPU torch's own processor device runs the same code.
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy import stats
 import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block
-from dpscp.data.sources.persons import PersonSource
+from dpscp.data.sources.places import UnitSource
 from dpscp.training.engine import batching as feeding
 from dpscp.training.engine import cuda as engine
 from dpscp.training.engine import cuda_noise as device_noise
@@ -239,19 +240,42 @@ def test_where_the_device_has_no_room_nothing_is_counted(monkeypatch):
         assert told.value.__context__ is None
 
 
+class OtherThread(ArraySource):
+    """Blocks on which another thread than the one that leads the run works."""
+
+    pool = ThreadPoolExecutor(1)
+
+    def map(self, function, *, keep=False):  # noqa: ARG002
+        return OtherThread.of_blocks(super().map(function, keep=True).blocks)
+
+    @classmethod
+    def of_blocks(cls, blocks):
+        source = cls.__new__(cls)
+        source._blocks, source._functions = list(blocks), ()
+        return source
+
+    def sum(self, function):
+        return self.pool.submit(super().sum, function).result()
+
+
 def test_the_memory_of_sums_over_blocks_goes_with_the_last_step(monkeypatch):
     X, y, _ = problem(60)
-    source = ArraySource.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
+    source = OtherThread.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
     constants = {"classes": (0, 1), "steps": 3, "sampling_rate": 0.5, "noise_multiplier": 1.0}
-    kept = vars(feeding._SUMS._here)
     seen, honest = [], feeding.BatchGradient.__call__
-    monkeypatch.setattr(feeding.BatchGradient, "__call__", lambda *given: (honest(*given), seen.append(len(kept)))[0])
+
+    def watched(*given):
+        total = honest(*given)
+        seen.append(len(vars(feeding._SUMS._here)))
+        return total
+
+    monkeypatch.setattr(feeding.BatchGradient, "__call__", watched)
     DPSGD(**constants).train_source(source, n_records=60)
     assert seen == [2, 2, 2, 2, 0, 0]  # what it is for and what it is, in all steps but the last
     monkeypatch.setattr(feeding.BatchSums, "clipped", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         DPSGD(**constants).train_source(source, n_records=60)
-    assert not kept
+    assert not OtherThread.pool.submit(lambda: vars(feeding._SUMS._here)).result()
 
 
 # ---- through the estimators
@@ -300,7 +324,7 @@ def test_blocks_that_visit_take_the_steps_of_the_processor(rate, device, monkeyp
     owners = Persons(np.arange(0, 301, 3), 3)
     for name, y in (("tanh", labels), ("huber", target), ("float64", labels)):
         blocks = [Block(i, X[i * 300 : i * 300 + 300], y[i * 300 : i * 300 + 300], owners) for i in range(2)]
-        source = PersonSource(ArraySource.of_blocks([*blocks, Block(2, X[:0], y[:0])]), owners.unit)
+        source = UnitSource(ArraySource.of_blocks([*blocks, Block(2, X[:0], y[:0])]), owners.unit)
         constants = {"steps": 6, "noise_multiplier": 0.5, "sampling_rate": rate, **MECHANISMS[name]}
         own, there = (
             DPSGD(**constants, device=where).train_source(source, random_state=1, n_records=200)

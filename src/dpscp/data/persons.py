@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count
 from dpscp.data.person_ids import read_person_ids
-from dpscp.privacy import Ledger, secure_generator
-from dpscp.privacy.random_streams import KEPT_ROWS, SCORED_ROWS, stream_seed
+from dpscp.privacy import Ledger
+from dpscp.privacy.random_streams import KEPT_ROWS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.privacy.units import RECORDS, PersonWithIds, PersonWithoutIds, Unit
 
 Index = NDArray[np.int64]
@@ -158,11 +158,12 @@ class Persons:
         """One row of each person, chosen uniformly; in a stream of its own, so that no other draw moves."""
         if self._one_each:
             return np.arange(self.count)
-        return self.one_row_of_each(secure_generator(stream_seed(random_state, SCORED_ROWS)))
+        draws = PlacedDraws.of(stream_seed(random_state, SCORED_ROWS))
+        return self.one_row_of_each(draws.uniform(range(self.count)))
 
-    def one_row_of_each(self, generator: np.random.Generator) -> Index:
-        """One row of each person, chosen uniformly by this generator."""
-        return np.asarray(self.offsets[:-1] + generator.integers(0, self.sizes))
+    def one_row_of_each(self, drawn: NDArray[np.float64]) -> Index:
+        """One row of each person, by a uniform number in [0, 1) of their own."""
+        return np.asarray(self.offsets[:-1] + (drawn * self.sizes).astype(np.int64))
 
 
 class _OnePerRow(Persons):
@@ -219,14 +220,19 @@ def kept_rows(
     """
     cap = check_count("rows_per_person", rows_per_person)
     number = number_persons(persons, n_rows, columns)
-    return choose_kept_rows(number, cap, secure_generator(stream_seed(random_state, KEPT_ROWS)))
+    draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
+    return choose_kept_rows(number, cap, draws.uniform(range(n_rows)))
 
 
-def choose_kept_rows(number: Index, cap: int, generator: np.random.Generator) -> tuple[Index, Persons]:
-    """As `kept_rows`, for persons who are numbered 0, 1, 2, ... in the order in which they first appear."""
-    # a random order within each person, the first of it kept: the choice of one person moves nobody else's
-    order = np.lexsort((generator.random(len(number)), number))
+def choose_kept_rows(number: Index, cap: int, drawn: NDArray[np.float64]) -> tuple[Index, Persons]:
+    """As `kept_rows`, for persons who are numbered 0, 1, 2, ... in the order in which they first appear.
+
+    ``drawn`` holds a uniform number for each row, person by person, a person's rows in the order of the table.
+    """
     sizes = np.bincount(number)
+    # a random order within each person, the first of it kept: the choice of one person moves nobody else's
+    by_person = np.argsort(number, kind="stable")
+    order = by_person[np.lexsort((drawn, number[by_person]))]
     place = np.arange(len(number)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     kept = np.sort(order[place < cap])
     kept = kept[np.argsort(number[kept], kind="stable")]

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from dpscp.data.persons import kept_rows
 from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource
 from dpscp.data.sources.digests import FirstReading, SameBlocks, is_fixed
-from dpscp.data.sources.persons import KeptRows, PersonSource
+from dpscp.data.sources.persons import KeptRows
+from dpscp.data.sources.places import Census, Places, UnitSource, census, is_here
 from dpscp.data.validation import check_finite, group_index
 from dpscp.exceptions import SeededWarning
-from dpscp.privacy.random_streams import KEPT_ROWS, BlockStreams, secure_bytes
+from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, secure_bytes, stream_seed
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.cuda import check_device
 
@@ -93,24 +94,27 @@ def records_from_source(
         key = secure_bytes()(32)
         found, digests = source.sum(FirstReading(look, key))
         source = source.map(SameBlocks(dict(digests), key))
-    if not found:
+    places = Places.of(found)
+    if not places.count:
         raise ValueError("X holds 0 sample(s): at least one record is needed")
     if by_person:
-        streams = BlockStreams.of(random_state, KEPT_ROWS)
-        source = PersonSource(source.map(KeptRows(streams, given.unit.cap)), given.unit)
-    records = source.map(reading, keep=source.whole is not None)
-    return FitRecords(records, source.width, reading.group_values, given.unit, found)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
+            draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
+        source = source.map(KeptRows(draws, places, given.unit.cap))
+    records = UnitSource(source.map(reading, keep=is_here(source)), given.unit.counted, places)
+    return FitRecords(records, source.width, reading.group_values, given.unit, places.count)
 
 
 @dataclass(frozen=True)
 class _FirstLook:
-    """How many records, or persons, a block has, after a look at all its numbers."""
+    """How many records and persons a block has, after a look at all its numbers."""
 
     reading: BlockReader
     by_person: bool
     device: str | None
 
-    def __call__(self, block: Block) -> int:
+    def __call__(self, block: Block) -> Census:
         block = self.reading(block)
         if self.device is not None:
             check_device(self.device)
@@ -122,7 +126,7 @@ class _FirstLook:
             )
         for _, rows in block.parts():
             check_finite(rows)
-        return block.owners.count
+        return census(block)
 
 
 def records_from_arrays(
@@ -147,4 +151,5 @@ def records_from_arrays(
             )
         groups, found = None if groups is None else groups[kept], owners.count
         block = Block(0, rows, targets[kept], owners, groups, kept)
-    return FitRecords(ArraySource.of_blocks([block]), rows.shape[1], group_values, given.unit, found)
+    records = UnitSource(ArraySource.of_blocks([block]), given.unit.counted)
+    return FitRecords(records, rows.shape[1], group_values, given.unit, found)

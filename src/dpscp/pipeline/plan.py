@@ -15,6 +15,7 @@ from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp._base.object_state import refuse_memory, throwaway
 from dpscp.data.persons import require_unit
 from dpscp.data.sources import DistributedSource, RecordSource
+from dpscp.data.sources.places import innermost, is_here
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
@@ -179,24 +180,18 @@ class FitPlan:
         assert self.mechanism is not None
         if observer is None:
             return train_on(self.mechanism, source, random_state=random_state, n_records=self.n_training)
-        dpsgd, block = self.mechanism, source.whole
-        if not isinstance(dpsgd, DPSGD) or block is None:
+        dpsgd = self.mechanism
+        if not isinstance(dpsgd, DPSGD):
             raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(dpsgd).__name__}")
-        return dpsgd.train(
-            block.read(),
-            block.targets,
-            random_state=random_state,
-            n_records=self.n_training,
-            persons=block.persons,
-            observer=observer,
-        )
+        return dpsgd.train_source(source, random_state=random_state, n_records=self.n_training, observer=observer)
 
     def check_source(self, source: RecordSource, task: Task) -> None:
         """Refuse, before anything is spent, a mechanism that cannot train on records in several blocks."""
-        if source.whole is None and self.mechanism is not None:
+        if self.mechanism is not None and not is_here(source):
             require_sources(self.mechanism)
-        if isinstance(source, DistributedSource):
-            source.check_travels(self.mechanism, task)
+        reader = innermost(source)
+        if isinstance(reader, DistributedSource):
+            reader.check_travels(self.mechanism, task)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
         """The ledger with what training spent."""

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.model_files import NOT_PLAIN, plain
-from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach, PersonSource
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.persons import OneRowEach
+from dpscp.data.sources.places import Places, is_here, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
@@ -24,8 +25,8 @@ from dpscp.pipeline.plan import FitPlan, Request, plan_fit, split_shares
 from dpscp.pipeline.score import BlockCounts, Scoring
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.pipeline.tasks import Task
-from dpscp.privacy import Budget, Ledger, secure_generator
-from dpscp.privacy.random_streams import HELD_OUT, SCORED_ROWS, BlockStreams, child_seeds
+from dpscp.privacy import Budget, Ledger
+from dpscp.privacy.random_streams import SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
@@ -85,7 +86,7 @@ def release(
         spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
         spent = strategy.enter(spent, trained).assume(*assumed)
         scoring = Scoring(request.task, trained, corrected=strategy.guarantee.needs_trajectory)
-        scores_by_group, told = _scores_by_group(scoring, for_threshold, request, search_seed)
+        scores_by_group, told = _scores_by_group(scoring, for_threshold, request, search_seed), scoring.told
         stability = trained.stability if request.task.natural_score else None
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = planned
@@ -174,52 +175,46 @@ class _TrainingTargets:
 
 def _parts(records: RecordSource, strategy: FitPlan, seed: int | None) -> tuple[RecordSource, RecordSource]:
     """The records for training and those for the threshold: all of them twice, or each person in one of two parts."""
-    fraction, block = strategy.calibration_fraction, records.whole
+    fraction = strategy.calibration_fraction
     if fraction is None:
         return records, records
-    if block is None:
-        streams = BlockStreams.of(seed, HELD_OUT)
-        return records.map(_Part(streams, fraction, False)), records.map(_Part(streams, fraction, True))
-    drawn = secure_generator(seed).random(block.owners.count) < fraction
-    return ArraySource.of_blocks([block.part(~drawn)]), ArraySource.of_blocks([block.part(drawn)])
+    coins, places, here = PlacedDraws.of(seed), places_of(records), is_here(records)
+    training, threshold = (
+        records.map(_Part(coins, places, fraction, held_out), keep=here) for held_out in (False, True)
+    )
+    return training, threshold
 
 
 @dataclass(frozen=True)
 class _Part:
     """The persons of a block that are held out, or the others; each by a coin of its own, the same at each reading."""
 
-    streams: BlockStreams
+    coins: PlacedDraws
+    places: Places
     fraction: float
     held_out: bool
 
+    def for_block(self, number: int) -> "_Part":
+        return replace(self, places=self.places.for_block(number))
+
     def __call__(self, block: Block) -> Block:
-        drawn = self.streams.generator(block.id).random(block.owners.count) < self.fraction
+        drawn = self.coins.uniform(self.places.persons[block.id]) < self.fraction
         return block.part(drawn if self.held_out else ~drawn)
 
 
-def _scores_by_group(
-    scoring: Scoring, records: RecordSource, request: Request, seed: int | None
-) -> tuple[list[Any], tuple[str, ...]]:
-    """The scores of each public group, or counts of them, and what is to be said about them.
+def _scores_by_group(scoring: Scoring, records: RecordSource, request: Request, seed: int | None) -> list[BlockCounts]:
+    """The counts of the scores of each public group.
 
     A record outside all groups counts in none. Of each person one record, at random: plain counts, and no person in two
     groups.
 
     Theory: Result H
     """
-    groups, block = range(len(request.group_values or ())), records.whole
-    if block is None:
-        by_person = isinstance(records, PersonSource)
-        scored = records.map(scoring, keep=not by_person)
-        if by_person:
-            scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)
-        return [BlockCounts(scored, group) for group in groups] or [BlockCounts(scored)], scoring.told
-    chosen = block.owners.one_row_each(seed)
-    scores, told = scoring.scores(block)
-    scores = scores[chosen]
-    if block.groups is None:
-        return [scores], told
-    return [scores[block.groups[chosen] == group] for group in groups], told
+    scored = records.map(scoring, keep=True)
+    if unit_of_blocks(records).by_person:
+        draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
+        scored = scored.map(OneRowEach(draws, places_of(scored)), keep=True)
+    return [BlockCounts(scored, group) for group in range(len(request.group_values or ()))] or [BlockCounts(scored)]
 
 
 def _declared_facts(trained: Trained, request: Request, strategy: FitPlan) -> dict[str, Any]:

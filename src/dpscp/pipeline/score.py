@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpscp._base.object_state import throwaway
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.validation import suppress_float_warnings
-from dpscp.pipeline.tasks import Task
+from dpscp.pipeline.tasks import Task, correction_notes
 from dpscp.quantile.counts import look_at
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import Trained
@@ -37,32 +37,29 @@ class Scoring:
 
     def __call__(self, block: Block) -> Block:
         """The block with its scores in the place of its targets, and without rows."""
-        return replace(block, rows=np.empty((len(block), 0)), targets=self.scores(block)[0], chosen=None, steps=())
+        return replace(block, rows=np.empty((len(block), 0)), targets=self.scores(block), chosen=None, steps=())
 
-    def scores(self, block: Block) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record, and what is to be said about the correction."""
-        model, _ = unwrapped(self.trained.model)
+    def scores(self, block: Block) -> Array:
+        """The score of every record."""
         # a model of the caller's own sees its rows at once, as it does in prediction
-        own = not isinstance(model, DenseModel | ScaledTargetModel)
+        own = not isinstance(unwrapped(self.trained.model)[0], DenseModel | ScaledTargetModel)
         # and a copy of it sees them: what it keeps of them is thrown away
         model, steps = unwrapped(throwaway(self.trained.model) if own else self.trained.model)
         trained, block = replace(self.trained, model=model), block.through(*steps)
-        found: list[Array] = []
-        told: tuple[str, ...] = ()
+        found = [np.empty(0)]
         with suppress_float_warnings():
             for part, rows in block.parts(max(1, len(block)) if own else None):
                 persons = None if block.persons is None else block.persons.between(part.start, part.stop)
-                scores, told = self.task.scores(
-                    trained, rows, block.targets[part], corrected=self.corrected, persons=persons
+                found.append(
+                    self.task.scores(trained, rows, block.targets[part], corrected=self.corrected, persons=persons)
                 )
-                found.append(scores)
-        return (np.concatenate(found), told) if found else (np.empty(0), self.told)
+        return np.concatenate(found[1:] or found)
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What is to be said about the correction where no score comes back: of a made-up record."""
-        row = np.zeros((1, self.trained.model.n_features))
-        return self.scores(Block(0, row, np.zeros(1, dtype=np.int64)))[1] if self.corrected else ()
+        """What is to be said about the correction."""
+        model, _ = unwrapped(self.trained.model)
+        return correction_notes(replace(self.trained, model=model)) if self.corrected else ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dpscp.data.persons import Persons
 from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
 from dpscp.scores.intervals import OwnIntervalScore, score_name
 from dpscp.scores.labels import OwnLabelScore
-from dpscp.training.engine.influence import NoInfluenceFormError, corrected_outputs
+from dpscp.training.engine.influence import NoInfluenceFormError, corrected_outputs, has_influence_form
 from dpscp.training.engine.networks import softmax
 from dpscp.training.mechanism import Model, Trained
 
@@ -91,15 +91,15 @@ class Classification:
 
     def scores(
         self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
-    ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
+    ) -> Array:
+        """The score of every record; ``corrected``: with its person's influence taken out, where a form is known."""
         scores = self._of_own_label(np.asarray(trained.model.predict_proba(rows)), targets)
         if not corrected:
-            return scores, ()
+            return scores
         outputs = _outputs_without_own_influence(trained, rows, targets, persons)
         if outputs is None:
-            return scores, (_NO_CORRECTION,)
-        return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)
+            return scores
+        return np.asarray(np.maximum(scores, self._of_own_label(softmax(outputs), targets)))
 
     def _of_own_label(self, probabilities: Array, labels: Array) -> Array:
         if isinstance(self.score, OwnLabelScore):
@@ -195,16 +195,16 @@ class Regression:
 
     def scores(
         self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
-    ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
+    ) -> Array:
+        """The score of every record; ``corrected``: with its person's influence taken out, where a form is known."""
         scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
         if not corrected:
-            return scores, ()
+            return scores
         seen = self.training_targets(targets)
         outputs = _outputs_without_own_influence(trained, rows, seen, persons, self.y_bounds)
         if outputs is None:
-            return scores, (_NO_CORRECTION,)
-        return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)
+            return scores
+        return np.asarray(np.maximum(scores, self._of_targets(targets, outputs)))
 
     def _of_targets(self, targets: Array, outputs: Array) -> Array:
         scores = self.score.of_targets(targets, self.pair(outputs))
@@ -214,6 +214,11 @@ class Regression:
 
 Task = Classification | Regression
 """The side of a release that knows what is predicted; public constants only."""
+
+
+def correction_notes(trained: Trained) -> tuple[str, ...]:
+    """What is to be said of corrected scores: whether a form of a record's influence is known for this model."""
+    return (_CORRECTED if has_influence_form(trained.model, trained.trajectory) else _NO_CORRECTION,)
 
 
 def _outputs_without_own_influence(

@@ -2,6 +2,7 @@
 
 * ``secure_generator``: a NumPy ``Generator`` on a cryptographic stream, for masks and bulk Gaussian noise.
 * ``secure_bytes``: raw bytes of the operating system, for exact integer noise.
+* ``PlacedDraws``: one uniform number for each place of a table, the same whoever makes it and however often.
 * ``BlockStreams``: draws that belong to a block of records, the same wherever and however often they are made.
 * ``child_seeds``, ``stream_seed``: seeds for the parts of a seeded run, none of which may share a stream.
 
@@ -15,13 +16,16 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count
 from dpscp.exceptions import SeededWarning
 
 # Streams beside the one of the seed itself, which a training mechanism draws from.
-PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, HELD_OUT, BOUNDS, LAYERS = 1, 2, 3, 4, 5, 6, 7, 8
+PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, BOUNDS, LAYERS = 1, 2, 3, 4, 5, 7, 8
 _INTEGER_NOISE = 2
+# Numbers that are drawn at once where only some of them are wanted.
+_DRAWN_AT_ONCE = 1 << 16
 
 
 def seed_of(random_state: object) -> int | None:
@@ -65,6 +69,54 @@ def secure_generator(random_state: int | None = None) -> np.random.Generator:
     from randomgen import AESCounter  # only training needs it
 
     return np.random.Generator(AESCounter(key=int.from_bytes(os.urandom(16), "little")))
+
+
+@dataclass(frozen=True)
+class PlacedDraws:
+    """One uniform number in [0, 1) for each place 0, 1, 2, ...: draws that do not depend on how records lie in blocks.
+
+    The numbers are those of one cryptographic stream (or of a seeded one) in order; a block moves the stream forward to
+    its own places. Reading a block again, on whatever machine, gives the same numbers. Whoever holds the key can repeat
+    the draws; it goes where the records are and nowhere else.
+
+    >>> draws = PlacedDraws(seed=7)
+    >>> bool((draws.uniform(range(10))[3:5] == draws.uniform(range(3, 5))).all())
+    True
+    """
+
+    seed: int | None = field(default=None, repr=False)
+    key: int = field(default=0, repr=False)
+
+    @classmethod
+    def of(cls, random_state: int | None) -> Self:
+        """The stream of a key of the operating system; or, for tests, the one of a seed (warns)."""
+        seed = seed_of(random_state)
+        return cls(seed, 0 if seed is not None else int.from_bytes(os.urandom(16), "little"))
+
+    def uniform(self, places: "range | NDArray[np.int64]") -> NDArray[np.float64]:
+        """The numbers of these places, which increase one by one (a range) or in larger steps."""
+        if isinstance(places, range):
+            return self._from(places.start).random(len(places))
+        found = np.empty(len(places))
+        if not len(places):
+            return found
+        generator = self._from(int(places[0]))
+        # what lies between two places is drawn and left: a cipher is faster than a search for each place
+        for start in range(int(places[0]), int(places[-1]) + 1, _DRAWN_AT_ONCE):
+            drawn = generator.random(_DRAWN_AT_ONCE)
+            first, last = np.searchsorted(places, (start, start + _DRAWN_AT_ONCE))
+            found[first:last] = drawn[places[first:last] - start]
+        return found
+
+    def _from(self, place: int) -> np.random.Generator:
+        """The generator whose next number is that of this place: a number uses 64 bits of the stream."""
+        if self.seed is not None:
+            return np.random.Generator(np.random.PCG64(self.seed).advance(place))
+        from randomgen import AESCounter
+
+        bits = AESCounter(key=self.key)
+        bits.advance(place)
+        return np.random.Generator(bits)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice
 from dpscp.data.sources import RecordSource
+from dpscp.data.sources.places import as_one_block
 from dpscp.privacy import RECORDS, Unit, dpsgd_event, noise_multiplier, non_private_event
 
 if TYPE_CHECKING:
@@ -321,10 +322,10 @@ def require_sources(mechanism: Mechanism) -> None:
 
 
 def train_on(mechanism: Mechanism, source: RecordSource, *, random_state: int | None, n_records: int | None) -> Trained:
-    """Train on a source; a mechanism that knows arrays only gets the rows of an array in memory."""
+    """Train on a source; a mechanism that knows arrays only gets the rows of a source in memory."""
     if isinstance(mechanism, SourceWise) and not _changes_train_alone(type(mechanism)):
         return mechanism.train_source(source, random_state=random_state, n_records=n_records)
-    block = source.whole
+    block = as_one_block(source)
     if block is None:
         require_sources(mechanism)
         raise TypeError("this source has no array in memory")

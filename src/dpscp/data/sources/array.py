@@ -15,9 +15,8 @@ Total = TypeVar("Total")
 class ArraySource:
     """Rows (n, features) and one target each, arrays or memmaps; blocks are views, nothing is copied.
 
-    ``n_blocks``: how many blocks of equal size (one more record in some). One block is an array in memory as it is
-    given to ``fit``, with the same results for the same seed; several draw batches and held-out records by block, as
-    every other source does, and a memmap is then read block by block.
+    ``n_blocks``: how many blocks of equal size (one more record in some). Results do not depend on it, up to the order
+    in which floating-point numbers are added; a memmap is read block by block.
 
     >>> X, y = np.arange(12.0).reshape(6, 2), np.arange(6)
     >>> ArraySource(X, y, n_blocks=3).sum(lambda block: block.read().sum(axis=0)).tolist()
@@ -51,15 +50,15 @@ class ArraySource:
         return self._blocks[0].width
 
     @property
-    def whole(self) -> Block | None:
-        """The only block; None where there are several."""
-        return self._mapped(self._blocks[0]) if len(self._blocks) == 1 else None
+    def blocks(self) -> list[Block]:
+        """The blocks, which lie in the memory of this process."""
+        return [self._mapped(block) for block in self._blocks]
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ArraySource":
         """The source of ``function(block)``."""
         source = ArraySource.of_blocks(self._blocks)
         source._functions = (*self._functions, function)
-        return ArraySource.of_blocks([source._mapped(block) for block in self._blocks]) if keep else source
+        return ArraySource.of_blocks(source.blocks) if keep else source
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total over the blocks, see ``RecordSource``."""

@@ -1,25 +1,25 @@
 """What a source of records is: blocks, a lazy ``map`` from block to block, and a ``sum`` over blocks.
 
-A source of one's own (files, a cluster, a database) gives four things, see ``RecordSource``:
+A source of one's own (files, a cluster, a database) gives three things, see ``RecordSource``:
 
 ``width``           the number of features of a row: a public number, known without reading a record;
-``whole``           None (only one array in memory answers with its block);
 ``map(function)``   a source of ``function(block)``, not computed before it is asked for;
 ``sum(function)``   ``added(function(block) for each block, in the order of their ids)``.
 
 and promises:
 
 * Ids are the integers 0, 1, 2, ...; reading the source again gives the same blocks with the same ids and the same rows
-  in the same order. Draws (batches, held-out parts) are made from a key and the id where the block lies, so that a
-  block that was lost and read again draws the same and nothing more is spent. ``fit`` compares a keyed digest of each
-  block with that of the first reading (``digests``): totals may then also hold lists, put end to end.
+  in the same order. Draws (batches, held-out parts) belong to the place of a record in the order of all blocks
+  (``places``), so that a block that was lost and read again draws the same and nothing more is spent, and so that it
+  does not matter how records are cut into blocks. ``fit`` compares a keyed digest of each block with that of the first
+  reading (``digests``): totals may then also hold lists, put end to end.
 * A block holds at most 2^25 records and is read into memory as a whole; work on it needs little beside it (functions
   read it in ``parts``). A source keeps no block longer than ``sum`` needs it, unless it was mapped with ``keep=True``:
   such a result is read at every step of training and is worth its memory.
 * Functions and their results can be pickled. A function may be called more than once for a block, with the same result,
   and sees one block at a time. An exception of a function reaches the caller of ``sum`` as it is.
-* Totals are numbers, arrays, or tuples of these. They are exact sums over records, private until the driver adds noise:
-  a source neither prints, logs nor stores them.
+* Totals are numbers, arrays, other values with a ``+``, or tuples of these. They are exact sums over records, private
+  until the driver adds noise: a source neither prints, logs nor stores them.
 
 * Where a schema names a column of persons, ``Block.persons`` says which rows are whose: all rows of a person, side by
   side in one block, before any cap (``dpscp.data.sources.persons.grouped`` makes such blocks). Else it is None.
@@ -30,7 +30,7 @@ the declared classes, is looked at once by whoever uses the source, before anyth
 
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
@@ -60,7 +60,9 @@ class Block:
     when rows are read, part by part: no changed copy of the whole table is ever made. Targets, persons and groups are
     those of the chosen rows.
 
-    A person's rows lie in one block, side by side (``Persons``); None: each row is its own person.
+    A person's rows lie in one block, side by side (``Persons``); None: each row is its own person. ``order`` holds an
+    increasing number for each person where persons of several blocks stand mixed in the table: the place of their first
+    row. None: the persons of a block stand after those of the blocks before it.
 
     Theory: Result H
     """
@@ -73,6 +75,7 @@ class Block:
     groups: Index | None = field(default=None, repr=False)
     chosen: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
     steps: tuple[Rows, ...] = ()
+    order: Index | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -103,10 +106,12 @@ class Block:
     def part(self, drawn: NDArray[np.bool_]) -> Self:
         """The records of the persons that were drawn; rows are not copied."""
         kept, persons = (drawn, None) if self.persons is None else self.persons.part(drawn)
-        return self.taking(np.flatnonzero(kept).astype(np.int32), persons)  # fewer than 2^31, and many of them
+        # fewer than 2^31, and many of them
+        found = self.taking(np.flatnonzero(kept).astype(np.int32), persons)
+        return found if self.order is None else replace(found, order=self.order[drawn])
 
     def taking(self, places: NDArray[np.integer[Any]], persons: Persons | None) -> Self:
-        """The records at these places, which are these persons'; rows are not copied."""
+        """The records at these places, which are these persons' (of the same persons); rows are not copied."""
         return replace(
             self,
             targets=self.targets[places],
@@ -161,10 +166,6 @@ class RecordSource(Protocol):
     def width(self) -> int:
         """How many features a row has."""
 
-    @property
-    def whole(self) -> Block | None:
-        """The only block, where the source is one array in memory: it may then be handed on as an array."""
-
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "RecordSource":
         """The source of ``function(block)`` (same id), computed when it is read.
 
@@ -173,6 +174,21 @@ class RecordSource(Protocol):
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total of ``function(block)`` over the blocks, as ``added`` adds them in the order of their ids."""
+
+
+@runtime_checkable
+class InMemory(Protocol):
+    """A source whose blocks all lie in the memory of this process."""
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """The blocks, in the order of their ids."""
+
+
+def for_block(function: Callable[[Block], Total], number: int) -> Callable[[Block], Total]:
+    """The function with what it needs for this block alone: a function for all blocks may be too much to send."""
+    narrow = getattr(function, "for_block", None)
+    return function if narrow is None else narrow(number)
 
 
 def is_source(X: Any) -> bool:

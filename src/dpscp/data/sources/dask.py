@@ -7,12 +7,12 @@ stay with the workers. Whatever scheduler Dask uses is used: threads of this pro
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, added, attempted, succeeded
+from dpscp.data.sources.base import Block, added, attempted, for_block, succeeded
 from dpscp.data.sources.persons import Dealt, dealt, grouped
 from dpscp.quantile.counts import DaskArray
 
@@ -37,8 +37,6 @@ class DaskSource:
     Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does; they belong inside
     the trusted side. Give the cluster encrypted connections (``distributed.Security``) where its network is shared.
     """
-
-    whole: ClassVar[None] = None  # the records are not one array in memory
 
     def __init__(self, X: Any, y: Any) -> None:
         rows, targets = _chunks(X, 2), _chunks(y, 1)
@@ -88,9 +86,12 @@ class DaskSource:
         """The work on each block, to be computed where its rows are."""
         import dask
 
+        functions = (*self._functions, function)
         return [
-            dask.delayed(partial(_told, (make, *self._functions, function)), pure=False, traverse=False)(*part)
-            for make, *part in self._parts
+            dask.delayed(partial(_told, (make, *(for_block(f, i) for f in functions))), pure=False, traverse=False)(
+                *part
+            )
+            for i, (make, *part) in enumerate(self._parts)
         ]
 
 
@@ -119,13 +120,14 @@ def _by_person(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
     def task(function: Callable[..., Any], *parts: Any) -> Any:
         return dask.delayed(partial(_told, (function,)), pure=False, traverse=False)(*parts)
 
-    split = [task(partial(_dealt, schema, len(given)), part) for part in given]
+    split = [task(partial(_dealt, schema, len(given), i), part) for i, part in enumerate(given)]
     blocks = [task(partial(_met, i), *(task(itemgetter(i), pieces) for pieces in split)) for i in range(len(given))]
     return [(_same, block) for block in dask.persist(*blocks)]
 
 
-def _dealt(schema: Schema, count: int, frame: Any) -> list[Dealt]:
-    return dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
+def _dealt(schema: Schema, count: int, number: int, frame: Any) -> list[Dealt]:
+    # a partition has fewer than 2^32 rows
+    return dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, number << 32)
 
 
 def _met(number: int, *pieces: Dealt) -> Block:

@@ -8,7 +8,7 @@ each block, keyed with random bits that stay in memory. Every later reading is c
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from dpscp.data.sources.spark import SparkSource
 _BYTES = 16
 # Arrays of these kinds are compared by their bytes, others as text.
 _PLAIN = "biufcUSmM"
+Found = TypeVar("Found")
 Digests = list[tuple[int, bytes]]
 
 
@@ -33,13 +34,13 @@ def is_fixed(source: RecordSource) -> bool:
 
 
 @dataclass(frozen=True)
-class FirstReading:
+class FirstReading(Generic[Found]):
     """What ``look`` finds in a block, and the digest of the block as it was read."""
 
-    look: Callable[[Block], int]
+    look: Callable[[Block], Found]
     key: bytes = field(repr=False)
 
-    def __call__(self, block: Block) -> tuple[int, Digests]:
+    def __call__(self, block: Block) -> tuple[Found, Digests]:
         return self.look(block), [(block.id, digest(block, self.key))]
 
 

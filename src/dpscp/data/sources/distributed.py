@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import Any, ClassVar, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -48,8 +48,6 @@ class DistributedSource:
     Privacy: processes see records, keys of batches and exact sums; they, and the network between them, belong inside
     the trusted side.
     """
-
-    whole: ClassVar[None] = None  # the records are not one array in memory
 
     def __init__(self, X: Any, y: Any = None, *, persons: Any = None, n_blocks: int = 1) -> None:
         def own() -> tuple[_OwnedRows | TableSource | RecordSource, int]:
@@ -114,8 +112,7 @@ class _OwnedRows:
     def __init__(self, X: Any, y: Any, persons: Any, n_blocks: int) -> None:
         if is_source(X):
             raise ValueError("persons needs the rows of this process as an array; files name them in their schema")
-        block = ArraySource(X, y).whole
-        assert block is not None
+        (block,) = ArraySource(X, y).blocks
         self._block, self._ids, self._count = block, persons, check_count("n_blocks", n_blocks)
         self.width = block.width
         number_persons(persons, len(block))  # one id for each row
@@ -123,8 +120,8 @@ class _OwnedRows:
     def places(self) -> int:
         return self._count
 
-    def dealt(self, count: int) -> Iterator[list[Dealt]]:
-        yield dealt(self._block.rows, self._block.targets, self._ids, count)
+    def dealt(self, count: int, first: int = 0) -> Iterator[list[Dealt]]:
+        yield dealt(self._block.rows, self._block.targets, self._ids, count, first)
 
     def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ArraySource:
         return ArraySource.of_blocks(list(met(list(pieces).__getitem__, count, senders=senders)))
@@ -262,7 +259,7 @@ class _Group:
     def _dealt(self, here: _OwnedRows | TableSource, counts: list[int]) -> Iterator[Dealt]:
         """What is dealt to the places of this process: time after time, by each process in turn."""
         ends = list(accumulate(counts, initial=0))
-        batches = here.dealt(ends[-1])
+        batches = here.dealt(ends[-1], self.rank << 40)  # a process has fewer than 2^40 rows
         nothing = dealt(np.empty((0, here.width)), np.empty(0), [], counts[self.rank])
         while True:
             batch: Any = attempted(lambda: next(batches, None))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from dpscp._base.checks import check_count
 from dpscp.data.schema import Schema
@@ -30,8 +30,6 @@ _MOST_PLACES = 256
 
 class ReadSource:
     """Blocks that are read anew, in the same order, whenever a sum is asked for; one at a time is in memory."""
-
-    whole: ClassVar[None] = None  # the records are not one array in memory
 
     def __init__(self, read: Callable[[], Iterable[Block]], width: int, folder: str | PathLike[str] | None) -> None:
         self._read, self.width, self._folder = read, width, folder
@@ -111,12 +109,13 @@ class TableSource(ReadSource):
         records, rows = sum(map(len, self._batches())), int(self._options["rows"])
         return min(_MOST_PLACES, max(1, -(-records // rows)))
 
-    def dealt(self, count: int) -> Iterator[list[Dealt]]:
-        """The rows of each batch, dealt out to so many places."""
+    def dealt(self, count: int, first: int = 0) -> Iterator[list[Dealt]]:
+        """The rows of each batch, dealt out to so many places; the first row has this number."""
         schema = self._schema
         for batch in self._batches():
             frame = as_frame(batch, schema)
-            yield dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
+            yield dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, first)
+            first += len(frame)
 
     def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ReadSource:
         """The source of what several senders dealt out to the places of this process, see ``persons``."""

@@ -10,8 +10,9 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,8 +40,6 @@ class SparkSource:
     Privacy: driver and executors see records, keys of batches and exact sums: they belong inside the trusted side. Give
     Spark encrypted connections (``spark.network.crypto.enabled``) where its network is shared.
     """
-
-    whole: ClassVar[None] = None  # the records are not one array in memory
 
     def __init__(self, frame: Any, schema: Schema) -> None:
         if frame.sparkSession.sparkContext.getCheckpointDir() is None:
@@ -126,7 +125,10 @@ def _declared(schema: Schema, names: list[str], given: tuple[int, list[Any]]) ->
         return Block(number, np.empty((0, len(schema.feature_names))), np.empty(0))
     frame = as_frame(pa.Table.from_batches(batches).rename_columns(names), schema)
     rows, targets, persons = schema.matrix(frame), schema.targets(frame), schema.persons(frame)
-    return Block(number, rows, targets) if persons is None else grouped(number, dealt(rows, targets, persons, 1))
+    if persons is None:
+        return Block(number, rows, targets)
+    # Spark brought the rows here in an order of its own: persons stand partition after partition
+    return replace(grouped(number, dealt(rows, targets, persons, 1)), order=None)
 
 
 def _kept(given: tuple[int, list[Any]]) -> Block:

@@ -1,19 +1,18 @@
 """How records reach a mechanism: arrays as a source, blocks as the gradient engine reads them, sums of many blocks.
 
-An array in memory is one block: its batches come from the stream of the run. The blocks of any other source draw their
-own batches where they lie, from a key, the number of the step and their id (`BlockStreams`), and send back one vector
-of clipped gradients each. Adding the vectors by pairs keeps the proof of `CLIP_SLACK`: a term goes through at most
-12,290 additions inside a block and 41 between blocks, fewer than the 12,400 that it counts; where a block's batch
-visits a device, 9,280 and 41. The proof's assumption, that a record's gradient has the same bits wherever it stands,
-includes the machine: workers run the same libraries on the same kind of processor, and of device.
+An array in memory is a source of one block. The batch of a step is drawn once, as places in the order of all persons
+(`dpscp.sources.places`); every block takes its share and gives back one vector of clipped gradients. Adding the vectors
+by pairs keeps the proof of `CLIP_SLACK`: a term goes through at most 12,290 additions inside a block and 41 between
+blocks, fewer than the 12,400 that it counts; where a block's batch visits a device, 9,280 and 41. The proof's
+assumption, that a record's gradient has the same bits wherever it stands, includes the machine: workers run the same
+libraries on the same kind of processor, and of device.
 """
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -22,14 +21,14 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.persons import unit_of_blocks
-from dpscp.privacy.random_streams import BlockStreams
+from dpscp.data.sources.places import Places, UnitSource, blocks_here, innermost, places_of, unit_of_blocks
+from dpscp.privacy.random_streams import secure_bytes
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.cuda import VisitingSums
-from dpscp.training.engine.loop import BatchSums, Descent, Records, RunConstants, check_batch, poisson_batches
+from dpscp.training.engine.loop import BatchSums, Records, RunConstants, check_batch
 from dpscp.training.engine.networks import Loss, Network, check_rows, fill_features
 from dpscp.training.engine.padding import aligned_empty, one_blas_thread
-from dpscp.training.labels import encode_targets
+from dpscp.training.labels import encode_targets, found_labels
 from dpscp.training.mechanism import (
     DryRun,
     Mechanism,
@@ -45,13 +44,14 @@ Array = NDArray[Any]
 Made = TypeVar("Made")
 
 
-def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> ArraySource:
+def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> UnitSource:
     """Rows and targets in memory as a source of one block, checked."""
     rows, targets = check_rows(X), np.asarray(y)
     Persons.of_rows(persons, len(rows))
     if targets.ndim == 0 or len(targets) != len(rows):
         raise ValueError("X and y must hold the same number of records")
-    return ArraySource.of_blocks([Block(0, rows, targets, persons)])
+    block = Block(0, rows, targets, persons)
+    return UnitSource(ArraySource.of_blocks([block]), block.owners.unit)
 
 
 def nominal_count(source: RecordSource, n_records: int | None) -> tuple[int, Unit]:
@@ -63,6 +63,14 @@ def nominal_count(source: RecordSource, n_records: int | None) -> tuple[int, Uni
 def unit_count(block: Block) -> int:
     """How many persons, or records where nobody gave ids, a block holds: private."""
     return block.owners.count
+
+
+def labels_in(source: RecordSource) -> list[Any]:
+    """The labels of the records, which the caller declares public; only of records in this process."""
+    blocks = blocks_here(source)
+    if not blocks:
+        raise ValueError("classes must be declared for records that do not lie in this process: classes=(...)")
+    return found_labels(np.concatenate([block.targets for block in blocks]))
 
 
 class ArrayFed:
@@ -127,48 +135,96 @@ class EngineBlock:
             features[:, block.width] = 1.0
         for part, rows in block.parts():
             fill_features(rows, self.feature_bound, features[part, : block.width])
-        return Records.build(features, target, block.persons, block_id=block.id)
+        return Records.build(features, target, block.persons, block_id=block.id, order=block.order)
+
+
+class LeadersMemory:
+    """What the thread that leads a run sums with; other threads and processes see none and make their own."""
+
+    def __init__(self, sums: BatchSums | None = None, network: Network | None = None) -> None:
+        self._here = threading.local()
+        if sums is not None and network is not None:
+            self._here.made = sums, network
+        self._parameters: Array = np.empty(0)
+        self._layers: Sequence[Array] = ()
+
+    def __reduce__(self) -> Any:
+        return LeadersMemory, ()
+
+    @property
+    def made(self) -> tuple[BatchSums, Network] | None:
+        """The memory and the network of the run, in the leader's thread."""
+        return getattr(self._here, "made", None)
+
+    def layers(self, network: Network, parameters: Array) -> Sequence[Array]:
+        """The layers of the parameters, which change in place from step to step."""
+        if parameters is not self._parameters:
+            self._parameters, self._layers = parameters, network.layers(parameters)
+        return self._layers
 
 
 @dataclass(frozen=True)
-class BatchGradient:
-    """The clipped gradients of one block's batch, summed, and how many records that were.
+class GradientConstants:
+    """What the gradients of a run need beside parameters and batches; ``batch`` is the public expected size.
 
-    A function of the block and of these constants alone; the batch is drawn here (`streams` None: everybody), and
-    visits the `device`, if any, of the process that has the block.
-
-    Theory: section 1.6
+    ``run`` names the run, for what a thread keeps between its steps.
     """
 
     network: Network
     loss: Loss
     clip_norm: float
+    dtype: str
     batch: float
-    sampling_rate: float
-    streams: BlockStreams | None
-    parameters: Array
-    step: int
     device: str | None = None
+    run: bytes = b""
+
+    def sums(self) -> BatchSums | VisitingSums:
+        """Memory for sums, where the blocks of one thread are."""
+        public = self.network, self.loss, self.clip_norm, self.dtype, self.batch
+        return BatchSums(*public) if self.device is None else VisitingSums(*public, self.device)
+
+
+@dataclass(slots=True)  # one is made at every step
+class BatchGradient:
+    """The clipped gradients of one block's batch, summed, and how many records that were.
+
+    A function of the block and of these values alone. `shares` says which persons of each block are in the batch
+    (None: everybody); they visit the device, if any, of the process that has the block.
+
+    Theory: section 1.6
+    """
+
+    constants: GradientConstants
+    parameters: Array
+    shares: Mapping[int, NDArray[np.int64]] | None = None
     last: bool = False
+    leader: LeadersMemory = field(default_factory=LeadersMemory)
+
+    def for_block(self, number: int) -> Self:
+        """The same with the share of one block alone."""
+        return self if self.shares is None else replace(self, shares={number: self.shares[number]})
 
     def __call__(self, block: Block) -> tuple[Array, int]:
         """The sum over the block's batch, and the number of its records."""
         assert isinstance(block, Records)
-        drawn = None
-        if self.streams is not None:
-            generator = self.streams.generator(block.id, self.step)
-            drawn = next(poisson_batches(generator, block.owners.count, self.sampling_rate))
-        constants = self.network, self.loss, self.clip_norm, str(self.parameters.dtype), self.batch
-        make = partial(BatchSums, *constants) if self.device is None else partial(VisitingSums, *constants, self.device)
-        with _SUMS.of((*constants, self.device), make, last=self.last) as sums:
+        drawn = None if self.shares is None else self.shares[block.id]
+        size = len(block) if drawn is None else len(block.owners.rows_of(drawn))
+        leading = self.leader.made
+        if leading is not None:
+            sums, network = leading
+            return sums.clipped(self.leader.layers(network, self.parameters), block, drawn).copy(), size
+        return self._elsewhere(block, drawn), size
+
+    def _elsewhere(self, block: Records, drawn: NDArray[np.int64] | None) -> Array:
+        """The sum in a thread that does not lead."""
+        constants = self.constants
+        with _SUMS.of(constants, constants.sums, last=self.last) as sums:
             if isinstance(sums, VisitingSums):
-                total = sums.clipped(self.parameters, block, drawn)
-            else:
-                flat = aligned_empty(self.parameters.shape, str(self.parameters.dtype))
-                flat[:] = self.parameters
-                with one_blas_thread(), np.errstate(all="ignore"):
-                    total = sums.clipped(self.network.layers(flat), block, drawn).copy()
-        return total, len(block) if drawn is None else len(block.owners.rows_of(drawn))
+                return sums.clipped(self.parameters, block, drawn)
+            flat = aligned_empty(self.parameters.shape, constants.dtype)
+            flat[:] = self.parameters
+            with one_blas_thread(), np.errstate(all="ignore"):
+                return sums.clipped(constants.network.layers(flat), block, drawn).copy()
 
 
 class PerThread(Generic[Made]):
@@ -197,26 +253,23 @@ class PerThread(Generic[Made]):
 _SUMS: PerThread[BatchSums | VisitingSums] = PerThread()
 
 
-class SpreadDescent(Descent):
-    """A run whose records lie in the blocks of a source: state and noise are here, the gradients there."""
+class SourceTotals:
+    """The sums of a run over the blocks of a source: state and noise are with the caller, gradients with the blocks."""
 
     def __init__(
-        self,
-        public: RunConstants,
-        source: RecordSource,
-        sampling_rate: float,
-        streams: BlockStreams | None,
-        device: str | None,
+        self, public: RunConstants, source: RecordSource, places: Places | None = None, device: str | None = None
     ) -> None:
-        super().__init__(public, Records.build(np.empty((0, public.network.shapes[0][1])), np.empty(0)))
-        self._source = source
-        constants = public.network, public.loss, public.clip_norm, public.normaliser, sampling_rate
-        self._gradient = BatchGradient(*constants, streams, self.current(), 0, device)
+        self._source, self._places = innermost(source), places_of(source) if places is None else places
+        constants = public.network, public.loss, public.clip_norm, public.dtype, public.normaliser
+        self._constants = GradientConstants(*constants, device, secure_bytes()(16))
+        own = None if device is not None else BatchSums(*constants)
+        self.gradient = None if own is None else own.gradient
+        self._leader = LeadersMemory(own, public.network)
 
-    def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:  # noqa: ARG002 (blocks draw their own)
-        """The sum over the batches of all blocks at the current parameters."""
-        last = self.step_count == len(self.rule.learning_rates) - 1
-        here = replace(self._gradient, parameters=self.current(), step=self.step_count, last=last)
-        total, size = self._source.sum(here)
+    def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:
+        """The sum over the batches of all blocks."""
+        shares = None if persons is None else self._places.shares(persons)
+        work = BatchGradient(self._constants, parameters, shares, last, self._leader)
+        total, size = self._source.sum(work)
         check_batch(size)
         return total

@@ -99,6 +99,18 @@ def corrected_outputs(
     return with_zero_column(z) if head.loss.name == "logistic" else z
 
 
+def has_influence_form(model: Model, trajectory: Trajectory | None) -> bool:
+    """Say whether `corrected_outputs` knows a form for this model and trajectory, whatever the records are."""
+    inner = model.inner if isinstance(model, ScaledTargetModel) else model
+    try:
+        # no row is read
+        _head(inner, np.empty((0, inner.n_features)))
+        _read(trajectory, 1)
+    except NoInfluenceFormError:
+        return False
+    return True
+
+
 def self_shift_bounds(
     model: Model, trajectory: Trajectory | None, X: ArrayLike, y: ArrayLike, *, max_points: int = 512
 ) -> Array:

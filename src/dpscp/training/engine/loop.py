@@ -42,9 +42,17 @@ class Records(Block):
     """An input of every ghost norm."""
 
     @classmethod
-    def build(cls, rows: Array, targets: Array, persons: Persons | None = None, *, block_id: int = 0) -> "Records":
+    def build(
+        cls,
+        rows: Array,
+        targets: Array,
+        persons: Persons | None = None,
+        *,
+        block_id: int = 0,
+        order: NDArray[np.int64] | None = None,
+    ) -> "Records":
         """Precompute the squared norms of the rows."""
-        return cls(block_id, rows, targets, persons, squared_norms=squared_norms(rows))
+        return cls(block_id, rows, targets, persons, order=order, squared_norms=squared_norms(rows))
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
@@ -234,18 +242,23 @@ def check_batch(size: int, most: int = MOST_RECORDS) -> None:
         )
 
 
+class Totals(Protocol):
+    """Sums of clipped gradients over all records of a run, wherever they lie."""
+
+    def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:
+        """The weighted sum over the persons at these places (None: everybody), at these parameters."""
+
+
 class Descent:
     """The state of one run. Two runs fed the same batches and noise are coupled.
 
     `observer`, for tests and audits, is called with each step; what it hears is not private.
     """
 
-    def __init__(self, public: RunConstants, records: Records, observer: StepObserver | None = None) -> None:
+    def __init__(self, public: RunConstants, totals: Totals, observer: StepObserver | None = None) -> None:
         network, rule, normaliser, dtype = public.network, public.rule, public.normaliser, public.dtype
-        self.network, self.records, self.rule = network, records, rule
-        self._observer = observer
-        self.sums = BatchSums(network, public.loss, public.clip_norm, dtype, normaliser)
-        self.gradient = self.sums.gradient
+        self.network, self.rule = network, rule
+        self._totals, self._observer = totals, observer
         self.normaliser, self.grid = normaliser, public.grid
         # as arrays: what is turned into one at every step costs as much as a product
         self._per_grid = np.array(1 / self.grid if self.grid else 0.0)
@@ -254,7 +267,6 @@ class Descent:
         self.parameters = public.initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
         self._fast = aligned_empty(self.parameters.shape, dtype)
         np.copyto(self._fast, self.parameters, casting="same_kind")
-        self._layers = network.layers(self._fast)
         self._noisy = np.empty(network.n_parameters)
         self._velocity = np.zeros(network.n_parameters)
         self._squares = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
@@ -266,7 +278,8 @@ class Descent:
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
         """The weighted sum of clipped gradients over the batch (None: everybody) at the current parameters."""
-        return self.sums.clipped(self._layers, self.records, persons)
+        last = self.step_count == len(self.rule.learning_rates) - 1
+        return self._totals.clipped(self._fast, persons, last=last)
 
     def step(self, batch: NDArray[np.int64] | None, noise: Array | None) -> None:
         """One noisy step, also on an empty batch. `noise` is in grid units; None adds none (not private)."""

@@ -27,14 +27,13 @@ from dpscp._base.checks import (
     real_number,
 )
 from dpscp.data.persons import Persons
-from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import unit_of_blocks
+from dpscp.data.sources import ArraySource, RecordSource
+from dpscp.data.sources.places import Places, blocks_here, places_of, unit_of_blocks
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
 from dpscp.privacy import RECORDS, Unit, secure_generator
-from dpscp.privacy.random_streams import BATCHES, BlockStreams
-from dpscp.training.engine.batching import EngineBlock, SpreadDescent, array_source, unit_count
+from dpscp.training.engine.batching import EngineBlock, SourceTotals, array_source, labels_in, unit_count
 from dpscp.training.engine.cuda import DeviceDescent, DeviceRecords, check_device
 from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
@@ -53,9 +52,9 @@ from dpscp.training.engine.loop import (
     run,
 )
 from dpscp.training.engine.networks import DenseModel, Loss, Network
-from dpscp.training.engine.padding import one_blas_thread, second_thread
+from dpscp.training.engine.padding import SecondThread, one_blas_thread, second_thread
 from dpscp.training.engine.progress import progress
-from dpscp.training.labels import check_classes, encode_labels, found_labels
+from dpscp.training.labels import check_classes, encode_labels
 from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, set_noise
 from dpscp.training.torch.modules import with_room
 
@@ -250,10 +249,15 @@ class DPSGD(GaussianSums):
         return self._run(setup, random_state, observer)
 
     def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+        self,
+        source: RecordSource,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        observer: StepObserver | None = None,
     ) -> Trained:
-        """Train on the records of a source; the blocks of one that is not an array in memory draw their own batches."""
-        return self._run(self.prepare_source(source, n_records=n_records), random_state)
+        """As `train`, on the records of a source; how they lie in blocks changes nothing but the order of sums."""
+        return self._run(self.prepare_source(source, n_records=n_records), random_state, observer)
 
     def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
         if self.device is None:
@@ -269,18 +273,10 @@ class DPSGD(GaussianSums):
         noise = setup.grid_noise(rng, random_state)
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         with second_thread(setup.network.n_parameters) as second, one_blas_thread(), np.errstate(all="ignore"):
-            descent: Descent | DeviceDescent
-            batches: Iterator[NDArray[np.int64] | None]
-            if setup.spread is not None:
-                descent, batches = setup.spread_descent(random_state), everyone()
-            elif self.device is not None:
-                descent, batches = setup.device_descent(observer), setup.batches(rng)
-            else:
-                descent, batches = setup.descent(setup.records, observer), setup.batches(rng)
-            drawn = drawn_steps([batches], noise)
+            descent = setup.started(observer, second)
+            drawn = drawn_steps([setup.batches(rng)], noise)
             if second is not None and isinstance(descent, Descent):
                 drawn = second.ahead(islice(drawn, self.steps))
-                descent.gradient.second = second
             if kept is not None:
                 kept[0] = descent.current()
             for t in progress(run([descent], drawn), self.steps, "private training"):
@@ -307,7 +303,7 @@ class DPSGD(GaussianSums):
 
     def prepare_source(self, source: RecordSource, *, n_records: int | None = None) -> "Setup":
         """As `prepare`; blocks that are not one array in memory are made ready for the engine where they lie."""
-        noise, block = set_noise(self.noise_multiplier), source.whole
+        noise = set_noise(self.noise_multiplier)
         from_data = []
         unit = unit_of_blocks(source)
         if n_records is None:
@@ -331,9 +327,7 @@ class DPSGD(GaussianSums):
             )
         classes = self.classes
         if self.task == "classification" and classes is None:
-            if block is None:
-                raise ValueError("classes must be declared for records that lie in several blocks: classes=(...)")
-            classes = check_classes(found_labels(block.targets), self.loss)
+            classes = check_classes(labels_in(source), self.loss)
             from_data.append("classes")
         network = self.network(source.width, None if classes is None else len(classes))
         engine = EngineBlock(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype)
@@ -357,10 +351,7 @@ class DPSGD(GaussianSums):
         if self.device is not None:
             check_device(self.device)
             facts["device"] = self.device
-        if block is not None:
-            return Setup(self, network, classes, n_records, noise, engine(block), facts, unit=unit)
-        nobody = engine(Block(0, np.empty((0, source.width)), np.empty(0)))
-        return Setup(self, network, classes, n_records, noise, nobody, facts, source.map(engine, keep=True), unit)
+        return Setup(self, network, classes, n_records, noise, source.map(engine, keep=True), facts, unit)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """The bound on ||theta_{n+1} - theta_n|| under shared masks and noise, or None where none is proven.
@@ -421,11 +412,22 @@ class Setup:
     classes: tuple[Any, ...] | None
     n_records: int
     noise: float
-    records: Records
+    source: RecordSource
+    """The records as the engine reads them."""
     public_facts: dict[str, object]
-    spread: RecordSource | None = None
-    """The records as the engine reads them, where they lie in several blocks; `records` is then empty."""
     unit: Unit = RECORDS
+
+    @property
+    def records(self) -> Records:
+        """The only block of records in memory."""
+        (block,) = blocks_here(self.source)
+        assert isinstance(block, Records)
+        return block
+
+    @cached_property
+    def places(self) -> Places:
+        """The places of the persons in the order of all blocks."""
+        return places_of(self.source)
 
     @property
     def loss(self) -> Loss:
@@ -437,31 +439,35 @@ class Setup:
         """The public expected batch size."""
         return self.mechanism.sampling_rate * self.n_records
 
-    def descent(self, records: Records, observer: StepObserver | None = None) -> Descent:
-        """A run at its public starting point."""
-        return Descent(self._constants, records, observer)
+    @property
+    def moves_to_device(self) -> bool:
+        """Whether the records are one block here, which moves to the device once; else batches visit a device."""
+        return self.mechanism.device is not None and len(blocks_here(self.source)) == 1
 
-    def device_descent(self, observer: StepObserver | None = None) -> DeviceDescent:
-        """A run at its public starting point on the mechanism's device."""
-        assert self.mechanism.device is not None
-        there = DeviceRecords.of(self.records, self.network, check_device(self.mechanism.device))
-        return DeviceDescent(self._constants, there, observer)
+    def started(self, observer: StepObserver | None, second: SecondThread | None) -> Descent | DeviceDescent:
+        """A run at its public starting point, over all records."""
+        device = self.mechanism.device
+        if device is not None and self.moves_to_device:
+            there = DeviceRecords.of(self.records, self.network, check_device(device))
+            return DeviceDescent(self._constants, there, observer)
+        totals = SourceTotals(self._constants, self.source, self.places, device)
+        if totals.gradient is not None:
+            totals.gradient.second = second
+        return Descent(self._constants, totals, observer)
+
+    def descent(self, records: Records, observer: StepObserver | None = None) -> Descent:
+        """A run at its public starting point, over these records."""
+        totals = SourceTotals(self._constants, ArraySource.of_blocks([records]))
+        return Descent(self._constants, totals, observer)
 
     def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> Vectors | None:
         """The noise of a run in units of the grid, drawn where the steps are taken; None for a run without."""
         size, device = self.network.n_parameters, self.mechanism.device
         if not self.noise:
             return None
-        if device is None or self.spread is not None:
+        if device is None or not self.moves_to_device:
             return GridNoise(rng, size)
         return DeviceNoise(random_state, size, check_device(device), 1 / GRID)
-
-    def spread_descent(self, random_state: int | None) -> SpreadDescent:
-        """A run over the blocks of a source, which draw their batches from a key of this run."""
-        assert self.spread is not None
-        rate = self.mechanism.sampling_rate
-        streams = None if rate == 1 else BlockStreams.of(random_state, BATCHES)
-        return SpreadDescent(self._constants, self.spread, rate, streams, self.mechanism.device)
 
     @property
     def _constants(self) -> RunConstants:
@@ -479,8 +485,8 @@ class Setup:
 
     def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
         """Poisson batches over the persons, or full ones."""
-        n, rate = self.records.owners.count, self.mechanism.sampling_rate
-        return everyone() if rate == 1 else poisson_batches(rng, n, rate)
+        rate = self.mechanism.sampling_rate
+        return everyone() if rate == 1 else poisson_batches(rng, self.places.count, rate)
 
     def model(self, parameters: Array) -> DenseModel:
         """The released model; parameters that are not finite are refused (they are released values: no leak)."""

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.base import Rows
-from dpscp.data.sources.persons import unit_of_blocks
+from dpscp.data.sources.places import as_one_block, is_here, unit_of_blocks
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
@@ -236,10 +236,10 @@ class Preprocessed(ArrayFed):
     ) -> Trained:
         """Fit the steps one after the other, then train on the transformed rows."""
         paid_event(self)  # fails before any data is touched while some noise is not set
-        block, width = source.whole, source.width
+        width = source.width
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before a step releases anything
-        if block is None:
+        if not is_here(source):
             require_sources(self)
         n, _ = nominal_count(source, n_records)
         rng = secure_generator(stream_seed(random_state, PREPROCESSING))
@@ -266,8 +266,8 @@ def _fitted(step: Step, source: RecordSource, n_records: int, rng: np.random.Gen
     """The step's transform: from its sums over the source, or, for one that knows arrays only, from the rows."""
     if isinstance(step, SummedStep):
         return step.release(source_sum(step.part_moments, source, n_records), n_records=n_records, rng=rng)
-    block = source.whole
-    if step.data_independent or block is None:
+    block = None if step.data_independent else as_one_block(source)
+    if block is None:
         # of the records only their width may be used
         return step.fit(np.empty((0, source.width)), n_records=n_records, rng=rng)
     if block.persons is not None and isinstance(step, WeightedStep):

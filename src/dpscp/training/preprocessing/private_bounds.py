@@ -12,7 +12,6 @@ giving them costs nothing and is better.
 import math
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import numpy as np
@@ -22,10 +21,11 @@ from scipy.special import ndtri
 
 from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach, PersonSource, unit_of_blocks
+from dpscp.data.sources.persons import OneRowEach
+from dpscp.data.sources.places import is_here, places_of, unit_of_blocks
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
-from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, BlockStreams, stream_seed
+from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.training.engine.batching import WrappedMechanism
 from dpscp.training.mechanism import Model, Trained, require_persons, require_sources, train_on
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
@@ -95,15 +95,14 @@ class PrivateBounds(WrappedMechanism):
         inner = calibrated_beside(found.mechanism, _paid(found), self.share, epsilon, delta, accountant)
         return replace(found, mechanism=inner)
 
-    def counts(self, block: Block, counted: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """How many records (those ``counted``) lie in each cell, (columns, cells); never released as they are."""
+    def counts(self, block: Block) -> NDArray[np.int64]:
+        """How many records lie in each cell, (columns, cells); never released as they are."""
         total = np.zeros((self._columns, _CELLS), dtype=np.int64)
         for part, rows in block.parts():
             columns = [grid_cells(rows)] if self.n_features else []
             if self.target:
                 columns.append(grid_cells(block.targets[part])[:, None])
-            cells = np.hstack(columns)[slice(None) if counted is None else counted[part]]
-            total += np.stack([np.bincount(column, minlength=_CELLS) for column in cells.T])
+            total += np.stack([np.bincount(column, minlength=_CELLS) for column in np.hstack(columns).T])
         return total
 
     def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[Array, Array]:
@@ -121,19 +120,16 @@ class PrivateBounds(WrappedMechanism):
     ) -> Trained:
         """Find the bounds, train inside them, and hand back the model in the units of the records."""
         own = _paid(self)  # fails before any record is used while the noise is not set
-        block, counted = source.whole, None
         seed = stream_seed(random_state, BOUNDS)
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before anything is released
-        counted_source = source
-        if block is None:
+        if not is_here(source):
             require_sources(self)
-            if isinstance(source, PersonSource):
-                counted_source = source.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)))
-        elif block.persons is not None:
-            counted = np.zeros(len(block), dtype=bool)
-            counted[block.persons.one_row_each(seed)] = True
-        low, high = self.release(counted_source.sum(partial(self.counts, counted=counted)), IntegerSource(seed))
+        counted = source
+        if unit_of_blocks(source).by_person:
+            draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
+            counted = source.map(OneRowEach(draws, places_of(source)))
+        low, high = self.release(counted.sum(self.counts), IntegerSource(seed))
         facts: dict[str, object] = {}
         transforms: tuple[FeatureTransform, ...] = ()
         if self.n_features:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive, check_probability, check_range
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import unit_of_blocks
+from dpscp.data.sources.places import is_here, unit_of_blocks
 from dpscp.exceptions import BudgetError, HintWarning
 from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.random_streams import TARGET_SCALE, stream_seed
@@ -104,10 +104,9 @@ class PrivateTarget(WrappedMechanism):
     ) -> Trained:
         """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
         paid_event(self)  # fails before any record is used while some noise is not set
-        block = source.whole
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before anything is released
-        if block is None:
+        if not is_here(source):
             require_sources(self)
         n, _ = nominal_count(source, n_records)
         noise = set_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n))

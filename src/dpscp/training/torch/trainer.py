@@ -17,8 +17,8 @@ torch and Opacus are imported when a mechanism is made, not when this module is:
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,14 +30,15 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
+from dpscp.data.sources.places import UnitSource, blocks_here, places_of
 from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generator
-from dpscp.privacy.random_streams import BATCHES, LAYERS, BlockStreams, secure_bytes
-from dpscp.training.engine.batching import PerThread, nominal_count
+from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
+from dpscp.training.engine.batching import PerThread, labels_in, nominal_count
 from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gaussian_release import gaussian_release, warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import GRID, poisson_batches
-from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
+from dpscp.training.labels import check_classes, encode_labels, real_targets
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, set_noise
 from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.model import TorchModel, as_float32, torch_model, torch_rows
@@ -191,34 +192,31 @@ class OpacusTraining(GaussianSums):
         Persons.of_rows(persons, len(rows))
         if len(block) != len(rows):
             raise ValueError("X and y must hold the same number of records")
-        return self.train_source(ArraySource.of_blocks([block]), random_state=random_state, n_records=n_records)
+        source = UnitSource(ArraySource.of_blocks([block]), block.owners.unit)
+        return self.train_source(source, random_state=random_state, n_records=n_records)
 
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """As ``train``; the blocks of a source that is not an array in memory draw their own batches, where they lie.
+        """As ``train``, on the records of a source.
 
         What comes back from a block is the sum of its clipped gradients in integers, so that the total, and with it the
         proof, does not depend on how records lie in blocks and processes. The modules of all processes start from this
         one's; draws of the module's own (dropout) follow a secret key, block and step.
         """
-        event, whole = paid_event(self), source.whole
-        given = (source.width,) if whole is None else whole.rows.shape[1:]
-        shape = self._shape(given)
+        event, here = paid_event(self), blocks_here(source)
+        shape = self._shape(here[0].rows.shape[1:] if here else (source.width,))
         n, unit = nominal_count(source, n_records)
         warn_large_delta(self.budget, n)
         from_data = [unit.count_name] if n_records is None else []
         classes = self.classes
         if self.task == "classification" and classes is None:
-            if whole is None:
-                raise ValueError("classes must be declared for records that lie in several blocks: classes=(...)")
-            classes = check_classes(found_labels(whole.targets), "cross_entropy")
+            classes = check_classes(labels_in(source), "cross_entropy")
             from_data.append("classes")
         self._run_dry(shape, classes)
         rng = secure_generator(random_state)
         ready = source.map(_TorchBlock(shape, classes if self.task == "classification" else None), keep=True)
-        streams = BlockStreams.of(random_state, BATCHES) if whole is None else None
-        trained = self._descend(ready, streams, self.sampling_rate * n, rng, random_state)
+        trained = self._descend(ready, self.sampling_rate * n, rng, random_state)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "training_steps": self.steps,
@@ -275,7 +273,6 @@ class OpacusTraining(GaussianSums):
     def _descend(
         self,
         source: RecordSource,
-        streams: BlockStreams | None,
         normaliser: float,
         rng: np.random.Generator,
         random_state: int | None,
@@ -292,15 +289,12 @@ class OpacusTraining(GaussianSums):
         noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
         noisy = _releasing(device, noise, rng, random_state, sum(p.numel() for p in trainable))
         layers = BlockStreams.of(random_state, LAYERS)
-        gradient = _BatchSum(replace(self, module=module), streams, layers, secure_bytes()(16))
-        block = source.whole
-        batches = repeat(None, self.steps) if block is None else self.batches(block.owners.count, rng)
-        for step, drawn in enumerate(batches):
-            here = replace(gradient, step=step, drawn=drawn)
-            sums, size = here.on_device(block) if block is not None else here.total(source, device)
-            if size > _MOST_RECORDS:
+        gradient, places = _BatchSum(replace(self, module=module), layers, secure_bytes()(16)), places_of(source)
+        for step, drawn in enumerate(self.batches(places.count, rng)):
+            found = source.sum(replace(gradient, step=step, shares=places.shares(drawn)))
+            if found.size > _MOST_RECORDS:
                 raise ValueError(f"a batch holds more than {_MOST_RECORDS} records, whose sum may not fit in 64 bits")
-            exact = [total.double() / _UNITS for total in sums]  # in clip norms
+            exact = [total.to(device).double() / _UNITS for total in found.sums]  # in clip norms
             for parameter, released in zip(trainable, noisy(exact) if noise else exact, strict=True):
                 parameter.grad = (released * (self.clip_norm / normaliser)).to(parameter.dtype)
             optimizer.step()
@@ -367,40 +361,30 @@ class _BatchSum:
     """The clipped gradients of one block's batch, summed in integers, one array a parameter; and how many they are.
 
     A function of the block and of these constants alone. ``mechanism`` holds the module at its current parameters;
-    ``run`` is the name of the run, for what is kept between its steps. The batch is drawn here from ``streams``, or
-    given as ``drawn``. Layers that draw for themselves draw from ``layers``, the same when a block is read again.
+    ``run`` is the name of the run, for what is kept between its steps. ``shares`` says which persons of each block are
+    in the batch. Layers that draw for themselves draw from ``layers``, the same when a block is read again.
 
     Theory: section 1.6
     """
 
     mechanism: OpacusTraining
-    streams: BlockStreams | None
     layers: BlockStreams
     run: bytes
     step: int = 0
-    drawn: NDArray[np.int64] | None = None
+    shares: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
-    def __call__(self, block: Block) -> tuple[Any, ...]:
-        """The sums as arrays, and the number of records."""
-        sums, size = self.on_device(block)
-        return (*(total.cpu().numpy() for total in sums), size)
+    def for_block(self, number: int) -> "_BatchSum":
+        """The same with the share of one block alone."""
+        return replace(self, shares={number: self.shares[number]})
 
-    def total(self, source: RecordSource, device: Any) -> tuple[list[Any], int]:
-        """The sums over all blocks of a source, on the device, and the number of records."""
-        *sums, size = source.sum(self)
-        return [load_torch().from_numpy(np.asarray(total)).to(device) for total in sums], size
-
-    def on_device(self, block: Block) -> tuple[list[Any], int]:
+    def __call__(self, block: Block) -> "_TensorSums":
         """The sums where they were computed, and the number of records."""
         return with_room(lambda: self._summed(block), self.mechanism._no_room)
 
-    def _summed(self, block: Block) -> tuple[list[Any], int]:
-        torch, mechanism, drawn = load_torch(), self.mechanism, self.drawn
+    def _summed(self, block: Block) -> "_TensorSums":
+        torch, mechanism = load_torch(), self.mechanism
         device, last = torch.device(mechanism.device), self.step == mechanism.steps - 1
-        if self.streams is not None:
-            drawn = next(mechanism.batches(block.owners.count, self.streams.generator(block.id, self.step)))
-        assert drawn is not None
-        batch = block.owners.rows_of(drawn)
+        batch = block.owners.rows_of(self.shares[block.id])
         rows, target = torch.from_numpy(block.rows), torch.from_numpy(block.targets)
         weights = None if block.weights is None else torch.tensor(block.weights, device=device)
         layers = self.layers.generator(block.id, self.step)
@@ -414,7 +398,26 @@ class _BatchSum:
                 )
                 add_clipped(samples, mechanism.clip_norm, sums, None if weights is None else weights[part])
             engine.check(mechanism.module, last=last)
-        return sums, len(batch)
+        return _TensorSums(sums, len(batch))
+
+
+@dataclass(frozen=True)
+class _TensorSums:
+    """Sums, one tensor a parameter, and the number of records; they stay on their device while they do not travel."""
+
+    sums: Sequence[Any]
+    size: int
+
+    def __add__(self, other: "_TensorSums") -> "_TensorSums":
+        added = [a + b.to(a.device) for a, b in zip(self.sums, other.sums, strict=True)]
+        return _TensorSums(added, self.size + other.size)
+
+    def __reduce__(self) -> Any:
+        return _arrived, ([total.cpu().numpy() for total in self.sums], self.size)
+
+
+def _arrived(sums: Sequence[NDArray[np.int64]], size: int) -> _TensorSums:
+    return _TensorSums([load_torch().from_numpy(np.array(total)) for total in sums], size)
 
 
 class _Engine:
