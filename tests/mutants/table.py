@@ -929,8 +929,8 @@ mutant(
 )
 mutant(
     "training.torch.trainer:OpacusTraining.train_source",
-    "self.sampling_rate * n",
-    "self.sampling_rate * len(blocks_here(source)[0])",
+    "self._descend(ready, self.sampling_rate * n, rng, random_state)",
+    "self._descend(ready, self.sampling_rate * len(blocks_here(source)[0]), rng, random_state)",
     "torch divides by the true number of records",
     "tests/training/test_opacus.py::test_every_record_is_clipped_and_the_normaliser_is_public",
 )
