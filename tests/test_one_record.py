@@ -242,16 +242,7 @@ def refuses_single_rows(X):
     return np.asarray(X)[:, 0] > 0
 
 
-class Remembering:
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, X):
-        self.calls += 1
-        return np.full(len(X), self.calls % 2)
-
-
-LOOKING_AROUND = [above_the_mean, quantile_bins, position, neighbour, refuses_single_rows, Remembering()]
+LOOKING_AROUND = [above_the_mean, quantile_bins, position, neighbour, refuses_single_rows]
 GROUP_VALUES = [0, 1, 2, 3]
 
 

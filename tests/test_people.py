@@ -15,6 +15,7 @@ from dpscp._base.format import asked, at_least, observed
 from dpscp.cli import main
 from dpscp.cli.demo import unused_folder
 from dpscp.cli.run import Records, describe_size_mismatch
+from dpscp.data.person_ids import read_person_ids
 from dpscp.data.schema import parse_schema
 from dpscp.data.validation import column_bounds
 
@@ -109,7 +110,9 @@ def test_a_wrong_number_of_persons_is_told_too():
     for declared, told in ((100, False), (104, False), (110, True), (300, True)):
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
-        records = Records(schema.matrix(frame), schema.targets(frame), len(frame), schema.persons(frame))
+        records = Records(
+            schema.matrix(frame), schema.targets(frame), len(frame), read_person_ids(schema.persons(frame))
+        )
         found = describe_size_mismatch(schema, records)
         assert (found is not None) == told
         assert found is None or f"n_persons = {declared}" in found

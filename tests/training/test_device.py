@@ -304,10 +304,10 @@ def test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves(mo
     with pytest.raises(ValueError, match="cannot be used"):
         dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cuda:77"}).fit(X, y)
 
-    def run_dry(*_, device, **__):
+    def dry_run(*_, device, **__):
         raise LookupError(f"tried on {device}")
 
-    monkeypatch.setattr(opacus, "run_dry", run_dry)
+    monkeypatch.setattr(opacus, "dry_run", dry_run)
     with pytest.raises(LookupError, match="tried on cpu:0"):
         dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cpu:0"}).fit(X, y)
 

@@ -13,8 +13,6 @@ _MOVED = {
     "privacy.account": "privacy.store_log",
     "privacy.seeds": "privacy.random_streams",
     "privacy.solving": "privacy.noise_search",
-    "quantile.release_level": "quantile.single_release",
-    "quantile.released_size": "quantile.size",
     "sources.given": "data.sources.dispatch",
     "sources.scratch": "data.sources.spill",
     "training.descent": "training.engine.loop",

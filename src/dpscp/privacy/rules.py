@@ -18,7 +18,7 @@ from dpscp.privacy.events import compose
 from dpscp.privacy.ledger import Budget, Ledger
 from dpscp.privacy.tradeoff import gdp_epsilon
 
-__all__ = ["AdaptiveRule", "CalibrationRule", "SequenceRule", "Share"]
+__all__ = ["AdaptiveRule", "SequenceRule", "Share", "StoreRule"]
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class SequenceRule:
                 )
 
 
-CalibrationRule = AdaptiveRule | SequenceRule
+StoreRule = AdaptiveRule | SequenceRule
 
 
 def over_total(budget: Budget, spent: float, trouble: str) -> str:

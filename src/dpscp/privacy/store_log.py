@@ -15,7 +15,8 @@ from dpscp._base.checks import check_probability
 from dpscp._base.format import chosen, format_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.ledger import Budget, Ledger
-from dpscp.privacy.rules import AdaptiveRule, CalibrationRule, SequenceRule, Share
+from dpscp.privacy.rules import AdaptiveRule, SequenceRule, Share, StoreRule
+from dpscp.privacy.units import RECORDS, join_units
 
 _FIRST_DIGEST = "0" * 64
 # Measured on 1 to 10 fits: Gaussian noise alone would want none, a split with a small part wants more.
@@ -97,7 +98,7 @@ class Account:
         return name
 
     @property
-    def rule(self) -> CalibrationRule:
+    def rule(self) -> StoreRule:
         """What decides whether one more share fits; the filter in a file of an earlier release."""
         content = self._head
         try:
@@ -118,11 +119,13 @@ class Account:
 
     def ledger(self) -> Ledger:
         """Commits, and reservations without one, as one ledger in the order of the reservations."""
-        total = Ledger()
-        for share in self.shares().values():
-            total = total.then(share.counted)
+        ledgers = [share.counted for share in self.shares().values()]
+        entries = tuple(entry for ledger in ledgers for entry in ledger.entries)
+        if len({entry.unit.by_person for entry in entries}) > 1:
+            # 0.1 to 0.3 let fits with ids and fits without into one store: it can be read, and not spent from
+            entries = tuple(replace(entry, unit=RECORDS) for entry in entries)
         # facts belong to one fit each and would overwrite one another
-        return Ledger(total.entries, {}, total.seeded)
+        return Ledger(entries, {}, any(ledger.seeded for ledger in ledgers))
 
     def spent(self, delta: float | None = None) -> float:
         """Epsilon at ``delta`` (None: the budget's) of all shares, by the rule that decides."""
@@ -135,8 +138,12 @@ class Account:
         return math.inf if ledger.seeded else ledger.epsilon(self.budget.delta)
 
     def require(self, identity: str, share: Share, trouble: str) -> None:
-        """``BudgetError`` if ``share``, new or in the place of the one of this identity, does not fit."""
+        """``BudgetError`` if ``share``, new or in the place of the one of this identity, does not fit.
+
+        ``ValueError`` if it is about rows and the other shares are about persons with ids, or the reverse.
+        """
         shares = self.shares() | {identity: share}
+        join_units(other.counted.unit for other in shares.values())  # rows and persons are not added up
         try:
             self.rule.require(tuple(shares.values()), trouble)
         except BudgetError as error:
