@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp._base.format import asked, at_least, observed
+from dpscp._base.format import at_least, format_level, format_rate
 from dpscp.cli import main
 from dpscp.cli.demo import unused_folder
 from dpscp.cli.run import Records, describe_size_mismatch
@@ -318,10 +318,10 @@ def test_a_weak_budget_gets_a_word(run, tmp_path, monkeypatch, options, said):
 
 def test_only_all_is_printed_as_all():
     for rate in (0.9996, 0.99996, 1 - 1e-9):
-        assert float(observed(rate).rstrip("%")) < 100
+        assert float(format_rate(rate).rstrip("%")) < 100
         assert float(at_least(rate).rstrip("%")) < 100
-    assert observed(1.0) == at_least(1.0) == "100.0%"
-    assert asked(0.9999) == "99.99%"
+    assert format_rate(1.0) == at_least(1.0) == "100.0%"
+    assert format_level(0.9999) == "99.99%"
 
 
 # ---- notebooks

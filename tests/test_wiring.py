@@ -34,7 +34,7 @@ from dpscp.privacy import (
 from dpscp.privacy.accounting import tradeoff_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.quantile import noisy_midpoint_quantile, private_quantile, rank_sensitivity
-from dpscp.quantile.search import AskedCounts
+from dpscp.quantile.search import SharedCounts
 from dpscp.training import DPSGD, FunctionModel, Trained
 
 DELTA = 1e-5
@@ -246,12 +246,12 @@ def asked(monkeypatch):
     """Everything that the searches of a fit asked for, counts that served several levels once."""
     made = []
 
-    class Spied(AskedCounts):
+    class Spied(SharedCounts):
         def __init__(self):
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr("dpscp.pipeline.calibrate.AskedCounts", Spied)
+    monkeypatch.setattr("dpscp.pipeline.calibrate.SharedCounts", Spied)
     return lambda: sum(len(one._noise) for one in made)
 
 

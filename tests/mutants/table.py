@@ -432,10 +432,10 @@ mutant(
     "tests/privacy/test_secret_split.py::test_what_only_the_record_makes_possible_counts",
 )
 mutant(
-    "privacy.events:disclosed",
+    "privacy.events:disclose_parts",
     "ParallelDpEvent(parts)",
     "parts[0]",
-    "of a disclosed split only training counts",
+    "of a disclose_parts split only training counts",
     "tests/privacy/test_secret_split.py::test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_that",
 )
 mutant(
@@ -470,7 +470,7 @@ mutant(
     "tests/test_wiring.py::test_the_noise_that_is_drawn_is_the_noise_of_the_event",
 )
 mutant(
-    "quantile.search:AskedCounts.new_questions",
+    "quantile.search:SharedCounts.new_questions",
     "place.bit_length()",
     "2 * place.bit_length()",
     "fewer counts are paid for than several levels may ask for",
@@ -1215,7 +1215,7 @@ mutant(
 )
 mutant(
     "estimators.prefit:Prefit.outputs_of_records",
-    "throwaway(self.answer)",
+    "copy_if_possible(self.answer)",
     "self.answer",
     "records go through the caller's own estimator",
     "tests/test_prefit.py::test_an_estimator_that_keeps_its_rows_is_released_without_them",

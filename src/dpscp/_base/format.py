@@ -30,19 +30,19 @@ def at_most(level: float, digits: int = 1) -> str:
     return f"{math.ceil((level - _FLOAT_HAIR) * unit) / unit:.{digits}%}"
 
 
-def asked(level: float) -> str:
+def format_level(level: float) -> str:
     """A level that somebody chose, with the digits it was chosen with.
 
-    >>> asked(0.9), asked(0.9995)
+    >>> format_level(0.9), format_level(0.9995)
     ('90%', '99.95%')
     """
     return f"{100 * level:.6g}%"
 
 
-def observed(rate: float, digits: int = 1) -> str:
+def format_rate(rate: float, digits: int = 1) -> str:
     """A share that was counted or is expected, to the nearest digit; no promise. Only all is 100 %.
 
-    >>> observed(0.9046), observed(0.99996), observed(1.0)
+    >>> format_rate(0.9046), format_rate(0.99996), format_rate(1.0)
     ('90.5%', '99.996%', '100.0%')
     """
     while rate < 1 and float(f"{100 * rate:.{digits}f}") >= 100 and digits < 15:
@@ -50,10 +50,10 @@ def observed(rate: float, digits: int = 1) -> str:
     return f"{rate:.{digits}%}"
 
 
-def odds(probability: float) -> str:
+def format_odds(probability: float) -> str:
     """A chosen probability as so many of so many.
 
-    >>> odds(0.95), odds(0.999)
+    >>> format_odds(0.95), format_odds(0.999)
     ('19 of 20', '999 of 1000')
     """
     share = Fraction(probability).limit_denominator(10**6)
@@ -63,14 +63,14 @@ def odds(probability: float) -> str:
 def format_epsilon(epsilon: float) -> str:
     """What a release spent at most, rounded up: the text read back is never below the number.
 
-    >>> spent_epsilon(0.9993), spent_epsilon(0.12341), spent_epsilon(1.0000000001), spent_epsilon(0.00012341)
+    >>> format_epsilon(0.9993), format_epsilon(0.12341), format_epsilon(1.0000000001), format_epsilon(0.00012341)
     ('1.000', '0.124', '1.001', '0.000124')
     """
     tiny = 0 < epsilon < 1e-3
     return _rounded(epsilon, math.floor(math.log10(epsilon)) - 2 if tiny else -3, ROUND_CEILING)
 
 
-def remaining_epsilon(epsilon: float) -> str:
+def format_remaining_epsilon(epsilon: float) -> str:
     """What is left at least, rounded down: the text read back is never above the number.
 
     >>> remaining_epsilon(0.9999), remaining_epsilon(0.25), remaining_epsilon(-0.0001)
@@ -86,10 +86,10 @@ def _rounded(value: float, place: int, rounding: str) -> str:
     return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(place), rounding))
 
 
-def chosen(value: float) -> str:
+def format_number(value: float) -> str:
     """A number that somebody chose, with all its digits.
 
-    >>> chosen(1.0), chosen(1e-6), chosen(1.00045)
+    >>> format_number(1.0), format_number(1e-6), format_number(1.00045)
     ('1', '1e-06', '1.00045')
     """
     return repr(float(value)).removesuffix(".0")

@@ -35,7 +35,7 @@ _NAMES_OF_PYTHON = frozenset(
 _MOST_VALUES = 200_000
 
 
-def throwaway(value: Any) -> Any:
+def copy_if_possible(value: Any) -> Any:
     """A deep copy of an object of the caller, to meet records in its place; the object itself where it has none.
 
     A method goes with a copy of its object. A function is not copied, and neither is what it closes over.

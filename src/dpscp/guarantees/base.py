@@ -16,7 +16,7 @@ HELD_OUT = "the scored records were not used in training"
 
 
 @dataclass(frozen=True)
-class Asked:
+class GuaranteeRequest:
     """What a guarantee is asked with, in public numbers: targets, what was spent before, a shift bound if known."""
 
     alphas: tuple[float, ...]
@@ -25,11 +25,15 @@ class Asked:
     score_lipschitz: float | None = None
 
 
-def _as_asked(asked: Asked) -> tuple[float, ...]:
+# The name of 0.3.
+Asked = GuaranteeRequest
+
+
+def _as_asked(asked: GuaranteeRequest) -> tuple[float, ...]:
     return asked.alphas
 
 
-def _no_shift(asked: Asked) -> float:  # noqa: ARG001
+def _no_shift(asked: GuaranteeRequest) -> float:  # noqa: ARG001
     return 0.0
 
 
@@ -62,8 +66,8 @@ class Guarantee:
     rank_buffer: float = 0.0
     releases_size: bool = True
     training_share: Callable[[float], float] = _most_of_it
-    inner_levels: Callable[[Asked], tuple[float, ...]] = _as_asked
-    shift: Callable[[Asked], float] = _no_shift
+    inner_levels: Callable[[GuaranteeRequest], tuple[float, ...]] = _as_asked
+    shift: Callable[[GuaranteeRequest], float] = _no_shift
     more_room: str = "a larger alpha or a larger budget"
     no_level: str = "A larger alpha would help."
 

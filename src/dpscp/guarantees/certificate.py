@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import asked, at_least, at_most, html_paragraph, html_table, odds
+from dpscp._base.format import at_least, at_most, format_level, format_odds, html_paragraph, html_table
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
 from dpscp.guarantees.terms import Terms
@@ -85,7 +85,7 @@ class Certificate:
         level, confidence = self.terms.release_level, self.terms.release_confidence
         if not level or confidence is None:
             return _ONE_RELEASE
-        return f"{odds(confidence)} such releases cover at least {at_least(level)}"
+        return f"{format_odds(confidence)} such releases cover at least {at_least(level)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -112,8 +112,8 @@ class Certificate:
         if not self.classes_declared:
             head = (
                 "Not certified: the list of labels was taken from the records, and a label that none of them has is in "
-                f"no prediction set, so nothing is proven about the target {asked(self.target)}. Declare classes=[...] "
-                "with every label that can occur."
+                f"no prediction set, so nothing is proven about the target {format_level(self.target)}. Declare "
+                "classes=[...] with every label that can occur."
             )
         elif self.is_certified:
             held = f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records"
@@ -124,12 +124,13 @@ class Certificate:
                 )
             head = (
                 f"{held}, {self.on_average} ({self.one_release}); proven for finite samples "
-                f"(target {asked(self.target)})."
+                f"(target {format_level(self.target)})."
             )
         else:
             head = (
-                f"No finite-sample proof of the target {asked(self.target)}: coverage is expected near the target, and "
-                f"at least {at_least(self.coverage)}, {self.on_average}, is proven by the privacy of training alone."
+                f"No finite-sample proof of the target {format_level(self.target)}: coverage is expected near the "
+                f"target, and at least {at_least(self.coverage)}, {self.on_average}, is proven by the privacy of "
+                "training alone."
             )
         if self.is_vacuous and self.classes_declared:
             head += " VACUOUS: with these numbers the promise is kept only by sets too large to be of use."
@@ -148,7 +149,11 @@ class Certificate:
         return " ".join([*parts, self.advice] if self.advice else parts)
 
     def _repr_html_(self) -> str:
-        rows = [["asked for", asked(self.target)], ["proven", at_least(self.coverage)], ["guarantee", self.guarantee]]
+        rows = [
+            ["asked for", format_level(self.target)],
+            ["proven", at_least(self.coverage)],
+            ["guarantee", self.guarantee],
+        ]
         told = [self._head(), *self._reasons(), *([self.advice] if self.advice else [])]
         return "".join(map(html_paragraph, told)) + html_table(["term", "value"], [*rows, *self._numbers()])
 
@@ -174,7 +179,7 @@ def term_text(name: str, value: Any) -> str:
     if name.endswith("_level"):
         return at_least(value, 2)
     if name.endswith("_confidence"):
-        return asked(value)
+        return format_level(value)
     if name.endswith("_bound"):
         return at_most(value, 2)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@ Theory: Result B
 
 import math
 
-from dpscp.guarantees.base import Asked, Guarantee
+from dpscp.guarantees.base import Guarantee, GuaranteeRequest
 from dpscp.guarantees.formulas import universal_alpha
 
 
@@ -14,7 +14,7 @@ def _training_share(mu: float) -> float:
     return min(0.9, max(0.2, 0.3 / math.sqrt(mu)))
 
 
-def _inner_levels(asked: Asked) -> tuple[float, ...]:
+def _inner_levels(asked: GuaranteeRequest) -> tuple[float, ...]:
     tradeoff = asked.spent.tradeoff_function("add")
     return tuple(universal_alpha(a, tradeoff) for a in asked.alphas)
 

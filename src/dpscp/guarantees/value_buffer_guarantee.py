@@ -3,12 +3,12 @@
 Theory: Result C
 """
 
-from dpscp.guarantees.base import Asked, Guarantee
+from dpscp.guarantees.base import Guarantee, GuaranteeRequest
 from dpscp.guarantees.formulas import value_buffer
 from dpscp.guarantees.stability import Stability
 
 
-def _known(asked: Asked) -> tuple[Stability, float]:
+def _known(asked: GuaranteeRequest) -> tuple[Stability, float]:
     lipschitz = asked.score_lipschitz
     if asked.stability is not None and lipschitz is None:
         lipschitz = asked.stability.score_lipschitz
@@ -20,13 +20,13 @@ def _known(asked: Asked) -> tuple[Stability, float]:
     return asked.stability, lipschitz
 
 
-def _inner_levels(asked: Asked) -> tuple[float, ...]:
+def _inner_levels(asked: GuaranteeRequest) -> tuple[float, ...]:
     bound, _ = _known(asked)
     # without a finite buffer there is no level, as when delta_n uses up alpha
     return tuple(0.0 if bound.is_vacuous else a - bound.delta_n for a in asked.alphas)
 
 
-def _shift(asked: Asked) -> float:
+def _shift(asked: GuaranteeRequest) -> float:
     bound, lipschitz = _known(asked)
     return 0.0 if bound.is_vacuous else value_buffer(lipschitz, bound.shift_bound)
 

@@ -38,7 +38,7 @@ __all__ = [
     "bounded_range_event",
     "compose",
     "composed_parts",
-    "disclosed",
+    "disclose_parts",
     "discrete_gaussian_event",
     "dpsgd_event",
     "event_from_dict",
@@ -274,10 +274,10 @@ def frozen_event(event: DpEvent) -> DpEvent:
     return kind.rebuilt(event, tuple(map(frozen_event, kind.parts(event))))
 
 
-def disclosed(event: DpEvent) -> DpEvent:
+def disclose_parts(event: DpEvent) -> DpEvent:
     """The event as if everybody knew which part a record fell in: an upper bound that needs no mixture."""
     kind = _kind_of(event)
-    parts = tuple(map(disclosed, kind.parts(event)))
+    parts = tuple(map(disclose_parts, kind.parts(event)))
     return ParallelDpEvent(parts) if isinstance(event, SecretSplitDpEvent) else kind.rebuilt(event, parts)
 
 
@@ -288,7 +288,7 @@ def composed_parts(event: DpEvent) -> list[DpEvent]:
     return [part for inner in event.events for part in composed_parts(inner)]
 
 
-def event_words(event: DpEvent) -> str:
+def describe_event(event: DpEvent) -> str:
     """What happened, for a person; noise in units of what one record can change."""
     return _kind_of(event).words(event)
 
@@ -401,7 +401,7 @@ def _several(
         lambda event: tuple(event.events),
         lambda _event, parts: cls(parts),
         histories,
-        lambda event: ("; " if cls is ComposedDpEvent else " | ").join(map(event_words, event.events)),
+        lambda event: ("; " if cls is ComposedDpEvent else " | ").join(map(describe_event, event.events)),
     )
 
 
@@ -438,7 +438,7 @@ for _kind in (
         _repeated_parts,
         lambda event, parts: SelfComposedDpEvent(parts[0], event.count) if parts else event,
         _repeated_histories,
-        lambda event: f"{event.count} times {event_words(event.event)}",
+        lambda event: f"{event.count} times {describe_event(event.event)}",
     ),
     # what was sampled together is one basic event, not a part
     EventKind(
@@ -449,7 +449,7 @@ for _kind in (
         ),
         lambda event: {"sampling_rate": float(event.sampling_probability), "event": event_to_dict(event.event)},
         histories=_sampled_histories,
-        words=lambda event: f"{event_words(event.event)}, over a random share of {event.sampling_probability:.3g}",
+        words=lambda event: f"{describe_event(event.event)}, over a random share of {event.sampling_probability:.3g}",
     ),
     _several("composed", ComposedDpEvent, _composed_histories),
     _several(
@@ -471,7 +471,7 @@ for _kind in (
         lambda event: (event.training, event.held_out),
         lambda event, parts: SecretSplitDpEvent(parts[0], parts[1], event.fraction),
         _secret_histories,
-        lambda event: f"{event_words(event.training)} | {event_words(event.held_out)}, nobody learns which",
+        lambda event: f"{describe_event(event.training)} | {describe_event(event.held_out)}, nobody learns which",
     ),
 ):
     register_event(_kind)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
 from dpscp._base.checks import check_count, check_fraction, check_positive, check_probability
-from dpscp._base.format import chosen, format_epsilon
+from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, as_accountant, epsilon_of, is_private
 from dpscp.privacy.events import (
@@ -284,7 +284,8 @@ def _smallest_ratio(
     if already >= epsilon:
         raise BudgetError(
             f"training alone spends epsilon = {format_epsilon(already)} at delta = {delta:g}, of a budget of "
-            f"epsilon = {chosen(epsilon)}: nothing is left for calibration; raise epsilon or train with more noise"
+            f"epsilon = {format_number(epsilon)}: nothing is left for calibration; raise epsilon or train "
+            "with more noise"
         )
     mu = gdp_mu(epsilon, delta)
     if secret_part is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpscp._base.format import chosen, format_epsilon
+from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import epsilon_of
 from dpscp.privacy.adaptive import Charge, charge_for, least_slack
@@ -152,6 +152,6 @@ CalibrationRule = AdaptiveRule | SequenceRule
 def over_total(budget: Budget, spent: float, trouble: str) -> str:
     """The message for a total that is too large."""
     return (
-        f"{trouble}: the store would hold epsilon = {format_epsilon(spent)} at delta = {chosen(budget.delta)}, over "
-        f"its total of {chosen(budget.epsilon)}"
+        f"{trouble}: the store would hold epsilon = {format_epsilon(spent)} at delta = {format_number(budget.delta)}, "
+        f"over its total of {format_number(budget.epsilon)}"
     )

@@ -33,7 +33,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import chosen, format_epsilon, remaining_epsilon
+from dpscp._base.format import format_epsilon, format_number, format_remaining_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import Budget, Ledger
 from dpscp.privacy.events import require_event
@@ -139,8 +139,9 @@ class BudgetStore:
         existing = account.budget
         if wanted is not None and existing != wanted:
             raise ValueError(
-                f"{self.path!r} exists with epsilon = {chosen(existing.epsilon)}, delta = {chosen(existing.delta)}; "
-                "open it without a budget, or take another path: a budget is never changed afterwards"
+                f"{self.path!r} exists with epsilon = {format_number(existing.epsilon)}, "
+                f"delta = {format_number(existing.delta)}; open it without a budget, or take another path: a budget "
+                "is never changed afterwards"
             )
         if dataset is not None:
             self._require_name(account)
@@ -254,10 +255,10 @@ class BudgetStore:
         if ledger.seeded:
             text.append("NOT private: an earlier release charged a seeded run here, which no budget covers")
         text += [
-            f"budget: epsilon {chosen(budget.epsilon)} at delta {chosen(budget.delta)}",
+            f"budget: epsilon {format_number(budget.epsilon)} at delta {format_number(budget.delta)}",
             f"rule: {account.rule.words}",
             f"spent: epsilon {format_epsilon(spent)} by this rule; remaining "
-            f"{remaining_epsilon(budget.epsilon - spent)}",
+            f"{format_remaining_epsilon(budget.epsilon - spent)}",
         ]
         for line in account.lines[1:]:
             state = " (never committed: counts as spent)" if line.kind == "reserve" else ""
@@ -418,7 +419,7 @@ def _rule_content(
     if sequence is None:
         part = slack_of(budget) if slack is None else check_probability("slack", slack)
         if part >= budget.delta:
-            raise ValueError(f"slack must be below delta = {chosen(budget.delta)}, got {chosen(part)}")
+            raise ValueError(f"slack must be below delta = {format_number(budget.delta)}, got {format_number(part)}")
         return {"slack": part}
     if slack is not None:
         raise ValueError("give a sequence or a slack, not both: a declared sequence needs none")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import chosen, format_epsilon
+from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.ledger import Budget, Ledger
 from dpscp.privacy.rules import AdaptiveRule, CalibrationRule, SequenceRule, Share
@@ -141,8 +141,8 @@ class Account:
             self.rule.require(tuple(shares.values()), trouble)
         except BudgetError as error:
             raise BudgetError(
-                f"{error} (now {format_epsilon(self.spent())} of {chosen(self.budget.epsilon)}); spend less, or start "
-                "a new study with new records"
+                f"{error} (now {format_epsilon(self.spent())} of {format_number(self.budget.epsilon)}); spend less, or "
+                "start a new study with new records"
             ) from None
 
 

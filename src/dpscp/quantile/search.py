@@ -24,6 +24,7 @@ from dpscp.quantile.size import ReleasedSize, release_size
 __all__ = [
     "AskedCounts",
     "PrivateQuantile",
+    "SharedCounts",
     "default_steps",
     "noisy_midpoint_quantile",
     "private_quantile",
@@ -79,7 +80,7 @@ class PrivateQuantile:
         return self.threshold < self.score_range[1]
 
 
-class AskedCounts:
+class SharedCounts:
     """What searches of the same scores have asked for: give it to each of them, and no count is released twice.
 
     A noisy count of the centred statistic is the same question at every level, so a search that comes to a bracket
@@ -108,10 +109,14 @@ class AskedCounts:
     def new_questions(place: int, steps: int) -> int:
         """How many counts the search at ``place`` (from 0) adds: one for each depth with more than ``place`` brackets.
 
-        >>> [sum(AskedCounts.new_questions(j, 12) for j in range(k)) for k in (1, 2, 3, 10)]
+        >>> [sum(SharedCounts.new_questions(j, 12) for j in range(k)) for k in (1, 2, 3, 10)]
         [12, 23, 33, 95]
         """
         return max(1, steps - place.bit_length())
+
+
+# The name of 0.3.
+AskedCounts = SharedCounts
 
 
 def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = True, graded: bool = False) -> int:
@@ -150,7 +155,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     released_size: ReleasedSize | None = None,
     counted_size: CountedSize | None = None,
     release_confidence: float | None = None,
-    asked: AskedCounts | None = None,
+    asked: SharedCounts | None = None,
     fine_near: float | tuple[float, float] | None = None,
     random_state: int | None = None,
     observer: SearchObserver | None = None,
@@ -187,7 +192,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence : aim so high that, with this probability over scores and noise, this one threshold lies at or
         above the 1 - alpha quantile of the scores' law, beside the average. For independent scores whose number is
         public (n_records), released, or drawn from a counted table.
-    asked : shared by several searches of the same scores, see ``AskedCounts``; ``event`` is still that of this search
+    asked : shared by several searches of the same scores, see ``SharedCounts``; ``event`` is still that of this search
         alone. Needs ``rank="centred"``.
     fine_near : a public value near which thresholds are told apart most finely: the further away, the wider the cells
         of the grid, so that a ``score_range`` that is far too wide costs little. 0 suits residuals; both ends of the
@@ -223,7 +228,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     aim = Aim(level, statistic_kind, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
     offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
     statistic = _Statistic.of(aim, offset, noise, counter.size)
-    asked = AskedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, span, halving)
+    asked = SharedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, span, halving)
     threshold, seen = _right_endpoint_search(counter, span, statistic, noise.sample(steps, source), halving, asked)
     if observer is not None:
         observer(statistic.view(span, seen, bought, halving))
@@ -278,8 +283,8 @@ def _size_known(
 
 
 def _for_this_search(
-    asked: AskedCounts, rank: Rank, noise: LatticeNoise, steps: int, score_range: tuple[float, float], halving: Halving
-) -> AskedCounts:
+    asked: SharedCounts, rank: Rank, noise: LatticeNoise, steps: int, score_range: tuple[float, float], halving: Halving
+) -> SharedCounts:
     """``asked``, if its counts are those of this search."""
     if not rank.is_same_at_all_levels:
         raise ValueError(f"asked needs rank='centred', got '{rank}': other statistics differ from level to level")
@@ -325,7 +330,7 @@ def _right_endpoint_search(
     statistic: _Statistic,
     draws: list[int],
     halving: Halving,
-    asked: AskedCounts,
+    asked: SharedCounts,
 ) -> tuple[float, list[CountView]]:
     """Halve the range; move the right end only where the noisy statistic reaches its bar: integers are compared.
 

@@ -23,7 +23,7 @@ from dpscp.privacy.events import (
     TooManyHistoriesError,
     basic_events,
     composed_parts,
-    disclosed,
+    disclose_parts,
     frozen_event,
     possible_histories,
     require_event,
@@ -106,7 +106,7 @@ class Accountant:
         """Whether every part of the event can be accounted for; steps without privacy are: they cost everything."""
         try:
             if self.bound is None:
-                possible_histories(event if self.keeps_secrets else disclosed(event))
+                possible_histories(event if self.keeps_secrets else disclose_parts(event))
             return not self._unknown(event)
         except UnsupportedEventError:
             return False
@@ -147,7 +147,7 @@ class Accountant:
                 f"accountant={self.name!r} cannot account for {', '.join(unknown)}; "
                 + (f"accountant={' or '.join(able)} can" if able else "no accountant can")
             )
-        event = event if self.keeps_secrets else disclosed(event)
+        event = event if self.keeps_secrets else disclose_parts(event)
         try:
             return [self.profile(history) for history in possible_histories(event)]
         except TooManyHistoriesError:
