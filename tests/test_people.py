@@ -342,14 +342,14 @@ def test_print_of_a_ledger_is_a_table(fitted):
     lines = str(fitted.ledger_).splitlines()
     assert lines[0].split() == ["stage", "epsilon", "alone", "at", "delta", "1e-05", "note"]
     assert len(lines) == 2 + len(fitted.ledger_.entries) + 1 + 1
-    assert re.search(r"^together +[34]\.\d{3} +for adding or removing one record", lines[-2])
+    assert re.search(r"^total +[34]\.\d{3} +for adding or removing one record", lines[-2])
     assert lines[-1] == "NOT private: the noise came from a seed"
 
 
 def test_notebooks_show_both_promises(fitted):
     ledger, certificate = fitted.ledger_._repr_html_(), fitted.certificate_._repr_html_()
     assert "<table>" in ledger
-    assert "together" in ledger
+    assert "total" in ledger
     assert "NOT private" in ledger
     assert "at least 90.0%" in certificate
     plan = dp.plan(5000, 1.0)._repr_html_()

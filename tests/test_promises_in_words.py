@@ -57,7 +57,7 @@ def told_lines(model):
 @pytest.mark.parametrize("told", [lambda m: str(m.certificate_), told_lines, page_text], ids=["text", "cli", "page"])
 def test_the_average_runs_over_data_and_noise_too(split, told):
     text = told(split)
-    assert "on average over data sets like this one, over the noise and over new records" in text
+    assert "on average over repeated studies" in text
     assert "19 of 20 such releases cover at least 8" in text  # a number where one is known, see Result I
     assert "at this rate" not in text
 

@@ -230,7 +230,7 @@ def test_each_level_has_the_noise_of_its_own_sensitivity():
     """Levels share the budget equally: the same ratio of noise to sensitivity, whatever the level."""
     model = classifier(guarantee="asymptotic", groups="label", confidence_level=[0.6, 0.7, 0.9])
     # the paper's variants search groups by the linear statistic, whose sensitivity is the level
-    with pytest.warns(GuaranteeWarning, match="No finite-sample proof"):
+    with pytest.warns(GuaranteeWarning, match="is not proven for finite samples"):
         model.fit(*labelled())
     events = [e for h in possible_histories(model.ledger_.event) for e in h if isinstance(e, DiscreteGaussianDpEvent)]
     assert len(events) >= 2  # two levels may come to the same lattice

@@ -446,7 +446,7 @@ mutant(
     "tests/test_promised_numbers.py::test_the_printed_totals_of_k_rows_are_the_groups",
 )
 mutant(
-    "privacy.ledger:Ledger._told",
+    "privacy.ledger:Ledger._table",
     "self.epsilon(delta)",
     "self.epsilon(delta, rows=1)",
     "the table tells the epsilon of one row where k are protected",
@@ -1278,7 +1278,7 @@ mutant(
     "tests/privacy/test_units.py::test_a_ledger_of_version_1_gets_its_unit_when_it_is_read",
 )
 mutant(
-    "privacy.ledger:Ledger._alone",
+    "privacy.ledger:Ledger._epsilon_alone",
     "epsilon_of(entry.event, delta, rows=self.rows)",
     "epsilon_of(entry.event, delta)",
     "a stage is printed with the price of one row",

@@ -1,4 +1,4 @@
-"""What is proven about coverage: each guarantee as a value, the formulas behind them, and the certificate."""
+"""Coverage guarantees, the formulas behind them, and the certificate."""
 
 from dpscp.guarantees.base import Asked, Guarantee, GuaranteeRequest
 from dpscp.guarantees.certificate import Certificate
