@@ -78,7 +78,7 @@ def test_reserve_then_commit(store, path):
 def test_reservation_without_commit_stays_spent(store, path):
     store.reserve(gaussian_event(8.0), note="crashed")
     assert BudgetStore(path).spent() == pytest.approx(filtered_epsilon(1 / 8))
-    assert "never committed" in store.summary()
+    assert "not committed" in store.summary()
 
 
 def test_too_large_a_share_is_refused_and_changes_nothing(store, path):

@@ -108,7 +108,7 @@ class TestContract:
         np.testing.assert_array_equal(sets, (1 - probabilities)[:, :, None] <= model.threshold_)
         assert [c.target for c in model.certificates_] == [0.8, 0.9]
         assert model.certificate_ is model.certificates_[0]
-        assert str(model.certificate_).startswith("Prediction sets hold the truth")
+        assert str(model.certificate_).startswith("For a new record, the prediction set contains the true answer")
         assert model.score(X, y) > 0.6
 
     def test_regressor(self):
@@ -159,7 +159,7 @@ class TestGuarantees:
             assert model.certificate_.is_certified
         else:
             assert not model.certificate_.is_certified
-            assert "No finite-sample proof" in str(model.certificate_)
+            assert "is not proven for finite samples" in str(model.certificate_)
 
     @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
     def test_recipe_regressor(self, guarantee):

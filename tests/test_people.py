@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp._base.format import asked, at_least, observed
+from dpscp._base.format import at_least, format_level, format_rate
 from dpscp.cli import main
 from dpscp.cli.demo import unused_folder
 from dpscp.cli.run import Records, describe_size_mismatch
@@ -321,10 +321,10 @@ def test_a_weak_budget_gets_a_word(run, tmp_path, monkeypatch, options, said):
 
 def test_only_all_is_printed_as_all():
     for rate in (0.9996, 0.99996, 1 - 1e-9):
-        assert float(observed(rate).rstrip("%")) < 100
+        assert float(format_rate(rate).rstrip("%")) < 100
         assert float(at_least(rate).rstrip("%")) < 100
-    assert observed(1.0) == at_least(1.0) == "100.0%"
-    assert asked(0.9999) == "99.99%"
+    assert format_rate(1.0) == at_least(1.0) == "100.0%"
+    assert format_level(0.9999) == "99.99%"
 
 
 # ---- notebooks
@@ -345,14 +345,14 @@ def test_print_of_a_ledger_is_a_table(fitted):
     lines = str(fitted.ledger_).splitlines()
     assert lines[0].split() == ["stage", "epsilon", "alone", "at", "delta", "1e-05", "note"]
     assert len(lines) == 2 + len(fitted.ledger_.entries) + 1 + 1
-    assert re.search(r"^together +[34]\.\d{3} +for adding or removing one record", lines[-2])
+    assert re.search(r"^total +[34]\.\d{3} +for adding or removing one record", lines[-2])
     assert lines[-1] == "NOT private: the noise came from a seed"
 
 
 def test_notebooks_show_both_promises(fitted):
     ledger, certificate = fitted.ledger_._repr_html_(), fitted.certificate_._repr_html_()
     assert "<table>" in ledger
-    assert "together" in ledger
+    assert "total" in ledger
     assert "NOT private" in ledger
     assert "at least 90.0%" in certificate
     plan = dp.plan(5000, 1.0)._repr_html_()

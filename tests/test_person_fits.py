@@ -17,7 +17,7 @@ from dpscp.report.page import html_report
 from dpscp.training import DPSGD, ObjectivePerturbation
 
 PERSON = "adding or removing one person with all their records"
-RECORD = "a record chosen at random among those of a new person"
+RECORD = "a random record of a new person"
 K = 3
 
 

@@ -255,7 +255,7 @@ def test_guarantees_without_a_proof_tell_what_privacy_alone_proves():
     exact = stats.norm.cdf(stats.norm.isf(miss) - mu)
     assert found.coverage == pytest.approx(exact, abs=2e-4)
     assert found.coverage <= exact + 1e-9
-    assert "No finite-sample proof of the target 90%" in str(found)
+    assert "The target 90% is not proven for finite samples" in str(found)
 
 
 # ---- stability bounds: every term by itself

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpscp as dp
-from dpscp._base.format import asked, at_least, at_most, format_epsilon, observed, remaining_epsilon
+from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, format_remaining_epsilon
 from dpscp.cli import run as fits
 from dpscp.cli.commands import _promise_lines
 from dpscp.cli.main import main
@@ -57,7 +57,7 @@ def told_lines(model):
 @pytest.mark.parametrize("told", [lambda m: str(m.certificate_), told_lines, page_text], ids=["text", "cli", "page"])
 def test_the_average_runs_over_data_and_noise_too(split, told):
     text = told(split)
-    assert "on average over data sets like this one, over the noise and over new records" in text
+    assert "on average over repeated studies" in text
     assert "19 of 20 such releases cover at least 8" in text  # a number where one is known, see Result I
     assert "at this rate" not in text
 
@@ -77,15 +77,15 @@ def test_a_printed_bound_is_true(level, digits):
     low, high = (float(text(level, digits).rstrip("%")) / 100 for text in (at_least, at_most))
     assert level - unit * 1.001 <= low <= level + 1e-11
     assert level - 1e-11 <= high <= level + unit * 1.001
-    assert float(format_epsilon(level)) >= level >= float(remaining_epsilon(level))
+    assert float(format_epsilon(level)) >= level >= float(format_remaining_epsilon(level))
 
 
 @given(st.integers(1, 999))
 def test_a_level_that_was_meant_is_printed_as_it_was_meant(thousandths):
     """1 - alpha in floats lies a hair beside its decimal: that hair is no reason to print a digit less."""
     level = 1 - (1 - thousandths / 1000)
-    assert at_least(level) == at_most(level) == observed(level) == f"{thousandths / 10:.1f}%"
-    assert asked(level) == f"{thousandths / 10:g}%"
+    assert at_least(level) == at_most(level) == format_rate(level) == f"{thousandths / 10:.1f}%"
+    assert format_level(level) == f"{thousandths / 10:g}%"
 
 
 def test_a_lower_bound_is_never_rounded_up(split):

@@ -425,10 +425,10 @@ mutant(
     "tests/privacy/test_secret_split.py::test_what_only_the_record_makes_possible_counts",
 )
 mutant(
-    "privacy.events:disclosed",
+    "privacy.events:disclose_parts",
     "ParallelDpEvent(parts)",
     "parts[0]",
-    "of a disclosed split only training counts",
+    "of a disclose_parts split only training counts",
     "tests/privacy/test_secret_split.py::test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_that",
 )
 mutant(
@@ -439,7 +439,7 @@ mutant(
     "tests/test_promised_numbers.py::test_the_printed_totals_of_k_rows_are_the_groups",
 )
 mutant(
-    "privacy.ledger:Ledger._told",
+    "privacy.ledger:Ledger._table",
     "self.epsilon(delta)",
     "self.epsilon(delta, rows=1)",
     "the table tells the epsilon of one row where k are protected",
@@ -463,7 +463,7 @@ mutant(
     "tests/test_wiring.py::test_the_noise_that_is_drawn_is_the_noise_of_the_event",
 )
 mutant(
-    "quantile.search:AskedCounts.new_questions",
+    "quantile.search:SharedCounts.new_questions",
     "place.bit_length()",
     "2 * place.bit_length()",
     "fewer counts are paid for than several levels may ask for",
@@ -1171,7 +1171,7 @@ mutant(
 )
 mutant(
     "estimators.prefit:Prefit.outputs_of_records",
-    "throwaway(self.answer)",
+    "copy_if_possible(self.answer)",
     "self.answer",
     "records go through the caller's own estimator",
     "tests/test_prefit.py::test_an_estimator_that_keeps_its_rows_is_released_without_them",
@@ -1234,7 +1234,7 @@ mutant(
     "tests/privacy/test_units.py::test_a_ledger_of_version_1_gets_its_unit_when_it_is_read",
 )
 mutant(
-    "privacy.ledger:Ledger._alone",
+    "privacy.ledger:Ledger._epsilon_alone",
     "epsilon_of(entry.event, delta, rows=self.rows)",
     "epsilon_of(entry.event, delta)",
     "a stage is printed with the price of one row",

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp._base.format import observed
+from dpscp._base.format import format_rate
 from dpscp.report import About, StudyBudget, budget_tracks, evaluate, html_report, write_report
 from dpscp.report.figures import PALETTE, budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
 from dpscp.report.numbers import ATTACKS, verdict
@@ -333,4 +333,4 @@ def test_other_budgets_are_the_plan():
     planned = dp.plan(4000, 2.0, classes=3, n_features=4, alpha=0.05).row("split")
     table = html_report(model).split('id="what-if"')[1].split("</table>")[0]
     row = next(line for line in table.split("<tr>") if ">2<" in line)
-    assert f"about {observed(0.95 + planned.overshoot)}" in row.split("<td")[3]
+    assert f"about {format_rate(0.95 + planned.overshoot)}" in row.split("<td")[3]

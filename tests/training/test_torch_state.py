@@ -488,6 +488,6 @@ def test_a_whole_fit_leaves_no_trace_of_a_record():
 def test_the_audit_of_whole_fits_passes_and_finds_scoring_on_the_released_module(monkeypatch):
     assert audit("torch release", runs=60).passed
     monkeypatch.setattr(torch_model, "separate_copy", lambda module: module)
-    monkeypatch.setattr(scoring, "throwaway", lambda model: model)
+    monkeypatch.setattr(scoring, "copy_if_possible", lambda model: model)
     result = audit("torch release", runs=160)
     assert not result.passed

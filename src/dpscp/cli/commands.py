@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dpscp
-from dpscp._base.format import asked, at_least, at_most, chosen, format_epsilon, observed
+from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_number, format_rate
 from dpscp.cli import run as fits
 from dpscp.cli import wizard as questions
 from dpscp.cli.evaluation import LabeledTable, is_held_out, origin_path, refuse_training_table, write_origin
@@ -217,17 +217,17 @@ def _fit(given: argparse.Namespace) -> int:
 def _promise_lines(told: dict[str, Any]) -> list[str]:
     lines = [
         f"privacy:  epsilon {format_epsilon(told['epsilon'])} at delta {told['delta']:g} "
-        f"(budget {chosen(told['budget_epsilon'])}), for {told['neighbours']}"
+        f"(budget {format_number(told['budget_epsilon'])}), for {told['neighbours']}"
         + ("" if told["is_private"] else "; NOT private, the noise came from a seed")
     ]
     for place, certificate in enumerate(told["certificates"]):
         text = f"coverage: at least {at_least(certificate['coverage'])} proven (asked for "
-        text += f"{asked(certificate['target'])}, guarantee {told['guarantee']})"
+        text += f"{format_level(certificate['target'])}, guarantee {told['guarantee']})"
         if "evaluation" in told:
             level = told["evaluation"]["levels"][place]
             what = "labels in a set" if told["task"] == "classification" else "wide on average"
             kind = "held-out" if told["evaluation"]["held_out"] else "labelled"
-            text += f"; {observed(level['coverage'])} of {told['evaluation']['n']:,} {kind} records, "
+            text += f"; {format_rate(level['coverage'])} of {told['evaluation']['n']:,} {kind} records, "
             text += f"{level['mean_size']:.3g} {what}"
         average = f"for {certificate['covered']}, {certificate['on_average']}"
         lines += [text, f"          {average}; {certificate['one_release']}"]
@@ -235,8 +235,8 @@ def _promise_lines(told: dict[str, Any]) -> list[str]:
         if told["evaluation"]["reference"] is not None:
             other = told["evaluation"]["reference"]
             lines.append(
-                f"compare:  {observed(other['coverage'])} of them and {other['mean_size']:.3g} on average without any "
-                f"privacy ({other['method']})"
+                f"compare:  {format_rate(other['coverage'])} of them and {other['mean_size']:.3g} on average without "
+                f"any privacy ({other['method']})"
             )
         lines += _verdict_lines(told)
         lines.append(_evaluation_line(told["evaluation"]["held_out"]))

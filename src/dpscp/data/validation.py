@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
 from dpscp._base.checks import check_probability, check_range
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 
 # The beginnings of scikit-learn messages that hold nothing from the records.
 _HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
@@ -262,7 +262,7 @@ def group_index(
         raise ValueError("group_values must list at least one group, and each group once")
 
     def places(part: Any, size: int) -> NDArray[np.int64]:
-        values = np.asarray(throwaway(groups)(part))
+        values = np.asarray(copy_if_possible(groups)(part))
         if values.shape != (size,):
             raise ValueError("groups must return one value for each record")
         index = np.full(size, -1, dtype=np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data.model_files import plain
 from dpscp.data.validation import check_row_by_row
@@ -94,7 +94,7 @@ class Prefit:
         one it is asked about is refused. Records meet a copy of the estimator: what it keeps of them is thrown away.
         """
         validate_data(owner, X, reset=True, skip_check_array=True)
-        apart = replace(self, answer=throwaway(self.answer))
+        apart = replace(self, answer=copy_if_possible(self.answer))
         is_shared = apart.answer is self.answer  # a function, or an object that cannot be copied
         with refuse_memory("estimator", self.answer) if is_shared else nullcontext():
             apart._try_it(vars(owner).get("n_features_in_"))

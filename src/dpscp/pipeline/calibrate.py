@@ -31,7 +31,7 @@ from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, private_quantile
 from dpscp.quantile.counts import known_size
 from dpscp.quantile.observer import SearchObserver
-from dpscp.quantile.search import AskedCounts
+from dpscp.quantile.search import SharedCounts
 
 __all__ = ["Calibration", "Thresholds", "calibrate", "search_thresholds"]
 
@@ -111,7 +111,7 @@ def _search_all(
         warnings.simplefilter("ignore", GuaranteeWarning)
         for scores in scores_by_group:
             row: list[PrivateQuantile] = []
-            counts = AskedCounts() if rule.shares_counts else None
+            counts = SharedCounts() if rule.shares_counts else None
             for i, noise in zip(searches.asked, searches.noises, strict=True):
                 row.append(
                     private_quantile(

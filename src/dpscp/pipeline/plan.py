@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.checks import check_choice, check_positive, check_probability
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.persons import require_unit
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.places import innermost, is_here
@@ -359,7 +359,7 @@ def _try_model(request: Request, model: Model) -> None:
     with refuse_memory("estimator", model):
         try:
             with suppress_float_warnings():
-                outputs = np.asarray(throwaway(model).outputs(np.zeros((1, model.n_features))))
+                outputs = np.asarray(copy_if_possible(model).outputs(np.zeros((1, model.n_features))))
         except Exception as error:
             raise ValueError("the model fails on a made-up row of zeros, before any record was used") from error
     _check_outputs(request.task, outputs.shape[1])

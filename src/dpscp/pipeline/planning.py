@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
-from dpscp._base.format import asked, at_least, html_paragraph, html_table, observed, odds, text_table
+from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
@@ -129,12 +129,13 @@ class Plan:
 
     def _told(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Headline, titles and cells of the table, and notes."""
-        given = [f"{asked(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
+        given = [f"{format_level(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
         persons = self._public is not None and self._public.rows_per_person is not None
         given += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
         given += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
         if self.solved_for and self.goal is not None:
-            head = f"Smallest {self.solved_for} for an overshoot of at most {asked(self.goal)}; " + ", ".join(given)
+            head = f"Smallest {self.solved_for} for an overshoot of at most {format_level(self.goal)}; "
+            head += ", ".join(given)
         else:
             head = "What the budget buys: " + ", ".join(given)
         lines: list[dict[str, str]] = []
@@ -147,11 +148,11 @@ class Plan:
                     **({self.solved_for: _needed_text(self.needed[index])} if self.solved_for else {}),
                     "proven": "yes" if row.certified else "no",
                     "train eps": f"{row.train_epsilon:.3g}",
-                    "best share": observed(row.best_train_share, 0) if row.best_train_share else "-",
-                    "held out": observed(row.calibration_fraction, 0) if row.calibration_fraction else "-",
+                    "best share": format_rate(row.best_train_share, 0) if row.best_train_share else "-",
+                    "held out": format_rate(row.calibration_fraction, 0) if row.calibration_fraction else "-",
                     "inner level": at_least(row.inner_level, 2) if row.inner_level < 1 else "none",
                     "noise": f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
-                    "overshoot": "full sets" if overshoot is None else f"+{observed(overshoot, 2)}",
+                    "overshoot": "full sets" if overshoot is None else f"+{format_rate(overshoot, 2)}",
                     "one release": at_least(row.release_level) if row.release_level is not None and row.useful else "-",
                     "smallest n": f"{row.smallest_n:,}" if row.smallest_n is not None else "-",
                 }
@@ -189,7 +190,7 @@ class Plan:
     @property
     def _such(self) -> str:
         confidence = self._public.release_confidence if self._public is not None else None
-        return odds(confidence if confidence is not None else RELEASE_CONFIDENCE)
+        return format_odds(confidence if confidence is not None else RELEASE_CONFIDENCE)
 
     def _advice(self) -> str:
         row = self.row(self.automatic or PLANNED[0])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._base.object_state import throwaway
+from dpscp._base.object_state import copy_if_possible
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.pipeline.tasks import Task, correction_notes
@@ -44,7 +44,7 @@ class Scoring:
         # a model of the caller's own sees its rows at once, as it does in prediction
         own = not isinstance(unwrapped(self.trained.model)[0], DenseModel | ScaledTargetModel)
         # and a copy of it sees them: what it keeps of them is thrown away
-        model, steps = unwrapped(throwaway(self.trained.model) if own else self.trained.model)
+        model, steps = unwrapped(copy_if_possible(self.trained.model) if own else self.trained.model)
         trained, block = replace(self.trained, model=model), block.through(*steps)
         found = [np.empty(0)]
         with suppress_float_warnings():

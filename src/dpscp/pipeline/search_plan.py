@@ -8,7 +8,7 @@ from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.checks import check_probability
 from dpscp.exceptions import BudgetError
-from dpscp.guarantees import Asked, Guarantee, Stability, guarantee_of
+from dpscp.guarantees import Guarantee, GuaranteeRequest, Stability, guarantee_of
 from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.privacy import (
     RECORDS,
@@ -24,7 +24,7 @@ from dpscp.privacy import (
 from dpscp.privacy.accounting import Accountant, release_accountant
 from dpscp.privacy.split_budget import spare_mu
 from dpscp.quantile.offsets import Aim, Rank, rank_sensitivity, search_level
-from dpscp.quantile.search import AskedCounts, default_steps
+from dpscp.quantile.search import SharedCounts, default_steps
 from dpscp.quantile.single_release import CountedSize, KnownSize, NoisySize
 
 # Levels are multiples of 1e-6, and a released size is charged a hundredth of the smallest of them.
@@ -145,7 +145,7 @@ def make_rule(
     chosen = guarantee_of(guarantee)
     if release_confidence is not None:
         check_release_confidence(release_confidence, chosen)
-    asked = Asked(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
+    asked = GuaranteeRequest(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
     grouped = n_groups is not None
     return CalibrationRule(
         guarantee=chosen,
@@ -290,4 +290,4 @@ def plan_search(
 
 def _new_counts(rule: CalibrationRule, levels: int, steps: int) -> tuple[int, ...]:
     """The noisy counts that each level adds."""
-    return tuple(AskedCounts.new_questions(j, steps) if rule.shares_counts else steps for j in range(levels))
+    return tuple(SharedCounts.new_questions(j, steps) if rule.shares_counts else steps for j in range(levels))

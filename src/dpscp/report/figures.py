@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpscp._base.format import observed
+from dpscp._base.format import format_rate
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
 from dpscp.report.numbers import ATTACKS, LevelEvaluation, budget_tracks
@@ -190,7 +190,7 @@ def size_figure(level: LevelEvaluation, kind: str) -> "Figure":
         axis.bar(level.sizes, level.shares, width=0.92 * width, align="edge", color=PALETTE["one"])
         axis.set_xlim(0, level.widest)
         name_axes(axis, "width of the interval", "share of records")
-    axis.yaxis.set_major_formatter(lambda value, _: observed(value, 0))
+    axis.yaxis.set_major_formatter(lambda value, _: format_rate(value, 0))
     axis.grid(axis="y", color=PALETTE["line"], linewidth=0.6)
     return figure
 
@@ -211,7 +211,7 @@ def plan_figure(plan: "Plan") -> "Figure":
             axis.axvline(here, color=PALETTE["muted"], linewidth=0.8)
         axis.set_xscale("log")
         axis.set_ylim(-0.002, plan.alpha * 1.02)
-        axis.yaxis.set_major_formatter(lambda value, _: observed(value, 0))
+        axis.yaxis.set_major_formatter(lambda value, _: format_rate(value, 0))
         axis.grid(color=PALETTE["line"], linewidth=0.6)
         at = f"n = {plan.n:,}" if name == "epsilon" else f"epsilon = {plan.epsilon:g}"
         name_axes(axis, f"{name} ({at})", "expected overshoot")

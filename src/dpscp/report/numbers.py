@@ -12,7 +12,7 @@ from dpscp import metrics
 from dpscp.data.validation import label_index
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger, epsilon_of, gdp_mu
-from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, event_words
+from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, describe_event
 
 # False-alarm rates at which the attacker's best detection is printed.
 ATTACKS = (0.01, 0.05, 0.1)
@@ -118,7 +118,7 @@ def _spending(stage: str, event: DpEvent, epsilon: float, delta: float, rows: in
     if not np.isfinite(alone):
         return Spending(stage, alone, 1.0)
     pieces = composed_parts(event) if split else []
-    parts = [_spending(event_words(piece), piece, epsilon, delta, rows, split=False) for piece in pieces]
+    parts = [_spending(describe_event(piece), piece, epsilon, delta, rows, split=False) for piece in pieces]
     share = (gdp_mu(alone, delta) / gdp_mu(epsilon, delta)) ** 2 if alone > 0 else 0.0
     return Spending(stage, alone, share, tuple(parts) if len(parts) > 1 else ())
 

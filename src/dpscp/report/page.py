@@ -11,7 +11,7 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from dpscp._base.format import asked, at_least, at_most, format_epsilon, observed
+from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate
 from dpscp.data.model_files import open_atomically
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
@@ -53,7 +53,7 @@ def html_report(
     environment.filters["plain"] = plain
     environment.filters["spent"] = format_epsilon
     environment.filters["words"] = lambda name: str(name).replace("_", " ")
-    environment.globals |= {"number": _number, "term": _term, "asked": asked, "observed": observed}
+    environment.globals |= {"number": _number, "term": _term, "asked": format_level, "observed": format_rate}
     environment.globals |= {"at_least": at_least, "at_most": at_most, "format_epsilon": format_epsilon}
     environment.globals["left_epsilon"] = lambda left: f"{math.floor(left * 1000) / 1000:g}"
     content = _content(estimator, evaluation) | {"about": about or _NOTHING_DECLARED, "today": date.today().isoformat()}
@@ -120,7 +120,8 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
     for place, certificate in enumerate(estimator.certificates_):
         picture = None
         if certificate.terms.rank_target is not None:
-            label = f"Where the search aims for {asked(certificate.target)}: inner level, buffer and noise of one count"
+            aimed = format_level(certificate.target)
+            label = f"Where the search aims for {aimed}: inner level, buffer and noise of one count"
             picture = inline_svg(calibration_figure(certificate), f"calibration{place}", label)
         certificates.append(
             {"certificate": certificate, "proof": _words_first(certificate.guarantee), "picture": picture}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
 from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
@@ -153,7 +153,7 @@ class OwnIntervalScore:
 
         def scores(part: Floats, n: int) -> Floats:
             own = np.asarray(
-                throwaway(self.score).of_targets(part[:, 0], Pair(part[:, 1], part[:, 2], pair.y_bounds)), float
+                copy_if_possible(self.score).of_targets(part[:, 0], Pair(part[:, 1], part[:, 2], pair.y_bounds)), float
             )
             if own.shape != (n,):
                 raise ValueError("conformity_score must return one score for every record, a real number")
@@ -183,7 +183,7 @@ class OwnIntervalScore:
             raise ValueError("conformity_score.interval must hold every target whose score is at most the threshold")
 
     def interval(self, pair: Pair, thresholds: Floats) -> Floats:
-        score: IntervalScore = throwaway(self.score)
+        score: IntervalScore = copy_if_possible(self.score)
         return score.interval(pair, thresholds)
 
 

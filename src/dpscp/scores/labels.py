@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import (
     aps_of_labels,
@@ -116,7 +116,7 @@ class OwnLabelScore:
 
     def _scores(self, probabilities: Floats) -> Floats:
         # what a call leaves on the caller's object is gone with the copy
-        scores = np.asarray(throwaway(self.score).of_labels(probabilities))
+        scores = np.asarray(copy_if_possible(self.score).of_labels(probabilities))
         if scores.shape != probabilities.shape or scores.dtype.kind not in "fiub":
             raise ValueError("conformity_score must return one score for every row and label, a real number")
         return np.where(np.isnan(scores), np.inf, scores)
