@@ -154,7 +154,7 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     marks = [
         (certificate.target, "two", "-", "target"),
         (inner_level, "three", "--", "inner level"),
-        (aim, "one", "-", "aim: inner level + offset"),
+        (aim, "four", "-", "aim: inner level + offset"),
     ]
     for value, color, style, name in marks:
         axis.axvline(value, color=PALETTE[color], linestyle=style, linewidth=1.5, label=name)
