@@ -13,8 +13,8 @@ import pytest
 import dpscp as dp
 from dpscp._base.format import at_least, format_level, format_rate
 from dpscp.cli import main
-from dpscp.cli.demo import unused_folder
-from dpscp.cli.run import Records, describe_size_mismatch
+from dpscp.cli.demo import find_unused_folder
+from dpscp.cli.run import TableRecords, describe_size_mismatch
 from dpscp.data.person_ids import read_person_ids
 from dpscp.data.schema import parse_schema
 from dpscp.data.validation import column_bounds
@@ -63,7 +63,7 @@ def test_demo_and_fit_replace_nothing_unless_forced(run, tmp_path):
         own.write_text("mine")
         code, _, err = run("demo --folder mine")
         assert code == 1
-        assert f"'mine/{name}' exists" in err
+        assert f"'mine/{name}' already exists" in err
         assert "--force" in err
         assert [p.name for p in (tmp_path / "mine").iterdir()] == [name]
         assert own.read_text() == "mine"
@@ -85,10 +85,10 @@ def test_demo_and_fit_replace_nothing_unless_forced(run, tmp_path):
 
 
 def test_demo_without_a_folder_makes_a_new_one(tmp_path):
-    assert unused_folder(tmp_path / "demo") == tmp_path / "demo"
+    assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo"
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo-2").write_text("")
-    assert unused_folder(tmp_path / "demo") == tmp_path / "demo-3"
+    assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo-3"
 
 
 def test_a_wrong_number_of_records_is_told_here_and_nowhere_else(run, tmp_path):
@@ -110,7 +110,7 @@ def test_a_wrong_number_of_persons_is_told_too():
     for declared, told in ((100, False), (104, False), (110, True), (300, True)):
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
-        records = Records(
+        records = TableRecords(
             schema.matrix(frame), schema.targets(frame), len(frame), read_person_ids(schema.persons(frame))
         )
         found = describe_size_mismatch(schema, records)
@@ -263,7 +263,7 @@ def test_the_mapie_page_keeps_its_promise(capsys):
         ("latin.csv", "age,city,bought\n30,M\u00fcnchen,no\n".encode("latin-1"), "is not UTF-8 (perhaps Latin-1"),
         ("latin_head.csv", "\u00e2ge,bought\n30,no\n".encode("latin-1"), "is not UTF-8 (perhaps Latin-1"),
         ("late.csv", b"age,bought\n" + b"30,no\n" * 2000 + b"31,\xfc\n", "is not UTF-8 (perhaps Latin-1"),
-        ("empty.csv", b"", "is empty: it holds neither"),
+        ("empty.csv", b"", "is empty: it contains neither"),
         ("semicolon.csv", b"age;score;bought\n30;1;no\n", "--separator ';'"),
         ("tabs.csv", b"age\tscore\tbought\n30\t1\tno\n", "--separator $'\\t'"),
     ],
@@ -295,7 +295,7 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpscp.cli.run.fitted", interrupted)
+    monkeypatch.setattr("dpscp.cli.commands.fit_estimator", interrupted)
     fit = "fit people.csv --schema people.toml"
     code, _, err = run(f"{fit} --budget study.budget --dataset people")
     assert code == 130
@@ -313,7 +313,9 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
 def test_a_weak_budget_gets_a_word(run, tmp_path, monkeypatch, options, said):
     people(100, 0).to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(SCHEMA.format(n=100))
-    monkeypatch.setattr("dpscp.cli.run.fitted", lambda *_, **__: 1 / 0)  # the word comes before anything is spent
+    monkeypatch.setattr(
+        "dpscp.cli.commands.fit_estimator", lambda *_, **__: 1 / 0
+    )  # the word comes before anything is spent
     _, _, err = run(f"fit people.csv --schema people.toml {options}")
     assert ("dpscp: warning:" in err) == (said is not None)
     assert said is None or said in err

@@ -15,7 +15,7 @@ import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
-from dpscp.cli.tables import written_table
+from dpscp.cli.tables import open_writer
 from dpscp.data import model_files as persistence
 from dpscp.report.page import write_atomically
 from dpscp.training import DPSGD, ObjectivePerturbation, Preprocessed, PrivateCentring, SufficientStatistics, UnitNorm
@@ -222,7 +222,7 @@ class TestWriting:
         old = os.umask(umask)
         try:
             for name in ("sets.csv", "sets.parquet", "sets.csv.gz"):
-                with written_table(tmp_path / name) as write:
+                with open_writer(tmp_path / name) as write:
                     write(pa.RecordBatch.from_pydict({"predicted": [1, 2]}))
                     (temporary,) = tmp_path.glob(".dpscp-*")
                     assert stat.S_IMODE(temporary.stat().st_mode) == tables

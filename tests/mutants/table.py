@@ -172,7 +172,7 @@ mutant(
 # ---- cli
 
 mutant(
-    "cli.fits:summary",
+    "cli.run:summarize_fit",
     "estimator.ledger_.epsilon(delta, estimator.accountant)",
     "estimator.ledger_.epsilon(delta, estimator.accountant, rows=1)",
     "the JSON summary tells the epsilon of one row where k are protected",
@@ -1283,7 +1283,7 @@ mutant(
     "tests/test_guarantees.py::TestCertificate::test_vacuous_is_said_in_plain_words",
 )
 mutant(
-    "report.page:_what_if",
+    "report.page:_plan_alternatives",
     "1",
     "10 ** 9",
     "a page without ids plans as if persons had ids",

@@ -13,8 +13,8 @@ import pytest
 import dpscp as dp
 from dpscp._base.format import format_epsilon
 from dpscp.cli import main
-from dpscp.cli import run as fits
 from dpscp.cli.commands import _promise_lines
+from dpscp.cli.run import summarize_fit
 from dpscp.data.persons import kept_rows
 from dpscp.privacy import (
     RECORDS,
@@ -266,7 +266,7 @@ def test_every_printed_promise_is_that_of_the_unit(model, name):
     assert cells[-1] == f"for {words}"
     fitted = dp.PrivateConformalClassifier(**model.get_params(deep=False))
     vars(fitted).update(vars(model) | {"ledger_": ledger})
-    told = json.loads(json.dumps(fits.summary(fitted)))
+    told = json.loads(json.dumps(summarize_fit(fitted)))
     assert told["epsilon"] == pytest.approx(total, rel=1e-12)
     assert told["neighbours"] == words
     assert told["unit"] == UNITS[name].to_dict()

@@ -1,8 +1,3 @@
-"""``python -m dpscp.cli``: the same as the ``dpscp`` command."""
+"""Run the ``dpscp`` command as ``python -m dpscp.cli``."""
 
-import sys
-
-from dpscp.cli.main import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+import dpscp.__main__  # noqa: F401
