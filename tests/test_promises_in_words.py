@@ -19,7 +19,7 @@ from dpscp.cli.main import main
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.pipeline.calibrate import search_thresholds
-from dpscp.pipeline.planning import _what_helps
+from dpscp.pipeline.planning import _describe_remedies
 from dpscp.pipeline.search_plan import make_rule, plan_search
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
 from dpscp.quantile import ReleasedSize, mean_rise, search, sized_offset
@@ -204,7 +204,7 @@ def test_a_larger_budget_is_not_advised_where_it_makes_things_worse():
     assert smallest(richer) > 2 * smallest(now)
     assert "larger budget" not in now.advice
     plan = dp.plan(n=60, epsilon=3.0)
-    advice = _what_helps(plan.row("universal"), plan._public)
+    advice = _describe_remedies(plan.row("universal"), plan._numbers)
     assert "64 records" in advice
     assert "or with epsilon" not in advice
 
@@ -247,7 +247,7 @@ def test_little_is_proven_is_no_dead_end():
 
 
 @pytest.mark.parametrize(("n", "epsilon"), [(40, 3.0), (25, 5.0), (200, 0.1), (30, 1.0), (60, 0.1)])
-def test_a_plan_of_full_sets_names_only_what_helps(n, epsilon):
+def test_a_plan_of_full_sets_names_only_describe_remedies(n, epsilon):
     plan = dp.plan(n=n, epsilon=epsilon)
     row = plan.row(plan.automatic)
     assert not row.useful

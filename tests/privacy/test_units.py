@@ -15,7 +15,7 @@ from dpscp._base.format import format_epsilon
 from dpscp.cli import main
 from dpscp.cli import run as fits
 from dpscp.cli.commands import _promise_lines
-from dpscp.data.persons import kept_rows
+from dpscp.data.persons import keep_rows
 from dpscp.privacy import (
     RECORDS,
     Entry,
@@ -183,7 +183,7 @@ def table():
 
 def trained_by_person():
     X, y, ids = table()
-    kept, persons = kept_rows(ids, n_rows=len(ids), rows_per_person=3, random_state=0)
+    kept, persons = keep_rows(ids, n_rows=len(ids), rows_per_person=3, random_state=0)
     return X[kept], y[kept], persons
 
 

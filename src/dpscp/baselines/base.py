@@ -44,13 +44,13 @@ class Predictor:
     @classmethod
     def train(cls, estimator: Any, rows: Array, y: Array, seed: int | None = None) -> "Predictor":
         """Train a clone of a scikit-learn estimator, or run a ``Mechanism`` with ``seed``."""
-        if kind_of(estimator) == "mechanism":
+        if find_kind(estimator) == "mechanism":
             with warnings.catch_warnings():
                 # who uses a baseline without privacy, or was told by the caller, need not hear it for each model
                 warnings.simplefilter("ignore", SeededWarning)
                 return cls.of(estimator.train(rows, y, random_state=seed))
         model = clone(estimator).fit(rows, y)
-        if kind_of(estimator) == "regressor":
+        if find_kind(estimator) == "regressor":
             return cls(model, None, released=False)
         # scikit-learn's estimators have it or not depending on their parameters: no type says so
         if not hasattr(model, "predict_proba"):
@@ -79,7 +79,7 @@ class Predictor:
         if np.array_equal(self.classes, classes):
             return p
         known = np.zeros((len(p), len(classes)), dtype=p.dtype)
-        place = positions(self.classes, classes)
+        place = find_positions(self.classes, classes)
         known[:, place[place >= 0]] = p[:, place >= 0]
         return known
 
@@ -103,18 +103,18 @@ class Baseline(_Parameters, ABC):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn from the records (rows of finite numbers; labels, or finite numbers)."""
         self._alphas = miscoverage_levels(self.confidence_level)
-        kind = kind_of(self.estimator)
+        kind = find_kind(self.estimator)
         rows = validate_rows(self, X, reset=True)
         # a mechanism need not tell its task before it is trained; it refuses labels where it wants numbers
         numbers = kind == "regressor" or (kind == "mechanism" and _are_floats(y))
         target = validate_targets(y, len(rows)) if numbers else validate_labels(y, len(rows))
         if kind == "classifier":
             require_two_classes(target)
-        self._learn(rows, target)
+        self._fit_records(rows, target)
         return self
 
     @abstractmethod
-    def _learn(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: Array, y: Array) -> None:
         """Set the model, the ledger and whatever the sets need."""
 
     @abstractmethod
@@ -127,9 +127,9 @@ class Baseline(_Parameters, ABC):
 
     def predict(self, X: ArrayLike) -> Array:
         """The most probable label, or the predicted number, of the one model trained on all that training may see."""
-        return self._point(self._fitted_rows(X))
+        return self._predict_points(self._validate_new_rows(X))
 
-    def _point(self, rows: Array) -> Array:
+    def _predict_points(self, rows: Array) -> Array:
         if self._predictor.classes is None:
             return self._predictor.predict(rows)
         best = self._predictor.probabilities(rows, self.classes_).argmax(axis=1)
@@ -137,23 +137,23 @@ class Baseline(_Parameters, ABC):
 
     def predict_set(self, X: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
         """Labels (n,) and which labels each set holds, bool (n, n_classes, n_levels); classification only."""
-        rows = self._fitted_rows(X)
+        rows = self._validate_new_rows(X)
         if self._predictor.classes is None:
             raise TypeError("predict_set is for classification; this model predicts numbers: use predict_interval")
-        return self._point(rows), self._label_sets(rows)
+        return self._predict_points(rows), self._label_sets(rows)
 
     def predict_interval(self, X: ArrayLike) -> tuple[Array, Array]:
         """Predictions (n,) and intervals (n, 2, n_levels), infinite where no finite end exists; regression only."""
-        rows = self._fitted_rows(X)
+        rows = self._validate_new_rows(X)
         if self._predictor.classes is not None:
             raise TypeError("predict_interval is for regression; this model predicts labels: use predict_set")
-        return self._point(rows), self._intervals(rows)
+        return self._predict_points(rows), self._intervals(rows)
 
-    def _fitted_rows(self, X: ArrayLike) -> Array:
+    def _validate_new_rows(self, X: ArrayLike) -> Array:
         check_is_fitted(self, "ledger_")
         return validate_rows(self, X, reset=False)
 
-    def _use(self, predictor: Predictor, y: Array) -> None:
+    def _set_predictor(self, predictor: Predictor, y: Array) -> None:
         """Make ``predictor`` the model behind ``predict``; without declared classes the labels are those of ``y``."""
         self._predictor = predictor
         if predictor.classes is not None:
@@ -163,7 +163,7 @@ class Baseline(_Parameters, ABC):
         """The score of each record; a label outside the classes fits as badly as can be."""
         if predictor.classes is None:
             return absolute_residual(y, predictor.predict(rows))
-        place = positions(y, self.classes_)
+        place = find_positions(y, self.classes_)
         scores = infinite_without_probabilities(lac_of_labels, predictor.probabilities(rows, self.classes_))
         return np.where(place < 0, 1.0, scores[np.arange(len(place)), np.maximum(place, 0)])
 
@@ -171,7 +171,7 @@ class Baseline(_Parameters, ABC):
         """A seed for a mechanism's training, where the caller gave one."""
         return None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _not_private(self, **steps: str) -> None:
+    def _write_non_private_ledger(self, **steps: str) -> None:
         """Write the ledger of a method that has no privacy: one line for each exact use of the records."""
         ledger = Ledger()
         for stage, note in steps.items():
@@ -193,7 +193,7 @@ def ranks(alphas: tuple[Fraction, ...], n: int) -> NDArray[np.int64]:
     return np.array([conformal_rank(alpha, n) for alpha in alphas])
 
 
-def positions(labels: ArrayLike, classes: Array) -> NDArray[np.int64]:
+def find_positions(labels: ArrayLike, classes: Array) -> NDArray[np.int64]:
     """The place of each label among ``classes``, -1 for a label that is not there."""
     known = {label: i for i, label in enumerate(classes.tolist())}
     values = np.asarray(labels).tolist()
@@ -206,7 +206,7 @@ def slices(n_rows: int, width: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, n_rows, step))
 
 
-def kind_of(estimator: Any) -> str:
+def find_kind(estimator: Any) -> str:
     """Whether this is a "mechanism", a "classifier" or a "regressor"; anything else is refused."""
     if not isinstance(estimator, type):
         if isinstance(estimator, Mechanism):

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_count
-from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes, slices
+from dpscp.baselines.base import Array, Baseline, Predictor, find_kind, ranks, require_two_classes, slices
 from dpscp.baselines.smoother import LinearSmoother
 from dpscp.scores import lac_of_labels
 
@@ -22,12 +22,12 @@ class _Cross(Baseline):
 
     def _learn_folds(self, rows: Array, y: Array, fold: NDArray[np.int64]) -> None:
         """Train without each fold; ``fold`` holds the number of each record's fold."""
-        self._use(Predictor.train(self.estimator, rows, y, self._seed()), y)
+        self._set_predictor(Predictor.train(self.estimator, rows, y, self._seed()), y)
         self._smoother, self._fold, self._models = None, fold, []
         scores = np.empty(len(rows))
         for k in range(int(fold.max()) + 1):
             out = fold == k
-            if kind_of(self.estimator) == "classifier":
+            if find_kind(self.estimator) == "classifier":
                 require_two_classes(y[~out])
             model = Predictor.train(self.estimator, rows[~out], y[~out], self._seed())
             scores[out] = self._scores(model, rows[out], y[out])
@@ -86,17 +86,17 @@ class JackknifePlus(_Cross):
 
     closed_form: bool = True
 
-    def _learn(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: Array, y: Array) -> None:
         if len(rows) < 2:
             raise ValueError("X must hold at least 2 records: one is left out at a time")
         smoother = LinearSmoother.of(self.estimator, rows, y) if self.closed_form else None
         if smoother is not None and smoother.can_leave_out:
-            self._use(Predictor.train(self.estimator, rows, y), y)
+            self._set_predictor(Predictor.train(self.estimator, rows, y), y)
             self._smoother, self._models, self._fold = smoother, [], np.arange(len(rows))
             self._held_out_scores = np.abs(smoother.left_out_residuals())
         else:
             self._learn_folds(rows, y, np.arange(len(rows)))
-        self._not_private(
+        self._write_non_private_ledger(
             training="JackknifePlus keeps a model for each record left out",
             calibration="JackknifePlus keeps the left-out score of every record",
         )
@@ -116,12 +116,12 @@ class CVPlus(_Cross):
 
     n_folds: int = 10
 
-    def _learn(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: Array, y: Array) -> None:
         folds = check_count("n_folds", self.n_folds, minimum=2)
         if folds > len(rows):
             raise ValueError(f"n_folds must not exceed the number of records, got {folds}")
         self._learn_folds(rows, y, check_random_state(self.random_state).permutation(np.arange(len(rows)) % folds))
-        self._not_private(
+        self._write_non_private_ledger(
             training="CVPlus keeps an exactly trained model for each fold left out",
             calibration="CVPlus keeps the held-out score of every record",
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.checks import check_choice, check_probability
-from dpscp.baselines.threshold import Found, PrivateSplit, PrivateThreshold
+from dpscp.baselines.threshold import PrivateSplit, PrivateThreshold, QuantileResult
 from dpscp.privacy import (
     Accountant,
     Budget,
@@ -76,13 +76,13 @@ class PrivatePredictionSets(PrivateSplit):
 
     bins: int | None = None
 
-    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:
+    def _plan_search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., QuantileResult]:
         half, secret = nominal - nominal // 2, self._secret_part
         spent = None if secret is None else paid_event(mechanism)
         rate = exponential_rate(budget, spent, len(self._alphas), self.accountant, secret)
         draw = partial(exponential_quantile, rate=rate, bins=self.bins, n_records=half)
 
-        def search(scores: Any, *, alpha: float, **options: Any) -> Found:
+        def search(scores: Any, *, alpha: float, **options: Any) -> QuantileResult:
             least = half
             if self.split == "independent":
                 # Hoeffding: fewer of the coins fall this way with probability tail at most
@@ -92,8 +92,10 @@ class PrivatePredictionSets(PrivateSplit):
 
         return search
 
-    def _spent(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
-        return self._disjoint(trained, quantiles, _told(quantiles[0])).declare(bins=quantiles[0].bins)
+    def _write_ledger(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
+        return self._write_split_ledger(trained, quantiles, _describe_draw(quantiles[0])).declare(
+            bins=quantiles[0].bins
+        )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -118,23 +120,23 @@ class DPCP(PrivateThreshold):
     level: str = "plain"
     bins: int | None = None
 
-    def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:  # noqa: ARG002 (nothing is drawn)
+    def _draw_parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:  # noqa: ARG002 (nothing is drawn)
         return slice(n), slice(n)
 
-    def _training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
+    def _calibrate_training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
         share = check_probability("train_share", self.train_share)
         check_choice("level", self.level, LEVELS)
         return self.estimator.calibrated(share * budget.epsilon, budget.delta, accountant=self.accountant), nominal
 
-    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:
+    def _plan_search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., QuantileResult]:
         rate = exponential_rate(budget, paid_event(mechanism), len(self._alphas), self.accountant)
         return partial(exponential_quantile, rate=rate, bins=self.bins, level=self.level, n_records=nominal)
 
-    def _spent(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
+    def _write_ledger(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
         ledger = Ledger().add("training", trained.event, str(trained.public_facts.get("mechanism", "")))
-        how = f"{len(quantiles)} x {_told(quantiles[0])}"
+        how = f"{len(quantiles)} x {_describe_draw(quantiles[0])}"
         return ledger.add("calibration", compose(*(q.event for q in quantiles)), how).declare(bins=quantiles[0].bins)
 
 
-def _told(quantile: Any) -> str:
+def _describe_draw(quantile: Any) -> str:
     return f"one draw from {quantile.bins} ends of a grid, rate {quantile.rate:.4g}"

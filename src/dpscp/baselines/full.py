@@ -27,7 +27,7 @@ class FullConformal(Baseline):
     _records: tuple[Array, Array]
     _smoother: LinearSmoother | None
 
-    def _learn(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: Array, y: Array) -> None:
         predictor = Predictor.train(self.estimator, rows, y, self._seed())
         self._smoother = None
         if predictor.classes is None:
@@ -40,9 +40,9 @@ class FullConformal(Baseline):
                 )
             if not self._smoother.is_unique:
                 raise ValueError("least squares has no unique solution on these rows; use Ridge with alpha > 0")
-        self._use(predictor, y)
+        self._set_predictor(predictor, y)
         self._records = rows, y
-        self._not_private(
+        self._write_non_private_ledger(
             training="FullConformal keeps the records and trains on them anew for each new row",
             calibration="FullConformal compares a new row with the exact score of every record",
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_choice, check_count, check_probability, check_range
-from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes
+from dpscp.baselines.base import Array, Baseline, Predictor, find_kind, ranks, require_two_classes
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.privacy import (
@@ -36,7 +36,7 @@ from dpscp.training.labels import encode_labels, found_labels
 from dpscp.training.mechanism import Configurable, Needs, paid_event
 
 SPLITS = ("independent", "exact")
-Found = PrivateQuantile | ExponentialQuantile
+QuantileResult = PrivateQuantile | ExponentialQuantile
 _OWN_LABELS = (
     "{} may look for labels in the records that it trains on, which are a secret part of all: give it an attribute "
     "classes with all labels, or a method configured(needs) that takes them; for regression y must hold floats"
@@ -89,18 +89,18 @@ class SplitConformal(_Threshold):
 
     calibration_fraction: float = 0.5
 
-    def _learn(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: Array, y: Array) -> None:
         fraction = check_probability("calibration_fraction", self.calibration_fraction)
         if len(rows) < 2:
             raise ValueError("X must hold at least 2 records, one to train on and one to calibrate with")
         size = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
         order = check_random_state(self.random_state).permutation(len(rows))
         held_out, rest = order[:size], order[size:]
-        if kind_of(self.estimator) == "classifier":
+        if find_kind(self.estimator) == "classifier":
             require_two_classes(y[rest])
-        self._use(Predictor.train(self.estimator, rows[rest], y[rest], self._seed()), y)
+        self._set_predictor(Predictor.train(self.estimator, rows[rest], y[rest], self._seed()), y)
         self.threshold_ = self._exact_threshold(self._scores(self._predictor, rows[held_out], y[held_out]))
-        self._not_private(
+        self._write_non_private_ledger(
             training="SplitConformal trains without a privacy mechanism of its own",
             calibration="SplitConformal releases an exact order statistic of the scores",
         )
@@ -117,10 +117,10 @@ class NaiveFull(_Threshold):
     Paper: Section 6.1, "Naive Full"
     """
 
-    def _learn(self, rows: Array, y: Array) -> None:
-        self._use(Predictor.train(self.estimator, rows, y, self._seed()), y)
+    def _fit_records(self, rows: Array, y: Array) -> None:
+        self._set_predictor(Predictor.train(self.estimator, rows, y, self._seed()), y)
         self.threshold_ = self._exact_threshold(self._scores(self._predictor, rows, y))
-        self._not_private(
+        self._write_non_private_ledger(
             training="NaiveFull trains without a privacy mechanism of its own",
             calibration="NaiveFull releases an exact order statistic of the in-sample scores",
         )
@@ -137,23 +137,23 @@ class PrivateThreshold(_Threshold):
     accountant: str | Accountant = "pld"
 
     @abstractmethod
-    def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    def _draw_parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
         """The places of the records that train, and of those that calibrate."""
 
     @abstractmethod
-    def _training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
+    def _calibrate_training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
         """The mechanism with its noise set, and the nominal number of records that it sees."""
 
     @abstractmethod
-    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:
+    def _plan_search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., QuantileResult]:
         """Finds a threshold (scores, alpha=, score_range=, random_state=) with what the budget leaves it."""
 
     @abstractmethod
-    def _spent(self, trained: Trained, quantiles: Sequence[Found]) -> Ledger:
+    def _write_ledger(self, trained: Trained, quantiles: Sequence[QuantileResult]) -> Ledger:
         """Public numbers only: the sizes of parts and the exact ranks stay out."""
 
-    def _learn(self, rows: Array, y: Array) -> None:
-        if kind_of(self.estimator) != "mechanism":
+    def _fit_records(self, rows: Array, y: Array) -> None:
+        if find_kind(self.estimator) != "mechanism":
             raise TypeError(
                 f"estimator must be a private training mechanism such as dpscp.training.DPSGD, got "
                 f"{type(self.estimator).__name__}; SplitConformal takes scikit-learn estimators"
@@ -162,26 +162,26 @@ class PrivateThreshold(_Threshold):
         release_accountant(self.accountant)
         nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
         # a mechanism that knows its task fails before training, not after
-        self._range(getattr(self.estimator, "task", None))
-        mechanism, n_training = self._training(budget, nominal)
-        mechanism, found = _with_labels(mechanism, y)
-        search = self._search(budget, mechanism, nominal)
+        self._find_score_range(getattr(self.estimator, "task", None))
+        mechanism, n_training = self._calibrate_training(budget, nominal)
+        mechanism, found = _declare_labels(mechanism, y)
+        search = self._plan_search(budget, mechanism, nominal)
 
         seed = seed_of(self.random_state)
         seeds = child_seeds(seed, 2 + len(self._alphas))
         with suppress_float_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told above, once
-            trains, calibrates = self._parts(len(rows), secure_generator(seeds[0]))
+            trains, calibrates = self._draw_parts(len(rows), secure_generator(seeds[0]))
             trained = mechanism.train(rows[trains], y[trains], random_state=seeds[1], n_records=n_training)
-            score_range = self._range(trained.model.task)
-            self._use(Predictor.of(trained), y)
+            score_range = self._find_score_range(trained.model.task)
+            self._set_predictor(Predictor.of(trained), y)
             scores = self._scores(self._predictor, rows[calibrates], y[calibrates])
             quantiles = [
                 search(scores, alpha=float(alpha), score_range=score_range, random_state=quantile_seed)
                 for alpha, quantile_seed in zip(self._alphas, seeds[2:], strict=True)
             ]
         self.threshold_ = np.array([q.threshold if q.is_finite else math.inf for q in quantiles])
-        ledger = self._spent(trained, quantiles)
+        ledger = self._write_ledger(trained, quantiles)
         facts: dict[str, Any] = {
             **trained.public_facts,
             **ledger.public_facts,
@@ -204,7 +204,7 @@ class PrivateThreshold(_Threshold):
                 stacklevel=3,
             )
 
-    def _range(self, task: str | None) -> tuple[float, float]:
+    def _find_score_range(self, task: str | None) -> tuple[float, float]:
         if self.score_range is not None:
             return check_range("score_range", self.score_range)
         if task == "regression":
@@ -214,7 +214,7 @@ class PrivateThreshold(_Threshold):
         return 0.0, 1.0
 
 
-def _with_labels(mechanism: Mechanism, y: Array) -> tuple[Mechanism, bool]:
+def _declare_labels(mechanism: Mechanism, y: Array) -> tuple[Mechanism, bool]:
     """The mechanism with all labels of ``y`` where none are declared, and whether they were found there.
 
     A mechanism that looks for them itself, or that refuses an unknown one, would tell of the records in one half only.
@@ -246,11 +246,11 @@ class PrivateSplit(PrivateThreshold):
         """The share of the records that calibrates, where secret coins draw it and that counts."""
         return 0.5 if self.split == "independent" and counts_secrecy(self.epsilon, self.accountant) else None
 
-    def _parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    def _draw_parts(self, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
         trains = self._training_half(n, rng)
         return trains, ~trains
 
-    def _training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
+    def _calibrate_training(self, budget: Budget, nominal: int) -> tuple[Mechanism, int]:
         check_choice("split", self.split, SPLITS)
         epsilon = budget.epsilon
         if self._secret_part is not None:
@@ -266,7 +266,7 @@ class PrivateSplit(PrivateThreshold):
         trains[rng.permutation(n)[: n // 2]] = True
         return trains
 
-    def _disjoint(self, trained: Trained, quantiles: Sequence[Found], how: str) -> Ledger:
+    def _write_split_ledger(self, trained: Trained, quantiles: Sequence[QuantileResult], how: str) -> Ledger:
         """The ledger of two halves, of which one record meets one; ``how`` tells of the quantiles."""
         halves = {
             "independent": "each record's half is its own fair coin",
@@ -315,7 +315,7 @@ class DPSplit(PrivateSplit):
 
     steps: int = 20
 
-    def _search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., Found]:
+    def _plan_search(self, budget: Budget, mechanism: Mechanism, nominal: int) -> Callable[..., QuantileResult]:
         steps, levels, secret = check_count("steps", self.steps), len(self._alphas), self._secret_part
         (noise, *_), _ = sized_lattice_noise(
             budget.epsilon,
@@ -333,7 +333,7 @@ class DPSplit(PrivateSplit):
 
         return search
 
-    def _spent(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
+    def _write_ledger(self, trained: Trained, quantiles: Sequence[Any]) -> Ledger:
         first = quantiles[0]
         how = f"{first.steps} noisy counts, noise {first.count_noise:.4g}, midpoint rule"
-        return self._disjoint(trained, quantiles, how).declare(steps=first.steps)
+        return self._write_split_ledger(trained, quantiles, how).declare(steps=first.steps)

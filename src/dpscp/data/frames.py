@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What pandas calls columns that are neither numbers nor categories.
-_NO_FEATURE = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period", "bytes")
+_TIME_TYPES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period", "bytes")
 # What tables write for a missing number. In a categorical column only an empty cell is missing: "NA" may be a category.
 ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
 
@@ -28,7 +28,7 @@ class Frame(Protocol):
         """The columns."""
 
 
-def columns_of(frame: Any, names: Sequence[str]) -> dict[str, Any]:
+def select_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
     """Those of the named columns that the frame has, as pandas Series; other frames come through Arrow's protocol."""
     try:
         import pandas as pd
@@ -56,7 +56,7 @@ def refuse_dates(values: Any, name: str) -> None:
     """Refuse a column of dates or times: as a number each has a unit and a beginning that nobody declared."""
     import pandas as pd
 
-    if pd.api.types.infer_dtype(values, skipna=True) in _NO_FEATURE:
+    if pd.api.types.infer_dtype(values, skipna=True) in _TIME_TYPES:
         raise SchemaError(
             f"column {name!r} holds dates, times or bytes; make numbers of them that have public bounds, such as days "
             'since a public day, or a category such as the month, or declare the column as "ignore"'
@@ -70,7 +70,7 @@ def label_text(value: Any) -> str:
     return str(value).strip()
 
 
-def places_of(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
+def index_labels(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
     """Each value's place in ``labels``, compared as text; -1 for a missing one and for one that is not there."""
     import pandas as pd
 
@@ -82,7 +82,7 @@ def places_of(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
     return np.asarray(found[codes])
 
 
-def numbers_of(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def parse_numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The values as numbers, NaN for one that is missing or no number, and which are the latter."""
     import pandas as pd
 
@@ -93,7 +93,7 @@ def numbers_of(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     return np.array(numbers, dtype=np.float64), np.asarray(numbers.isna() & ~absent, dtype=bool)
 
 
-def no_number(name: str) -> str:
+def describe_non_number(name: str) -> str:
     """What to do about a column that should hold numbers and does not."""
     return (
         f"column {name!r} is declared numeric and holds something that is not a number; fix the table (a date "

@@ -27,19 +27,19 @@ _DAY_UNITS, _INSTANT_UNITS = ("D",), ("h", "m", "s", "ms", "us", "ns")
 _NANOSECONDS = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _DAY_MILLISECONDS = 86_400_000
 _ALLOWED = "text, integers, booleans or dates, as a list, an array, or a column of pandas, polars or Arrow"
-_FLOATS = (
+_FLOAT_IDS = (
     "persons holds floating-point numbers, of which several whole numbers may be one: read the ids as integers or as "
     "text from where they come from first (pandas reads integers with gaps as dtype 'Int64')"
 )
-_OBJECTS = (
+_OBJECT_IDS = (
     "persons must hold text, integers, booleans or dates; other objects (tuples, bytes, decimal numbers, tensors, "
     "objects of classes of your own) are not compared as ids: make each id text, such as f'{clinic}/{patient}'"
 )
-_MISSING = (
+_MISSING_IDS = (
     "persons holds a missing id (None, NaN, NaT, null, empty text, or a mark such as 'NA'): give each row the id of "
     "its person, or drop rows whose person is not known"
 )
-_MIXED = (
+_MIXED_IDS = (
     "persons mixes text with other ids, or integers with booleans or dates, and '7' is not 7: make all ids of one kind"
 )
 
@@ -77,7 +77,7 @@ class PersonIds:
         """The ids of several parts of a table, one after the other; refused where they are of two kinds."""
         kinds = {part.kind for part in parts} - {None}
         if len(kinds) > 1:
-            raise ValueError(_MIXED)
+            raise ValueError(_MIXED_IDS)
         kind = next(iter(kinds), None)
         found = [part.keys for part in parts if len(part)]
         return PersonIds(kind, np.concatenate(found) if found else np.empty(0, dtype=np.int64))
@@ -116,22 +116,22 @@ def read_person_ids(persons: Any) -> PersonIds:
 # ---- lists
 
 
-def _of_objects(ids: Sequence[Any]) -> PersonIds:
+def _read_objects(ids: Sequence[Any]) -> PersonIds:
     if any(map(_is_missing, ids)):
-        raise ValueError(_MISSING)
-    kinds = {_kind_of(one) for one in ids}
+        raise ValueError(_MISSING_IDS)
+    kinds = {_find_kind(one) for one in ids}
     if not kinds:
         return PersonIds(None, np.empty(0, dtype=np.int64))
     if len(kinds) > 1:
-        raise ValueError(_MIXED)
+        raise ValueError(_MIXED_IDS)
     (kind,) = kinds
     if kind is IdKind.TEXT:
-        return _texts(ids)
-    read = int if kind in (IdKind.INTEGER, IdKind.BOOLEAN) else _time_number
-    return PersonIds(kind, _whole([read(one) for one in ids]))
+        return _read_texts(ids)
+    read = int if kind in (IdKind.INTEGER, IdKind.BOOLEAN) else _convert_time
+    return PersonIds(kind, _pack_integers([read(one) for one in ids]))
 
 
-def _kind_of(one: Any) -> IdKind:
+def _find_kind(one: Any) -> IdKind:
     """The kind of one id; a class that is derived from an allowed one may compare as it likes, and is refused."""
     if type(one) in (str, np.str_):
         return IdKind.TEXT
@@ -140,14 +140,14 @@ def _kind_of(one: Any) -> IdKind:
     if type(one) is int or (isinstance(one, np.integer) and not isinstance(one, np.timedelta64)):
         return IdKind.INTEGER
     if isinstance(one, np.datetime64):
-        return _unit_kind(one.dtype)
+        return _find_time_kind(one.dtype)
     if type(one) is date:
         return IdKind.DAY
     if type(one) is datetime or _is_timestamp(one):
         return IdKind.INSTANT if one.tzinfo is None else IdKind.ZONED
     if isinstance(one, float | complex | np.inexact):
-        raise ValueError(_FLOATS)
-    raise TypeError(_OBJECTS)
+        raise ValueError(_FLOAT_IDS)
+    raise TypeError(_OBJECT_IDS)
 
 
 def _is_missing(one: Any) -> bool:
@@ -164,23 +164,23 @@ def _is_timestamp(one: Any) -> bool:
     return pandas is not None and type(one) is pandas.Timestamp
 
 
-def _time_number(one: Any) -> int:
+def _convert_time(one: Any) -> int:
     """Days since 1970 of a day, nanoseconds since then of an instant."""
     if isinstance(one, np.datetime64):
-        return int(_time_keys(np.asarray(one)[None])[0])
+        return int(_convert_times(np.asarray(one)[None])[0])
     if type(one) is date:
         return one.toordinal() - date(1970, 1, 1).toordinal()
     begin = datetime(1970, 1, 1, tzinfo=None if one.tzinfo is None else UTC)
     if type(one) is datetime:
         return (one - begin) // timedelta(microseconds=1) * 1000
     plain = one if one.tzinfo is None else one.tz_convert("UTC").tz_localize(None)
-    return int(_time_keys(np.asarray(plain.to_datetime64())[None])[0])
+    return int(_convert_times(np.asarray(plain.to_datetime64())[None])[0])
 
 
-def _texts(ids: Sequence[Any]) -> PersonIds:
+def _read_texts(ids: Sequence[Any]) -> PersonIds:
     texts = [str(one) for one in ids]
     if any(text.strip().lower() in _MISSING_TEXTS for text in set(texts)):
-        raise ValueError(_MISSING)
+        raise ValueError(_MISSING_IDS)
     characters = set("".join(texts))
     if "\0" in characters or any("\ud800" <= character <= "\udfff" for character in characters):
         raise ValueError(
@@ -192,7 +192,7 @@ def _texts(ids: Sequence[Any]) -> PersonIds:
     return PersonIds(IdKind.TEXT, keys)
 
 
-def _whole(numbers: Sequence[int]) -> Array:
+def _pack_integers(numbers: Sequence[int]) -> Array:
     """Whole numbers as int64; as Python's where one is too large."""
     if all(-_LARGEST <= number < _LARGEST for number in numbers):
         return np.array(numbers, dtype=np.int64)
@@ -204,31 +204,31 @@ def _whole(numbers: Sequence[int]) -> Array:
 # ---- NumPy and torch
 
 
-def _of_array(ids: Array) -> PersonIds:
+def _read_array(ids: Array) -> PersonIds:
     if ids.ndim != 1:
         raise TypeError("persons must hold one id for each row of X: a list, an array or a column")
     if isinstance(ids, np.ma.MaskedArray):
         if np.ma.getmaskarray(ids).any():
-            raise ValueError(_MISSING)
+            raise ValueError(_MISSING_IDS)
         ids = ids.filled()
     kind = ids.dtype.kind
     if kind in "iu":
         large = kind == "u" and bool((ids >= _LARGEST).any())
-        return PersonIds(IdKind.INTEGER, _whole(ids.tolist()) if large else ids.astype(np.int64))
+        return PersonIds(IdKind.INTEGER, _pack_integers(ids.tolist()) if large else ids.astype(np.int64))
     if kind == "b":
         return PersonIds(IdKind.BOOLEAN, ids.astype(np.int64))
     if kind == "M":
         if np.isnat(ids).any():
-            raise ValueError(_MISSING)
-        return PersonIds(_unit_kind(ids.dtype), _time_keys(ids))
+            raise ValueError(_MISSING_IDS)
+        return PersonIds(_find_time_kind(ids.dtype), _convert_times(ids))
     if kind in "fc":
-        raise ValueError(_MISSING if np.isnan(ids).any() else _FLOATS)
+        raise ValueError(_MISSING_IDS if np.isnan(ids).any() else _FLOAT_IDS)
     if kind in "UOT":
-        return _of_objects(ids.tolist())
-    raise TypeError(_OBJECTS)
+        return _read_objects(ids.tolist())
+    raise TypeError(_OBJECT_IDS)
 
 
-def _unit_kind(dtype: Any) -> IdKind:
+def _find_time_kind(dtype: Any) -> IdKind:
     unit, count = np.datetime_data(dtype)
     if count != 1 or unit not in (*_DAY_UNITS, *_INSTANT_UNITS):
         raise TypeError(
@@ -238,19 +238,19 @@ def _unit_kind(dtype: Any) -> IdKind:
     return IdKind.DAY if unit in _DAY_UNITS else IdKind.INSTANT
 
 
-def _time_keys(ids: Array) -> Array:
+def _convert_times(ids: Array) -> Array:
     unit, _ = np.datetime_data(ids.dtype)
     counts = ids.astype(np.int64)
     factor = _NANOSECONDS.get(unit, 1)
     if factor == 1 or not len(counts) or int(np.abs(counts.astype(object)).max()) * factor < _LARGEST:
         return np.asarray(counts * factor)
-    return _whole([count * factor for count in counts.tolist()])
+    return _pack_integers([count * factor for count in counts.tolist()])
 
 
-def _of_tensor(ids: Any) -> PersonIds:
+def _read_tensor(ids: Any) -> PersonIds:
     if ids.is_floating_point() or ids.is_complex():
-        raise ValueError(_FLOATS)
-    return _of_array(ids.detach().cpu().numpy())
+        raise ValueError(_FLOAT_IDS)
+    return _read_array(ids.detach().cpu().numpy())
 
 
 def _is_tensor(value: Any) -> bool:
@@ -261,29 +261,29 @@ def _is_tensor(value: Any) -> bool:
 # ---- columns of frames
 
 
-def _of_pandas(ids: Any) -> PersonIds:
+def _read_pandas(ids: Any) -> PersonIds:
     import pandas as pd
 
     if isinstance(ids, pd.MultiIndex):
-        raise TypeError(_OBJECTS)
+        raise TypeError(_OBJECT_IDS)
     values = ids.array if isinstance(ids, pd.Series | pd.Index) else ids
     dtype = values.dtype
     if isinstance(dtype, pd.ArrowDtype):
-        return _of_arrow(values.__arrow_array__())
+        return _read_arrow(values.__arrow_array__())
     if bool(values.isna().any()):
-        raise ValueError(_MISSING)
+        raise ValueError(_MISSING_IDS)
     if isinstance(dtype, pd.CategoricalDtype):
         return read_person_ids(dtype.categories)[np.asarray(values.codes)]
     if isinstance(dtype, pd.DatetimeTZDtype):
         plain = values.tz_convert("UTC").tz_localize(None)
-        return PersonIds(IdKind.ZONED, _of_array(np.asarray(plain)).keys)
+        return PersonIds(IdKind.ZONED, _read_array(np.asarray(plain)).keys)
     if isinstance(dtype, np.dtype) or isinstance(values, pd.arrays.NumpyExtensionArray):
-        return _of_array(values.to_numpy())
+        return _read_array(values.to_numpy())
     if pd.api.types.is_integer_dtype(dtype) or pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_float_dtype(dtype):
-        return _of_array(values.to_numpy(dtype=getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None))))
+        return _read_array(values.to_numpy(dtype=getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None))))
     if isinstance(dtype, pd.StringDtype):
-        return _of_objects(values.tolist())
-    raise TypeError(_OBJECTS)
+        return _read_objects(values.tolist())
+    raise TypeError(_OBJECT_IDS)
 
 
 def _is_pandas(value: Any) -> bool:
@@ -291,12 +291,12 @@ def _is_pandas(value: Any) -> bool:
     return pandas is not None and isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray)
 
 
-def _of_polars(ids: Any) -> PersonIds:
+def _read_polars(ids: Any) -> PersonIds:
     import polars as pl
 
     if ids.dtype == pl.Object:
-        return _of_objects(ids.to_list())
-    return _of_arrow(ids.to_arrow())
+        return _read_objects(ids.to_list())
+    return _read_arrow(ids.to_arrow())
 
 
 def _is_polars(value: Any) -> bool:
@@ -304,32 +304,32 @@ def _is_polars(value: Any) -> bool:
     return polars is not None and isinstance(value, polars.Series)
 
 
-def _of_arrow(ids: Any) -> PersonIds:
+def _read_arrow(ids: Any) -> PersonIds:
     import pyarrow as pa
 
     whole = pa.chunked_array([ids]) if isinstance(ids, pa.Array) else ids
-    chunks = [_of_arrow_chunk(_decoded(chunk)) for chunk in whole.chunks if len(chunk)]
+    chunks = [_read_arrow_chunk(_decode_chunk(chunk)) for chunk in whole.chunks if len(chunk)]
     return PersonIds.joined(chunks)
 
 
-def _decoded(chunk: Any) -> Any:
+def _decode_chunk(chunk: Any) -> Any:
     import pyarrow as pa
 
     while pa.types.is_dictionary(chunk.type):
         chunk = chunk.dictionary_decode()
     if chunk.null_count or pa.types.is_null(chunk.type):
-        raise ValueError(_MISSING)
+        raise ValueError(_MISSING_IDS)
     return chunk
 
 
-def _of_arrow_chunk(chunk: Any) -> PersonIds:
+def _read_arrow_chunk(chunk: Any) -> PersonIds:
     import pyarrow as pa
 
     kind, types = chunk.type, pa.types
     if types.is_integer(kind) or types.is_boolean(kind) or types.is_floating(kind):
-        return _of_array(chunk.to_numpy(zero_copy_only=False))
+        return _read_array(chunk.to_numpy(zero_copy_only=False))
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return _texts(chunk.to_pylist())
+        return _read_texts(chunk.to_pylist())
     if types.is_date32(kind):
         return PersonIds(IdKind.DAY, chunk.cast(pa.int32()).to_numpy().astype(np.int64))
     if types.is_date64(kind):
@@ -339,8 +339,8 @@ def _of_arrow_chunk(chunk: Any) -> PersonIds:
         return PersonIds(IdKind.DAY, milliseconds // _DAY_MILLISECONDS)
     if types.is_timestamp(kind):
         counts = chunk.cast(pa.int64()).to_numpy().view(f"datetime64[{kind.unit}]")
-        return PersonIds(IdKind.INSTANT if kind.tz is None else IdKind.ZONED, _of_array(counts).keys)
-    raise TypeError(_OBJECTS)
+        return PersonIds(IdKind.INSTANT if kind.tz is None else IdKind.ZONED, _read_array(counts).keys)
+    raise TypeError(_OBJECT_IDS)
 
 
 def _is_arrow(value: Any) -> bool:
@@ -357,10 +357,10 @@ def _is_array(value: Any) -> bool:
 
 
 _READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any], PersonIds]], ...] = (
-    (_is_list, _of_objects),
-    (_is_array, _of_array),
-    (_is_tensor, _of_tensor),
-    (_is_pandas, _of_pandas),
-    (_is_polars, _of_polars),
-    (_is_arrow, _of_arrow),
+    (_is_list, _read_objects),
+    (_is_array, _read_array),
+    (_is_tensor, _read_tensor),
+    (_is_pandas, _read_pandas),
+    (_is_polars, _read_polars),
+    (_is_arrow, _read_arrow),
 )

@@ -45,7 +45,7 @@ def require_unit(ledger: Ledger, unit: Unit) -> Ledger:
     return ledger.convert_unit(unit.counted)
 
 
-def unit_of(persons: Any, rows_per_person: int | None, *, n_records: int | None, n_persons: int | None) -> Unit:
+def choose_unit(persons: Any, rows_per_person: int | None, *, n_records: int | None, n_persons: int | None) -> Unit:
     """The unit that a caller's arguments ask for; refused where they contradict each other."""
     if rows_per_person is not None:
         rows_per_person = check_count("rows_per_person", rows_per_person)
@@ -124,17 +124,17 @@ class Persons:
     @cached_property
     def weights(self) -> NDArray[np.float64]:
         """The weight of each row; a person's add up to one."""
-        if self._one_each:
+        if self._has_single_rows:
             return np.broadcast_to(1.0, self.n_rows)  # one number, however many rows
         return np.repeat(1.0 / self.sizes, self.sizes)
 
     @cached_property
-    def _one_each(self) -> bool:
+    def _has_single_rows(self) -> bool:
         return self.n_rows == self.count
 
     def rows_of(self, chosen: Index) -> Index:
         """The rows of the chosen persons, person by person."""
-        if self._one_each:
+        if self._has_single_rows:
             return chosen
         sizes = self.sizes[chosen]
         first_places = np.cumsum(sizes) - sizes
@@ -142,7 +142,7 @@ class Persons:
 
     def weights_of(self, rows: Index) -> NDArray[np.float64]:
         """The weights of these rows."""
-        return self.weights[: len(rows)] if self._one_each else self.weights.take(rows)
+        return self.weights[: len(rows)] if self._has_single_rows else self.weights.take(rows)
 
     def part(self, drawn: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], "Persons"]:
         """The persons that were drawn: which rows are theirs, and those rows' layout."""
@@ -156,7 +156,7 @@ class Persons:
 
     def one_row_each(self, random_state: int | None) -> Index:
         """One row of each person, chosen uniformly; in a stream of its own, so that no other draw moves."""
-        if self._one_each:
+        if self._has_single_rows:
             return np.arange(self.count)
         return self.one_row_of_each(secure_generator(stream_seed(random_state, SCORED_ROWS)))
 
@@ -206,7 +206,7 @@ def number_persons(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> In
     return ids.numbers()
 
 
-def kept_rows(
+def keep_rows(
     persons: Any, *, n_rows: int, rows_per_person: int, random_state: int | None = None, columns: Iterable[Any] = ()
 ) -> tuple[Index, Persons]:
     """Which rows are kept, ordered by person, and whose they are.
@@ -223,7 +223,7 @@ def kept_rows(
 
 
 def choose_kept_rows(number: Index, cap: int, generator: np.random.Generator) -> tuple[Index, Persons]:
-    """As `kept_rows`, for persons who are numbered 0, 1, 2, ... in the order in which they first appear."""
+    """As `keep_rows`, for persons who are numbered 0, 1, 2, ... in the order in which they first appear."""
     # a random order within each person, the first of it kept: the choice of one person moves nobody else's
     order = np.lexsort((generator.random(len(number)), number))
     sizes = np.bincount(number)

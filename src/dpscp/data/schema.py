@@ -38,14 +38,14 @@ from dpscp.data.frames import (
     ABSENT,
     Frame,
     SchemaError,
-    columns_of,
+    describe_non_number,
+    index_labels,
     label_text,
-    no_number,
-    numbers_of,
-    places_of,
+    parse_numbers,
     refuse_dates,
+    select_columns,
 )
-from dpscp.data.persons import unit_of
+from dpscp.data.persons import choose_unit
 
 __all__ = ["ABSENT", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
@@ -118,7 +118,7 @@ class Column:
         """
         refuse_dates(values, self.name)
         if self.type == "categorical":
-            places = places_of(values, self.categories or ())
+            places = index_labels(values, self.categories or ())
             odd = places < 0
             hidden = len(self.categories or ()) - len(self._shown)
             features = np.asarray(places[:, None] == np.arange(hidden, hidden + len(self._shown)), dtype=np.float64)
@@ -129,7 +129,7 @@ class Column:
                 'add it to categories, or set unknown = "other" in the schema'
             )
             return features, {said: odd & (unknown == "refuse")}
-        numbers, odd = numbers_of(values)
+        numbers, odd = parse_numbers(values)
         absent = np.isnan(numbers) & ~odd
         assert self.bounds is not None
         numbers[odd | absent] = self.bounds[0] / 2 + self.bounds[1] / 2
@@ -141,7 +141,7 @@ class Column:
             f'column {self.name!r} has missing values; fill them in, or set missing = "indicator" or a public '
             "number in the schema"
         )
-        wrong = {no_number(self.name): odd, missing: absent & (self.missing == "refuse")}
+        wrong = {describe_non_number(self.name): odd, missing: absent & (self.missing == "refuse")}
         return np.column_stack([numbers, absent]) if self.missing == "indicator" else numbers[:, None], wrong
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,20 +163,22 @@ class Column:
         where = f"column {name!r}"
         if not isinstance(data, Mapping):
             raise SchemaError(f'{where} must be a table with a type, such as type = "numeric"')
-        _known_keys(data, _COLUMN_KEYS, where)
+        _refuse_unknown_keys(data, _COLUMN_KEYS, where)
         kind = data.get("type") or ""
         if kind:
-            _refused(lambda: check_choice(f"type of {where}", kind, TYPES))
-        bounds = _bounds(data.get("bounds"), where)
+            _check_declaration(lambda: check_choice(f"type of {where}", kind, TYPES))
+        bounds = _read_bounds(data.get("bounds"), where)
         missing = data.get("missing", "refuse")
         if isinstance(missing, str):
-            _refused(lambda: check_choice(f"missing of {where}", missing, ("refuse", "indicator")))
+            _check_declaration(lambda: check_choice(f"missing of {where}", missing, ("refuse", "indicator")))
         else:
-            missing = _refused(lambda: real_number(f"missing of {where}", missing))
-        unknown = _refused(
+            missing = _check_declaration(lambda: real_number(f"missing of {where}", missing))
+        unknown = _check_declaration(
             lambda: check_choice(f"unknown of {where}", data.get("unknown", "refuse"), ("refuse", "other"))
         )
-        return cls(name, kind, bounds, missing, _labels(data.get("categories"), f"categories of {where}", 1), unknown)
+        return cls(
+            name, kind, bounds, missing, _read_labels(data.get("categories"), f"categories of {where}", 1), unknown
+        )
 
 
 @dataclass(frozen=True)
@@ -206,10 +208,10 @@ class Schema:
         if self.task == "regression" and self.bounds is None:
             needed.append("the bounds of the target")
         for what in ("type", "bounds", "categories"):
-            names = [repr(c.name) for c in self._described if c.lacks == what]
+            names = [repr(c.name) for c in self._feature_columns if c.lacks == what]
             if names:
                 needed.append(f"the {what} of column{'s' if len(names) > 1 else ''} {', '.join(names)}")
-        if not any(c.type in ("", "numeric", "categorical") for c in self._described):
+        if not any(c.type in ("", "numeric", "categorical") for c in self._feature_columns):
             needed.append("at least one column that is not ignored")
         return tuple(needed)
 
@@ -223,28 +225,28 @@ class Schema:
         return self
 
     @property
-    def _described(self) -> tuple[Column, ...]:
+    def _feature_columns(self) -> tuple[Column, ...]:
         """The columns that may be features: neither target nor ids."""
         return tuple(c for c in self.columns if c.name not in (self.target, self.person))
 
     @property
-    def _used(self) -> tuple[Column, ...]:
-        return tuple(c for c in self._described if c.type != "ignore")
+    def _used_columns(self) -> tuple[Column, ...]:
+        return tuple(c for c in self._feature_columns if c.type != "ignore")
 
     @property
     def column_names(self) -> tuple[str, ...]:
         """The columns of a table that are read: features, target and ids of persons."""
-        return (*(c.name for c in self._used), *(name for name in (self.target, self.person) if name))
+        return (*(c.name for c in self._used_columns), *(name for name in (self.target, self.person) if name))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of the matrix' columns."""
-        return tuple(name for column in self._used for name in column.features)
+        return tuple(name for column in self._used_columns for name in column.features)
 
     @property
     def feature_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The public lower and upper bounds of the matrix' columns."""
-        low, high = np.array([b for column in self._used for b in column.feature_bounds], dtype=float).T
+        low, high = np.array([b for column in self._used_columns for b in column.feature_bounds], dtype=float).T
         return low, high
 
     @property
@@ -264,7 +266,7 @@ class Schema:
 
         Columns that are not declared are left alone.
         """
-        return np.hstack([column.encode(values) for column, values in self._values(frame)])
+        return np.hstack([column.encode(values) for column, values in self._select_values(frame)])
 
     def rows(self, frame: Any, *, unknown: str | None = None) -> tuple[NDArray[np.float64], list[str | None]]:
         """The matrix of a frame to predict, and what is wrong with each row, in words; None where nothing is.
@@ -273,7 +275,7 @@ class Schema:
         """
         features = []
         said: list[str | None] = []
-        for column, values in self._values(frame):
+        for column, values in self._select_values(frame):
             found, wrong = column.read(values, column.unknown if unknown is None else unknown)
             features.append(found)
             said = said or [None] * len(found)
@@ -282,31 +284,31 @@ class Schema:
                     said[place] = "; ".join(filter(None, (said[place], text)))
         return np.hstack(features), said
 
-    def _values(self, frame: Any) -> list[tuple[Column, Any]]:
+    def _select_values(self, frame: Any) -> list[tuple[Column, Any]]:
         """The columns that become features, each with its values."""
-        found = columns_of(frame, [c.name for c in self._used])
-        missing = [c.name for c in self._used if c.name not in found]
+        found = select_columns(frame, [c.name for c in self._used_columns])
+        missing = [c.name for c in self._used_columns if c.name not in found]
         if missing:
             raise SchemaError(
                 f"the table lacks column {', '.join(map(repr, missing))}, which the schema declares; add it, or "
                 'declare it as "ignore" and fit again'
             )
-        return [(column, found[column.name]) for column in self._used]
+        return [(column, found[column.name]) for column in self._used_columns]
 
     def targets(self, frame: Any) -> NDArray[Any]:
         """The target column: texts among the declared classes, or numbers."""
-        values = columns_of(frame, [self.target]).get(self.target)
+        values = select_columns(frame, [self.target]).get(self.target)
         if values is None:
             raise SchemaError(f"the table lacks the target column {self.target!r}")
         refuse_dates(values, self.target)
         if self.task == "regression":
-            numbers, odd = numbers_of(values)
+            numbers, odd = parse_numbers(values)
             if odd.any():
-                raise SchemaError(no_number(self.target))
+                raise SchemaError(describe_non_number(self.target))
             if np.isnan(numbers).any():
                 raise SchemaError(f"the target column {self.target!r} has missing values; drop those records")
             return numbers
-        places = places_of(values, self.classes or ())
+        places = index_labels(values, self.classes or ())
         if (places < 0).any():
             raise SchemaError(
                 f"the target column {self.target!r} holds a label that is not among the declared classes (or is "
@@ -318,7 +320,7 @@ class Schema:
         """The ids of the persons, one a row; None where every row is its own."""
         if self.person is None:
             return None
-        ids = columns_of(frame, [self.person]).get(self.person)
+        ids = select_columns(frame, [self.person]).get(self.person)
         if ids is None:
             raise SchemaError(f"the table lacks the column of persons, {self.person!r}")
         return ids
@@ -328,14 +330,14 @@ class Schema:
 
         ``table`` is a frame, or the matrix of one.
         """
-        column = next((c for c in self._used if c.name == name and c.type == "categorical"), None)
+        column = next((c for c in self._used_columns if c.name == name and c.type == "categorical"), None)
         if column is None or column.categories is None:
             raise SchemaError(f"groups={name!r} must be a categorical column of the schema")
         if isinstance(table, Frame):
-            values = columns_of(table, [name]).get(name)
+            values = select_columns(table, [name]).get(name)
             if values is None:
                 raise SchemaError(f"the table lacks the column of groups, {name!r}")
-            return places_of(values, column.categories), column.categories
+            return index_labels(values, column.categories), column.categories
         first = self.feature_names.index(column.features[0])
         shown = np.asarray(table)[:, first : first + len(column.features)] > 0
         hidden = len(column.categories) - len(column.features)
@@ -358,14 +360,14 @@ class Schema:
         """The schema of a parsed file; incomplete is allowed (see ``lacks``), wrong is a ``SchemaError``."""
         if not isinstance(data, Mapping):
             raise SchemaError("a schema must be a table of declarations")
-        _known_keys(data, _SCHEMA_KEYS, "the schema")
+        _refuse_unknown_keys(data, _SCHEMA_KEYS, "the schema")
         if data.get("format", _FORMAT) != _FORMAT:
             raise SchemaError(f"this is not a schema: its format is not {_FORMAT!r}")
         if data.get("version", _VERSION) != _VERSION:
             raise SchemaError(f"this release reads schema version {_VERSION} only: update dpscp")
         task = data.get("task") or ""
         if task:
-            _refused(lambda: check_choice("task", task, ("classification", "regression")))
+            _check_declaration(lambda: check_choice("task", task, ("classification", "regression")))
         target = data.get("target") or ""
         columns = data.get("columns", {})
         if not isinstance(target, str) or not isinstance(columns, Mapping):
@@ -373,12 +375,12 @@ class Schema:
         counts: dict[str, int | None] = {name: data.get(name) for name in ("n_records", "rows_per_person", "n_persons")}
         for name, value in counts.items():
             if value is not None:
-                counts[name] = _refused(lambda name=name, value=value: check_count(name, value))
+                counts[name] = _check_declaration(lambda name=name, value=value: check_count(name, value))
         person = data.get("person")
         if person is not None and (not isinstance(person, str) or not person or person == target):
             raise SchemaError("person must be the name of the column with the ids of the persons, not the target")
-        _refused(
-            lambda: unit_of(
+        _check_declaration(
+            lambda: choose_unit(
                 person, counts["rows_per_person"], n_records=counts["n_records"], n_persons=counts["n_persons"]
             )
         )
@@ -386,8 +388,8 @@ class Schema:
             task=task,
             target=target,
             columns=tuple(Column.from_dict(str(name), column) for name, column in columns.items()),
-            classes=_labels(data.get("classes"), "classes", 2),
-            bounds=_bounds(data.get("bounds"), "the target"),
+            classes=_read_labels(data.get("classes"), "classes", 2),
+            bounds=_read_bounds(data.get("bounds"), "the target"),
             person=person,
             **counts,
         )
@@ -412,14 +414,14 @@ class Schema:
             f'format = "{_FORMAT}"',
             f"version = {_VERSION}",
             f'task = "{self.task}"' + ("" if self.task else '   # "classification" or "regression"'),
-            f"target = {_toml(self.target)}" + ("" if self.target else "   # the column to predict"),
+            f"target = {_format_toml(self.target)}" + ("" if self.target else "   # the column to predict"),
         ]
         if self.classes is not None:
-            lines.append(f"classes = {_toml(list(self.classes))}")
+            lines.append(f"classes = {_format_toml(list(self.classes))}")
         elif self.task != "regression":
             lines.append('# classes = ["no", "yes"]   # classification: the public labels')
         if self.bounds is not None:
-            lines.append(f"bounds = {_toml(list(self.bounds))}")
+            lines.append(f"bounds = {_format_toml(list(self.bounds))}")
         elif self.task != "classification":
             lines.append("# bounds = [low, high]   # regression: the public range of the target")
         if self.n_records is not None:
@@ -429,21 +431,21 @@ class Schema:
                 "# n_records = 10000   # the public number of records; without it, the table's length is published"
             )
         if self.person is not None:
-            lines.append(f"person = {_toml(self.person)}")
+            lines.append(f"person = {_format_toml(self.person)}")
         elif self.rows_per_person is None:
             lines.append('# person = "id"   # the column that tells whose record a row is, if one can have several')
             lines.append("# rows_per_person = 3   # and how many records of one person are used at most")
         caps = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons}
         lines += [f"{name} = {value}" for name, value in caps.items() if value is not None]
         for column in self.columns:
-            lines += ["", f"[columns.{_toml(column.name)}]"]
+            lines += ["", f"[columns.{_format_toml(column.name)}]"]
             known = column.to_dict()
             if not column.type:
                 lines.append('type = ""   # "numeric", "categorical" or "ignore"')
                 lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
                 lines.append('# categories = ["a", "b"]   # categorical; and unknown = "other", if others can appear')
                 del known["type"]
-            lines += [f"{key} = {_toml(value)}" for key, value in known.items()]
+            lines += [f"{key} = {_format_toml(value)}" for key, value in known.items()]
         return "\n".join(lines) + "\n"
 
     def with_target(self, target: str) -> "Schema":
@@ -489,7 +491,7 @@ def parse_schema(text: str, *, name: str = "schema") -> Schema:
 # ---- checks and conversions
 
 
-def _refused(check: Any) -> Any:
+def _check_declaration(check: Any) -> Any:
     """The result of a range check; its error becomes a ``SchemaError``."""
     try:
         return check()
@@ -497,20 +499,20 @@ def _refused(check: Any) -> Any:
         raise SchemaError(str(error)) from None
 
 
-def _known_keys(data: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+def _refuse_unknown_keys(data: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     unknown = [key for key in data if key not in known]
     if unknown:
         raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; known are {', '.join(known)}")
 
 
-def _bounds(value: Any, where: str) -> tuple[float, float] | None:
+def _read_bounds(value: Any, where: str) -> tuple[float, float] | None:
     if value is None or value == []:
         return None
-    found: tuple[float, float] = _refused(lambda: check_range(f"bounds of {where}", value))
+    found: tuple[float, float] = _check_declaration(lambda: check_range(f"bounds of {where}", value))
     return found
 
 
-def _labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
+def _read_labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
     """Distinct labels as texts; numbers and truth values are written as a table writes them."""
     if value is None or value == []:
         return None
@@ -524,6 +526,6 @@ def _labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
     return labels
 
 
-def _toml(value: Any) -> str:
+def _format_toml(value: Any) -> str:
     """A TOML value; JSON's texts, numbers and lists are TOML's too."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

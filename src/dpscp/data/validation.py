@@ -50,27 +50,26 @@ def validate_rows(
             rows: NDArray[np.float64] = validate_data(estimator, X, reset=reset, dtype=dtype, ensure_all_finite=finite)
         return rows
     except (ValueError, TypeError, OverflowError) as error:
-        failure = _without_records(error, X)
+        failure = _remove_records(error, X)
     raise failure
 
 
 def check_finite(rows: NDArray[Any]) -> None:
     """Refuse NaN and infinity in rows that did not come as one table, with the words for a table."""
     if not _is_finite(rows):
-        raise _without_records(ValueError("Input X contains NaN or infinity"), rows)
+        raise _remove_records(ValueError("Input X contains NaN or infinity"), rows)
 
 
-def _without_records(error: Exception, X: Any) -> Exception:
+def _remove_records(error: Exception, X: Any) -> Exception:
     """The same error with a text that carries nothing from the records; the names of columns are public."""
     text = str(error)
     if text.startswith(_HARMLESS):
         return type(error)(text)
     if text.startswith("Input X contains"):  # scikit-learn advises imputers here: their means would leak
         return ValueError(
-            f"Input X contains NaN or infinity{_in_columns(X)}, and nothing is filled in silently. Do not fill gaps "
-            "with means or "
-            "medians of the records: they would leave without noise. Fill in a public number and add a 0/1 feature "
-            'that says so, or let a schema do it: dp.Schema with missing = "indicator" or a public number'
+            f"Input X contains NaN or infinity{_name_bad_columns(X)}. Do not fill gaps with means or medians of the "
+            "records: they would be published without noise. Fill in a public number and add a 0/1 feature that marks "
+            'it, or pass a schema: dp.Schema with missing = "indicator" or a public number'
         )
     if text.startswith("Complex data"):  # the rest of that message is the array
         return ValueError("Complex data not supported")
@@ -81,15 +80,15 @@ def _without_records(error: Exception, X: Any) -> Exception:
     if "0 feature(s)" in text:
         return ValueError("Found array with 0 feature(s) while a minimum of 1 is required.")
     needed = (
-        f"X must be a two-dimensional array or frame of finite real numbers{_in_columns(X)}; encode other columns "
-        "first, or let a schema do it: fit(frame, target, schema=dp.Schema...)"
+        f"X must be a two-dimensional array or frame of finite real numbers{_name_bad_columns(X)}. Encode other "
+        "columns first, or pass a schema: fit(frame, target, schema=dp.Schema...)"
     )
     if isinstance(error, TypeError):
         return TypeError(f"{needed} (float() argument must be a string or a real number)")
     return ValueError(needed)
 
 
-def _in_columns(X: Any) -> str:
+def _name_bad_columns(X: Any) -> str:
     """Which columns of a frame are not finite numbers throughout; nothing for an array."""
     columns = getattr(X, "columns", None)
     names = [] if columns is None else [name for name in columns if not _is_finite(X[name])]
@@ -155,7 +154,7 @@ def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> tuple[ND
 
 def validate_targets(y: Any, n: int) -> NDArray[np.float64]:
     """Finite real targets, one for each of the ``n`` rows."""
-    values = _one_dimensional(y, n)
+    values = _validate_one_dimension(y, n)
     try:
         with np.errstate(all="ignore"):
             targets = values.astype(np.float64)
@@ -170,7 +169,7 @@ def validate_targets(y: Any, n: int) -> NDArray[np.float64]:
 
 def validate_labels(y: Any, n: int) -> NDArray[Any]:
     """Labels of a classification task, one for each of the ``n`` rows."""
-    labels = _one_dimensional(y, n)
+    labels = _validate_one_dimension(y, n)
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("Input y contains NaN or infinity.")
     kind = "mixed"
@@ -184,7 +183,7 @@ def validate_labels(y: Any, n: int) -> NDArray[Any]:
     return labels
 
 
-def _one_dimensional(y: Any, n: int) -> NDArray[Any]:
+def _validate_one_dimension(y: Any, n: int) -> NDArray[Any]:
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None")
     try:
@@ -226,14 +225,14 @@ def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.in
         # objects may not have an order
         texts = labels.dtype.kind == "O"
         distinct, inverse = (labels, slice(None)) if texts else np.unique(labels, return_inverse=True)
-        found = np.array([_place(places, label) for label in distinct.tolist()], dtype=np.int64)
+        found = np.array([_find_place(places, label) for label in distinct.tolist()], dtype=np.int64)
         known, index = bool((found >= 0).all()), found[inverse]
     if not known:
         raise ValueError("y holds a label that is not in classes; add it to the declared classes or drop those records")
     return index
 
 
-def _place(places: dict[Any, int], label: Any) -> int:
+def _find_place(places: dict[Any, int], label: Any) -> int:
     try:
         return places.get(label, -1)
     except TypeError:  # a label that cannot be looked up is none of the classes

@@ -14,17 +14,17 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
 from dpscp._base.trust import GROUP_FUNCTION
-from dpscp.data.persons import unit_of
+from dpscp.data.persons import choose_unit
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.base import is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
 from dpscp.data.validation import check_levels, column_bounds, group_index, validate_rows
-from dpscp.estimators.fitted import Fitted
+from dpscp.estimators.fitted import FittedEstimator
 from dpscp.estimators.ingest import BlockReader, FitInput, FitRecords, records_from_arrays, records_from_source
 from dpscp.estimators.prefit import Prefit
-from dpscp.estimators.refit_warning import remember, warn_if_refit
-from dpscp.estimators.trust import trusted_records, trusted_training
+from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
+from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
@@ -46,7 +46,7 @@ from dpscp.training.torch.records import inputs_of, labeled_arrays
 UNCOPIED = "{} cannot be copied, so it meets the records itself, and keeps nothing of them"
 
 
-class PrivateConformal(Fitted):
+class PrivateConformal(FittedEstimator):
     """What the two estimators share: the public side of a fit."""
 
     @abstractmethod
@@ -55,7 +55,7 @@ class PrivateConformal(Fitted):
 
     @staticmethod
     @abstractmethod
-    def _checked_y(y: Any, n: int) -> NDArray[Any]:
+    def _validate_y(y: Any, n: int) -> NDArray[Any]:
         """The targets of ``n`` records in memory."""
 
     @abstractmethod
@@ -99,22 +99,22 @@ class PrivateConformal(Fitted):
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._check_score()
         self._start(budget, fit_params)
-        brought = X
+        original = X
         X, y = labeled_arrays(X, y)
         table = X
-        X, y, persons = self._described(X, y, persons, schema)
+        X, y, persons = self._apply_schema(X, y, persons, schema)
         if isinstance(X, DistributedSource) and X.by_person:
             persons = True  # its blocks hold them
         unit = self._unit(persons)
         rows = None
         if not is_source(X):
-            rows = self._table(X, reset=True)
-            y = self._checked_y(y, len(rows))
+            rows = self._validate_table(X, reset=True)
+            y = self._validate_y(y, len(rows))
         elif self.prefit:
             raise ValueError("prefit=True needs X and y in memory: a prefit estimator is asked about all rows at once")
         else:
             self.input_shape_, self.n_features_in_ = None, X.width
-        self._fit(FitInput(brought, table, X, y, persons, rows, unit), budget)
+        self._fit(FitInput(original, table, X, y, persons, rows, unit), budget)
         return self
 
     def _fit_by_all(self, source: DistributedSource, *given: Any, **options: Any) -> Self:
@@ -127,21 +127,21 @@ class PrivateConformal(Fitted):
         vars(self).update(source.lead(fitted))
         return self
 
-    def _release(self, request: Request, records: RecordSource, store: BudgetStore | None, brought: Any) -> Task:
+    def _release(self, request: Request, records: RecordSource, store: BudgetStore | None, original: Any) -> Task:
         """Make the release and keep it, the fitted attributes at the very end; the task with what training found.
 
-        ``brought`` is X as the caller has it, to notice that it is fitted again.
+        ``original`` is X as the caller has it, to notice that it is fitted again.
         """
         request.task.try_score()
         private = self.random_state is None
         if private and store is None:
-            warn_if_refit(brought)
+            warn_if_refit(original)
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
-            *trusted_training(self.estimator, prefit=self.prefit),
-            *trusted_records(brought),
-            *self._uncopied(),
-            *request.task.trusted,
+            *list_training_assumptions(self.estimator, prefit=self.prefit),
+            *list_record_assumptions(original),
+            *self._list_uncopied_objects(),
+            *request.task.score_assumptions,
         )
         found = release(
             request,
@@ -162,8 +162,8 @@ class PrivateConformal(Fitted):
         self.certificates_ = found.certificates
         self.certificate_ = found.certificates[0]
         if private:
-            remember(brought)
-        self._tell(found.task)
+            remember_fit(original)
+        self._warn_if_sets_are_full(found.task)
         return found.task
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
@@ -183,7 +183,7 @@ class PrivateConformal(Fitted):
         for name in filter(_is_fitted, list(vars(self))):
             delattr(self, name)
 
-    def _uncopied(self) -> tuple[str, ...]:
+    def _list_uncopied_objects(self) -> tuple[str, ...]:
         """What is assumed of objects of the caller that meet the records themselves, because they have no copy."""
         met = self.prefit or isinstance(self.estimator, PrivateModel)  # a mechanism sees to its own module
         held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
@@ -203,7 +203,7 @@ class PrivateConformal(Fitted):
                 f"{self.guarantee!r}"
             )
 
-    def _described(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> tuple[Any, Any, Any]:
+    def _apply_schema(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> tuple[Any, Any, Any]:
         """Rows, targets and ids of what the caller brought: as it is, or as a schema reads them from a frame."""
         self.schema_ = None
         if schema is not None and self.prefit:
@@ -243,21 +243,21 @@ class PrivateConformal(Fitted):
             return source, None, schema.person
         return schema.matrix(X), schema.targets(X), schema.persons(X)
 
-    def _public(self, name: str) -> Any:
+    def _declared(self, name: str) -> Any:
         """A public declaration: the parameter, or what the schema says."""
         given = getattr(self, name)
         return self.schema_.declared[name] if given is None and self.schema_ is not None else given
 
     def _unit(self, persons: Any) -> Unit:
         """Who is protected and covered; arguments that contradict each other are refused before a record is used."""
-        return unit_of(
+        return choose_unit(
             persons,
-            self._public("rows_per_person"),
-            n_records=self._public("n_records"),
-            n_persons=self._public("n_persons"),
+            self._declared("rows_per_person"),
+            n_records=self._declared("n_records"),
+            n_persons=self._declared("n_persons"),
         )
 
-    def _taken(
+    def _read_records(
         self,
         given: FitInput,
         targets: NDArray[Any],
@@ -269,13 +269,17 @@ class PrivateConformal(Fitted):
         ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source.
         """
         if given.rows is None:
-            return records_from_source(given, self._reading(encoded, by_label=labels), self.random_state, self.device)
+            return records_from_source(
+                given, self._make_block_reader(encoded, by_label=labels), self.random_state, self.device
+            )
         by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
         return records_from_arrays(
-            given, targets, (targets, labels) if by_label else self._groups_of(given), self.random_state
+            given, targets, (targets, labels) if by_label else self._assign_groups(given), self.random_state
         )
 
-    def _reading(self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None) -> BlockReader:
+    def _make_block_reader(
+        self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None
+    ) -> BlockReader:
         """How the blocks of a source are read; ``by_label``: the classes, which may be groups."""
         if self.groups is None:
             return BlockReader(targets)
@@ -288,7 +292,7 @@ class PrivateConformal(Fitted):
             f"from a source, got {self.groups!r}"
         )
 
-    def _table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
+    def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Checked rows; of records with a shape of their own (images) the numbers one after the other, in float32.
 
         Of records for a prefit estimator, its outputs: nothing else of them is used.
@@ -313,7 +317,7 @@ class PrivateConformal(Fitted):
 
     def _request(self, task: Task, taken: FitRecords) -> Request:
         """The public numbers of this fit, checked; a hint where bounds would help."""
-        bounds = self._public("feature_bounds")
+        bounds = self._declared("feature_bounds")
         unbounded = self.feature_bound is None and bounds is None
         if self.estimator is None and unbounded and taken.width <= WIDEST_TABLE[self._name]:
             warnings.warn(
@@ -325,11 +329,11 @@ class PrivateConformal(Fitted):
             )
         alphas, _ = check_levels(self.confidence_level)
         unit, names = taken.unit, vars(self).get("feature_names_in_")
-        given = self._public(unit.count_name)
+        given = self._declared(unit.count_name)
         n_records = taken.found if given is None else check_count(unit.count_name, given)
         return Request(
             task=task,
-            estimator=self._trained_elsewhere(taken.width) or self.estimator,
+            estimator=self._find_pretrained_model(taken.width) or self.estimator,
             budget=Budget(self.epsilon, self.delta),
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
@@ -348,13 +352,13 @@ class PrivateConformal(Fitted):
             device=self.device,
         )
 
-    def _trained_elsewhere(self, n_outputs: int) -> PrivateModel | None:
+    def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
         """The model of a release that trains none; None for one that does."""
         if self.prefit:
             return Prefit.of(self.estimator, task=self._name).model(n_outputs)
         return self.estimator if isinstance(self.estimator, PrivateModel) else None
 
-    def _tell(self, task: Task) -> None:
+    def _warn_if_sets_are_full(self, task: Task) -> None:
         """Warn about promises that only full sets keep; released numbers only."""
         # that found classes void every promise was told before anything was spent
         vacuous = [c for c in self.certificates_ if c.is_vacuous and not task.classes_found]
@@ -377,7 +381,7 @@ class PrivateConformal(Fitted):
     _name: ClassVar[str]
     _label_groups_hint: ClassVar[str] = ""
 
-    def _groups_of(self, given: FitInput) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
+    def _assign_groups(self, given: FitInput) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
         """Each record's group and the public group values; None without groups."""
         if self.groups is None or given.rows is None:
             return None, None
@@ -395,12 +399,12 @@ class PrivateConformal(Fitted):
             f"categories, got {self.groups!r}"
         )
 
-    def _rows(self, X: Any) -> NDArray[np.float64]:
+    def _validate_new_rows(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         if self.schema_ is not None and isinstance(X, Frame):
             X = self.schema_.matrix(X)
         # the library's own models look for NaN and infinity themselves, in parts, while these are in cache
-        return self._table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
+        return self._validate_table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
 
     def _reads_parts(self, *, fitted: bool) -> bool:
         """Whether rows go to code of this package only, which casts them part by part."""

@@ -105,17 +105,17 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     def _check_score(self) -> None:
         label_score(self.conformity_score)
 
-    _checked_y = staticmethod(validate_labels)
+    _validate_y = staticmethod(validate_labels)
 
     def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
-        declared, of_source = self._declared_classes(), given.rows is None
+        declared, of_source = self._find_declared_classes(), given.rows is None
         if of_source and declared is None:
             raise ValueError("classes=[...] is needed with a source of records: every label that can occur")
         public, index, found = class_list(np.empty(0, dtype=np.int64) if of_source else given.y, declared)
         labels = tuple(plain(c) for c in public)
-        taken = self._taken(given, index, partial(_indices, classes=labels), labels)
-        found = found or self._model_found_classes()
-        elsewhere = None if self._trained_elsewhere(len(labels)) is None else labels
+        taken = self._read_records(given, index, partial(_indices, classes=labels), labels)
+        found = found or self._has_found_classes()
+        elsewhere = None if self._find_pretrained_model(len(labels)) is None else labels
         task = Classification(labels, label_score(self.conformity_score), model_labels=elsewhere, classes_found=found)
         request = self._request(task, taken)
         if found:
@@ -126,30 +126,30 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
                 GuaranteeWarning,
                 stacklevel=3,
             )
-        self._release(request, taken.records, store, given.brought)
+        self._release(request, taken.records, store, given.original)
         self.classes_ = public
 
     def _task(self) -> Classification:
         return Classification(tuple(plain(c) for c in self.classes_), label_score(self.conformity_score))
 
-    def _declared_classes(self) -> Sequence[Any] | None:
+    def _find_declared_classes(self) -> Sequence[Any] | None:
         """The public labels: as given, or those of a model that was trained elsewhere."""
-        declared: Sequence[Any] | None = self._public("classes")
+        declared: Sequence[Any] | None = self._declared("classes")
         if declared is None and self.prefit:
             return tuple(self.estimator.classes_)
         if declared is None and isinstance(self.estimator, PrivateModel):
             return self.estimator.classes
         return declared
 
-    def _model_found_classes(self) -> bool:
+    def _has_found_classes(self) -> bool:
         """Whether the list is that of a model whose training took it from its records."""
-        if self._public("classes") is not None or not isinstance(self.estimator, PrivateModel):
+        if self._declared("classes") is not None or not isinstance(self.estimator, PrivateModel):
             return False
         return "classes" in self.estimator.ledger.taken_from_data
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Class probabilities of the private model, (n, n_classes)."""
-        rows = self._rows(X)
+        rows = self._validate_new_rows(X)
         return np.asarray(self.model_.predict_proba(rows))
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -162,16 +162,16 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         X = inputs_of(X)
         probabilities = self.predict_proba(X)
         labels = self.classes_[probabilities.argmax(axis=1)]
-        self._require_score_of_the_fit()
+        self._require_fitted_score()
         scores = self._task().score.of_labels(probabilities)
         if self.group_values_ is not None and self.groups == "label":
             return labels, np.asarray(scores[:, :, None] <= self.threshold_)
-        thresholds = self._row_thresholds(X, len(scores))
+        thresholds = self._select_thresholds(X, len(scores))
         if thresholds.ndim == 1:
             return labels, label_set(scores, thresholds)
         return labels, np.asarray(scores[:, :, None] <= thresholds[:, None, :])
 
-    def _extra_arrays(self) -> dict[str, NDArray[Any]]:
+    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
         # an object array of texts is written as text: objects would need pickle
         objects = self.classes_.dtype.kind == "O"
         return {

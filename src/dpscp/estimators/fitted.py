@@ -52,7 +52,7 @@ class _Parameters(BaseEstimator):
     device: str | None = None
 
 
-class Fitted(_Parameters, ABC):
+class FittedEstimator(_Parameters, ABC):
     """The parameters of an estimator, and what a fit or a file has set."""
 
     model_: Model
@@ -73,7 +73,7 @@ class Fitted(_Parameters, ABC):
     def __sklearn_is_fitted__(self) -> bool:
         return "certificate_" in vars(self)
 
-    def _row_thresholds(self, X: Any, n: int) -> NDArray[np.float64]:
+    def _select_thresholds(self, X: Any, n: int) -> NDArray[np.float64]:
         """Thresholds that fit every row: (n_levels,), or (n, n_levels) with groups; an unknown group gets full sets."""
         if self.group_values_ is None:
             return np.asarray(self.threshold_)
@@ -88,9 +88,9 @@ class Fitted(_Parameters, ABC):
             return group_index(self.groups, X, self.group_values_, n, thorough=False)
         raise ValueError("groups must be the function of X that the thresholds were found with; set it after loading")
 
-    def _require_score_of_the_fit(self) -> None:
+    def _require_fitted_score(self) -> None:
         """A score of one's own is not written to files: without it, thresholds would be compared with another one."""
-        if OWN_SCORE in self.ledger_.assumptions and OWN_SCORE not in self._task().trusted:
+        if OWN_SCORE in self.ledger_.assumptions and OWN_SCORE not in self._task().score_assumptions:
             raise ValueError(
                 "conformity_score must be the function that the thresholds were found with; set it after loading"
             )
@@ -120,7 +120,7 @@ class Fitted(_Parameters, ABC):
         }
         arrays = {f"model/{name}": value for name, value in self.model_.arrays().items()}
         arrays["threshold"] = np.asarray(self.threshold_)
-        arrays |= self._extra_arrays()
+        arrays |= self._list_extra_arrays()
         persistence.write_file(path, header, arrays)
 
     def report(
@@ -185,5 +185,5 @@ class Fitted(_Parameters, ABC):
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
 
-    def _extra_arrays(self) -> dict[str, NDArray[Any]]:
+    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
         return {}

@@ -23,7 +23,7 @@ _ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
-class GivenOutputs(Unsaved):
+class PrecomputedOutputs(Unsaved):
     """The model of a release whose rows are outputs already: probabilities, or real outputs.
 
     Theory: Result E
@@ -97,7 +97,7 @@ class Prefit:
         apart = replace(self, answer=throwaway(self.answer))
         is_shared = apart.answer is self.answer  # a function, or an object that cannot be copied
         with refuse_memory("estimator", self.answer) if is_shared else nullcontext():
-            apart._try_it(vars(owner).get("n_features_in_"))
+            apart._run_dry_on_synthetic_rows(vars(owner).get("n_features_in_"))
             return apart._outputs_of_records(X)
 
     def _outputs_of_records(self, X: Any) -> NDArray[np.float64]:
@@ -114,7 +114,7 @@ class Prefit:
         check_row_by_row("estimator", lambda part, _: self.outputs(part), X, values, thorough=True, tolerance=_ROUNDING)
         return values
 
-    def _try_it(self, n_features: int | None) -> None:
+    def _run_dry_on_synthetic_rows(self, n_features: int | None) -> None:
         """Ask about made-up rows, where the estimator takes rows of numbers: what is wrong shows before a record."""
         rows = np.sin(np.arange(1.0, 4 * (n_features or 1) + 1)).reshape(4, -1)
         try:
@@ -135,4 +135,4 @@ class Prefit:
     def model(self, n_outputs: int) -> PrivateModel:
         """What a release takes: a model of outputs, and a ledger in which nothing was spent on these records."""
         task = "regression" if self.classes is None else "classification"
-        return PrivateModel(GivenOutputs(task, n_outputs, self.classes), Ledger())
+        return PrivateModel(PrecomputedOutputs(task, n_outputs, self.classes), Ledger())

@@ -43,7 +43,7 @@ def warn_if_refit(X: Any) -> None:
         )
 
 
-def remember(X: Any) -> None:
+def remember_fit(X: Any) -> None:
     """Note that these records were fitted; what cannot be referred to weakly (a list) is not noted."""
     owner, first, last = _place(X)
     _FITTED[:] = [known for known in _FITTED if known[0]() is not None]

@@ -13,7 +13,7 @@ from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.ingest import FitInput
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import chosen_score
+from dpscp.pipeline.plan import choose_score
 from dpscp.pipeline.tasks import HARD_BOUNDS, Regression
 from dpscp.privacy.store import BudgetStore
 from dpscp.scores import IntervalScore, interval_score
@@ -68,10 +68,10 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         if isinstance(self.conformity_score, str):
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
 
-    _checked_y = staticmethod(validate_targets)
+    _validate_y = staticmethod(validate_targets)
 
     def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
-        declared = self._public("y_bounds")
+        declared = self._declared("y_bounds")
         if declared is None:
             raise ValueError(
                 "y_bounds=(low, high) is required: the public range of the target, never taken from the data. If "
@@ -84,18 +84,18 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
                 "are found: give y_bounds=(low, high), or leave clip_to_bounds out"
             )
         bounds = (-1.0, 1.0) if private else check_range("y_bounds", declared)
-        taken = self._taken(given, given.y, validate_targets, None)
+        taken = self._read_records(given, given.y, validate_targets, None)
         task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private)
         request = self._request(task, taken)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
-        task = replace(task, score=interval_score(chosen_score(request) if auto else self.conformity_score))
-        found = self._release(replace(request, task=task), taken.records, store, given.brought)
+        task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
+        found = self._release(replace(request, task=task), taken.records, store, given.original)
         self.y_bounds_ = check_range("y_bounds", found.y_bounds)
         self.conformity_score_ = score_name(task.score)
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
         super()._restore(header, arrays, module)
-        self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._public("y_bounds")))
+        self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._declared("y_bounds")))
         # files of before 0.3 name the score among the parameters only
         given = header["parameters"].get("conformity_score")
         self.conformity_score_ = self.ledger_.public_facts.get("conformity_score", given)
@@ -108,14 +108,14 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The prediction for each row, within ``y_bounds``."""
-        rows = self._rows(X)
+        rows = self._validate_new_rows(X)
         return self._task().pair(np.asarray(self.model_.outputs(rows))).centre
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predictions (n,) and intervals (n, 2, n_levels); an infinite interval where no finite threshold was found."""
         X = inputs_of(X)
-        rows = self._rows(X)
-        self._require_score_of_the_fit()
+        rows = self._validate_new_rows(X)
+        self._require_fitted_score()
         task = self._task()
         pair = task.pair(np.asarray(self.model_.outputs(rows)))
-        return pair.centre, task.intervals(pair, self._row_thresholds(X, len(rows)))
+        return pair.centre, task.intervals(pair, self._select_thresholds(X, len(rows)))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count, check_nonnegative, check_probability, check_range
 from dpscp._base.trust import OWN_SCORES
-from dpscp.data.persons import kept_rows, require_unit, unit_of
+from dpscp.data.persons import choose_unit, keep_rows, require_unit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
@@ -39,11 +39,11 @@ INDEPENDENT = "for what a single release covers: the held-out {} are independent
 COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
 
-_TOO_WIDE = (
+_WIDE_BUFFER_ADVICE = (
     "The buffer for the shift that one record can cause is wider than the range of the scores: more records make it "
     "smaller; guarantee='universal' and 'split' need none."
 )
-_LITTLE_PROVEN = "Less of the budget for training would prove more; guarantee='split' proves the target itself."
+_WEAK_PROOF_ADVICE = "Less of the budget for training would prove more; guarantee='split' proves the target itself."
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ def search_thresholds(
         # where levels have noise of their own, a threshold is raised to those of lower levels, so that sets are nested
         rising = np.argsort([-a for a in rule.alphas], kind="stable")
         values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
-    ledger = searches.ledger(spent).declare(**_search_facts(searches, spent, found, (low, high)))
+    ledger = searches.ledger(spent).declare(**_list_search_facts(searches, spent, found, (low, high)))
     if random_state is not None:
         ledger = ledger.mark_seeded()
     by_level: list[list[PrivateQuantile]] = [[] for _ in range(n_levels)]
     for place, i in enumerate(searches.asked):
         by_level[i] = [row[place] for row in found]
-    certificates = tuple(_certificate(rule, i, spent, by_level[i], extra_assumptions) for i in range(n_levels))
+    certificates = tuple(_make_certificate(rule, i, spent, by_level[i], extra_assumptions) for i in range(n_levels))
     return Thresholds(values, ledger, certificates, tuple(q for row in found for q in row))
 
 
@@ -126,7 +126,7 @@ def _search_all(
                         failure_probability=rule.failure_probability,
                         n_records=rule.n_nominal,
                         # the paper's variants promise nothing for groups, and an empty one is searched like any other
-                        n_min=0.0 if rule.grouped and not rule.sized else None,
+                        n_min=0.0 if rule.has_groups and not rule.has_released_size else None,
                         size_noise=None if row else searches.size_noise,
                         released_size=row[0].released_size if row else None,
                         counted_size=rule.counted_size,
@@ -141,7 +141,7 @@ def _search_all(
     return found
 
 
-def _search_facts(
+def _list_search_facts(
     searches: SearchPlan, spent: Ledger, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
 ) -> dict[str, Any]:
     """What the searches declare public; nothing where nothing was asked."""
@@ -156,17 +156,17 @@ def _search_facts(
         "search_steps": searches.steps,
         "inner_levels": [1 - q.alpha for q in found[0]],
     }
-    if searches.rule.sized:
-        facts["released_sizes"] = [_released(row[0]) for row in found]
+    if searches.rule.has_released_size:
+        facts["released_sizes"] = [_round_released_size(row[0]) for row in found]
     return facts
 
 
-def _released(q: PrivateQuantile) -> float:
+def _round_released_size(q: PrivateQuantile) -> float:
     """The noisy number of scores, rounded for reading."""
     return math.nan if q.released_size is None else round(float(q.released_size.value), 2)
 
 
-def _certificate(
+def _make_certificate(
     rule: CalibrationRule,
     index: int,
     spent: Ledger,
@@ -184,22 +184,22 @@ def _certificate(
         finite_threshold_expected=False,
     )
     assumptions = [*rule.unit.assumptions, rule.guarantee.assumption]
-    if rule.grouped:
+    if rule.has_groups:
         assumptions.append(FIXED_GROUPS)
-    elif not rule.sized:
+    elif not rule.has_released_size:
         assumptions.insert(1, rule.unit.nominal_is_true)
     if rule.counted_size is not None:
         assumptions.append(COINS.format(rule.unit.noun))
     coverage, advice = 1 - alpha, rule.guarantee.no_level
     if q is not None:
-        smallest, smallest_part = _smallest_sizes(rule, index, q)
+        smallest, smallest_part = _find_smallest_sizes(rule, index, q)
         too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
         room = q.rank_target <= rule.n_nominal
         if q.released_size is not None:
-            room = q.released_size.value >= _smallest_size(rule, index, q)
-        expected = (rule.grouped or room) and not too_wide
-        terms = replace(_searched_terms(terms, rule, q), finite_threshold_expected=expected)
-        if rule.grouped:
+            room = q.released_size.value >= _find_smallest_size(rule, index, q)
+        expected = (rule.has_groups or room) and not too_wide
+        terms = replace(_add_search_terms(terms, rule, q), finite_threshold_expected=expected)
+        if rule.has_groups:
             terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
         else:
             terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part)
@@ -208,24 +208,24 @@ def _certificate(
             terms = replace(terms, ideal_miss_bound=miss)
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
         if rule.guarantee.held_out:
-            confidence, level = _one_release(rule, index, searches)
+            confidence, level = _bound_single_release(rule, index, searches)
             terms = replace(terms, release_confidence=confidence, release_level=level)
             assumptions.append(INDEPENDENT.format(f"{rule.unit.noun}s"))
-        advice = _TOO_WIDE if too_wide else _advice(rule, smallest, expected)
+        advice = _WIDE_BUFFER_ADVICE if too_wide else _choose_advice(rule, smallest, expected)
     assumed = (*assumptions, *extra_assumptions, *spent.assumptions)
     found = Certificate(rule.guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
-    return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
+    return replace(found, advice=_WEAK_PROOF_ADVICE) if found.is_vacuous and not advice else found
 
 
-def _searched_terms(terms: Terms, rule: CalibrationRule, q: PrivateQuantile) -> Terms:
+def _add_search_terms(terms: Terms, rule: CalibrationRule, q: PrivateQuantile) -> Terms:
     """The terms with what a search went by."""
     terms = replace(terms, count_noise=q.count_noise, steps=q.steps, value_buffer=rule.shift or None)
     size = q.released_size
     if size is not None:
         terms = replace(terms, size_noise=size.size_noise)
-    if rule.grouped:  # the groups have offsets, targets and sizes of their own; the ledger lists the sizes
+    if rule.has_groups:  # the groups have offsets, targets and sizes of their own; the ledger lists the sizes
         return terms
-    released = None if size is None else _released(q)
+    released = None if size is None else _round_released_size(q)
     return replace(terms, noise_offset=q.offset, rank_target=q.rank_target, released_size=released)
 
 
@@ -234,12 +234,12 @@ def _ideal_miss_bound(rule: CalibrationRule, index: int, q: PrivateQuantile) -> 
     if rule.guarantee.correction.keeps_the_level:
         return rule.inner[index]
     # without a correction nothing holds for groups of unknown size
-    return 1.0 if rule.grouped else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
+    return 1.0 if rule.has_groups else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
 
 
-def _advice(rule: CalibrationRule, smallest: int, expected: bool) -> str:
+def _choose_advice(rule: CalibrationRule, smallest: int, expected: bool) -> str:
     """What would help where full sets are to be expected."""
-    if rule.grouped:
+    if rule.has_groups:
         return f"A group of fewer than {smallest} {rule.unit.noun}s is expected to get full sets."
     if expected:
         return ""
@@ -248,7 +248,9 @@ def _advice(rule: CalibrationRule, smallest: int, expected: bool) -> str:
     return f"{more}, {rule.guarantee.more_room} would give smaller sets."
 
 
-def _one_release(rule: CalibrationRule, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, float]:
+def _bound_single_release(
+    rule: CalibrationRule, index: int, searches: Sequence[PrivateQuantile]
+) -> tuple[float, float]:
     """A confidence, and what a single release covers with it (each group's, where there are groups).
 
     Theory: Result I
@@ -259,9 +261,9 @@ def _one_release(rule: CalibrationRule, index: int, searches: Sequence[PrivateQu
     return RELEASE_CONFIDENCE, min(covered)
 
 
-def _smallest_sizes(rule: CalibrationRule, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
+def _find_smallest_sizes(rule: CalibrationRule, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
     """The fewest records with a rank target among them, at this noise: of the table (or a group), and of the part."""
-    smallest = _smallest_size(rule, index, q)
+    smallest = _find_smallest_size(rule, index, q)
     if rule.part == 1:
         return smallest, None
     whole = math.ceil((smallest - 0.5) / rule.part)
@@ -270,7 +272,7 @@ def _smallest_sizes(rule: CalibrationRule, index: int, q: PrivateQuantile) -> tu
     return whole, smallest
 
 
-def _smallest_size(rule: CalibrationRule, index: int, q: PrivateQuantile) -> int:
+def _find_smallest_size(rule: CalibrationRule, index: int, q: PrivateQuantile) -> int:
     """The smallest number of scores whose rank target lies below it: with fewer, full sets are expected."""
     if q.released_size is None and q.counted_size is None:
         return max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
@@ -353,12 +355,12 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     """
     budget = Budget(epsilon, delta)
     alpha = check_probability("alpha", alpha)
-    chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
-    unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
-    spent = _spent_by(training, unit).assume(OWN_SCORES)
+    chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
+    unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
+    spent = _read_training_cost(training, unit).assume(OWN_SCORES)
     if unit.by_person:
-        scores, n_records = _one_score_each(scores, persons, unit, random_state), n_persons
-    nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
+        scores, n_records = _keep_one_score_each(scores, persons, unit, random_state), n_persons
+    nominal = check_count(unit.count_name, n_records if n_records is not None else _count_scores(scores))
     rule = make_rule(
         chosen,
         (alpha,),
@@ -374,7 +376,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
     found = search_thresholds(
         [scores],
-        _searches_of_rows(rule, spent, budget, steps, accountant),
+        _plan_row_searches(rule, spent, budget, steps, accountant),
         spent=spent,
         score_range=score_range,
         fine_near=fine_near,
@@ -388,14 +390,14 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     return Calibration(threshold, ledger, certificate, found.quantiles[0] if found.quantiles else None)
 
 
-def _spent_by(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
+def _read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
     """What training cost, in steps about what is counted; a ledger about others than the promise is refused."""
     if isinstance(training, Ledger):
         return require_unit(training, unit)
     return Ledger() if training is None else Ledger().add("training", as_event(training), unit=unit.counted)
 
 
-def _searches_of_rows(
+def _plan_row_searches(
     rule: CalibrationRule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
 ) -> SearchPlan:
     """The searches within the budget; where a person has up to k scores and nobody knows which, for k at once."""
@@ -406,18 +408,18 @@ def _searches_of_rows(
     return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
 
 
-def _one_score_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[Any]:
+def _keep_one_score_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[Any]:
     """One random score of each person.
 
     Theory: Result H
     """
     if np.ndim(scores) != 1:
         raise ValueError("scores must be a one-dimensional array where persons are given")
-    kept, owners = kept_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
+    kept, owners = keep_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
     return np.asarray(scores)[kept[owners.one_row_each(random_state)]]
 
 
-def _guarantee_for_scores(given: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
+def _choose_guarantee(given: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
     """The guarantee of scores made elsewhere, or ValueError for one that does not fit how they were made."""
     chosen = SPLIT if held_out and given == UNIVERSAL.name else guarantee_of(given)
     if chosen.needs_trajectory:
@@ -435,7 +437,7 @@ def _guarantee_for_scores(given: str | Guarantee, *, held_out: bool, trained: bo
     return chosen
 
 
-def _length(scores: Any) -> int:
+def _count_scores(scores: Any) -> int:
     """The number of scores, for callers who declare it public by leaving n_records out."""
     size = known_size(scores)
     if size is None:

@@ -15,7 +15,7 @@ from dpscp._base.format import asked, at_least, html_paragraph, html_table, obse
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import Request, chosen_guarantee, plan_fit
+from dpscp.pipeline.plan import Request, choose_guarantee, plan_fit
 from dpscp.pipeline.search_plan import CalibrationRule, make_rule
 from dpscp.pipeline.tasks import Classification, Regression, Task
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu, secret_shares
@@ -86,7 +86,7 @@ class Plan:
     goal: float | None = None
     solved_for: str | None = None
     needed: tuple[float | None, ...] = ()
-    _public: "_Public | None" = field(default=None, repr=False, compare=False)
+    _numbers: "_PublicNumbers | None" = field(default=None, repr=False, compare=False)
 
     def row(self, guarantee: str) -> PlanRow:
         """The row of one guarantee."""
@@ -109,28 +109,31 @@ class Plan:
     def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
         """For each guarantee the values of ``vary`` ("epsilon" or "n") and the overshoot there, where it is useful."""
         check_choice("vary", vary, ("epsilon", "n"))
-        assert self._public is not None
+        assert self._numbers is not None
         grid: Sequence[float] = _EPSILONS[::3] if vary == "epsilon" else _SIZES[6:48:2]
-        if getattr(self._public, "n" if vary == "epsilon" else "epsilon") is None:
+        if getattr(self._numbers, "n" if vary == "epsilon" else "epsilon") is None:
             return {}
         found = {}
         for row in self.rows:
-            points = [(x, _row(row.guarantee, self._public.with_(vary, x), bare=True)) for x in grid]
+            points = [(x, _plan_row(row.guarantee, self._numbers.with_value(vary, x), bare=True)) for x in grid]
             kept = [(x, r.overshoot) for x, r in points if r.useful and r.overshoot is not None]
             found[row.guarantee] = ([x for x, _ in kept], [o for _, o in kept])
         return found
 
     def what_if(self, guarantee: str, epsilons: Sequence[float], levels: Sequence[float]) -> list[list[PlanRow]]:
         """One guarantee at other budgets (a row each) and other levels (a column each), all else as planned."""
-        if self._public is None or self.n is None:
+        if self._numbers is None or self.n is None:
             raise ValueError("what_if needs a plan with n, as plan(n, epsilon) makes it")
-        others = [[self._public.with_("epsilon", e).with_("alpha", round(1 - v, 12)) for v in levels] for e in epsilons]
-        return [[_row(guarantee, public, bare=True) for public in line] for line in others]
+        others = [
+            [self._numbers.with_value("epsilon", e).with_value("alpha", round(1 - v, 12)) for v in levels]
+            for e in epsilons
+        ]
+        return [[_plan_row(guarantee, public, bare=True) for public in line] for line in others]
 
-    def _told(self) -> tuple[str, list[str], list[list[str]], list[str]]:
+    def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Headline, titles and cells of the table, and notes."""
         given = [f"{asked(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
-        persons = self._public is not None and self._public.rows_per_person is not None
+        persons = self._numbers is not None and self._numbers.rows_per_person is not None
         given += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
         given += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
         if self.solved_for and self.goal is not None:
@@ -144,7 +147,7 @@ class Plan:
             lines.append(
                 {
                     "guarantee": row.guarantee + star,
-                    **({self.solved_for: _needed_text(self.needed[index])} if self.solved_for else {}),
+                    **({self.solved_for: _format_needed(self.needed[index])} if self.solved_for else {}),
                     "proven": "yes" if row.certified else "no",
                     "train eps": f"{row.train_epsilon:.3g}",
                     "best share": observed(row.best_train_share, 0) if row.best_train_share else "-",
@@ -161,23 +164,23 @@ class Plan:
             notes.append(f"* what guarantee='auto' takes. {self._advice()}".rstrip())
         notes.append(
             "overshoot: expected coverage beyond the target; noise: of each count; smallest n: fewer give full sets; "
-            f"one release: what {self._such} releases cover at least; "
+            f"one release: what {self._describe_confidence} releases cover at least; "
             "best share: of epsilon, for training (train_share='auto')."
         )
         notes += self._persons_note()
         return head, list(lines[0]), [list(line.values()) for line in lines], notes
 
     def __str__(self) -> str:
-        head, titles, lines, notes = self._told()
+        head, titles, lines, notes = self._describe_table()
         return "\n".join([head, "", *text_table(titles, lines), "", *notes])
 
     def _repr_html_(self) -> str:
-        head, titles, lines, notes = self._told()
+        head, titles, lines, notes = self._describe_table()
         return html_paragraph(head) + html_table(titles, lines) + "".join(map(html_paragraph, notes))
 
     def _persons_note(self) -> list[str]:
         """What the cap on the rows of a person means; Result H."""
-        k = None if self._public is None else self._public.rows_per_person
+        k = None if self._numbers is None else self._numbers.rows_per_person
         if k is None:
             return []
         text = f"persons: at most {k} rows of each are used, by ids; privacy and coverage are per person."
@@ -187,19 +190,19 @@ class Plan:
         return [text]
 
     @property
-    def _such(self) -> str:
-        confidence = self._public.release_confidence if self._public is not None else None
+    def _describe_confidence(self) -> str:
+        confidence = self._numbers.release_confidence if self._numbers is not None else None
         return odds(confidence if confidence is not None else RELEASE_CONFIDENCE)
 
     def _advice(self) -> str:
         row = self.row(self.automatic or PLANNED[0])
         if self.solved_for or row.useful:
             return ""
-        return f"It is kept by full sets only; {_what_helps(row, self._public)}" if self._public else ""
+        return f"It is kept by full sets only; {_describe_remedies(row, self._numbers)}" if self._numbers else ""
 
 
 @dataclass(frozen=True)
-class _Public:
+class _PublicNumbers:
     """The public numbers of a plan; n or epsilon may be what is asked for."""
 
     n: int | None
@@ -214,7 +217,7 @@ class _Public:
     rows_per_person: int | None = None
     counted: bool = False
 
-    def with_(self, name: str, value: float) -> "_Public":
+    def with_value(self, name: str, value: float) -> "_PublicNumbers":
         changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
         return replace(self, **changed)
 
@@ -273,8 +276,8 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     Theory: Results B, C, E, F, G, H and I; section 6
     """
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
-    labels = _labels(classes)
-    public = _Public(
+    labels = _list_labels(classes)
+    public = _PublicNumbers(
         n=None if n is None else check_count("n", n),
         epsilon=None if epsilon is None else check_positive("epsilon", epsilon),
         delta=delta,
@@ -290,15 +293,15 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         counted=counted,
     )
     needed: tuple[float | None, ...] = ()
-    solved_for = _missing(n, epsilon, solving=overshoot is not None)
+    solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
     here = [public] * len(PLANNED)
     if solved_for is not None:
         goal = check_probability("overshoot", overshoot)
-        needed = tuple(_needed(g, public, solved_for, goal) for g in PLANNED)
+        needed = tuple(_find_needed(g, public, solved_for, goal) for g in PLANNED)
         grid: Sequence[float] = _SIZES if solved_for == "n" else _EPSILONS
         # what is out of reach is shown at the end of the searched range
-        here = [public.with_(solved_for, grid[-1] if value is None else value) for value in needed]
-    rows = tuple(_row(g, p) for g, p in zip(PLANNED, here, strict=True))
+        here = [public.with_value(solved_for, grid[-1] if value is None else value) for value in needed]
+    rows = tuple(_plan_row(g, p) for g, p in zip(PLANNED, here, strict=True))
     return Plan(
         n=public.n,
         epsilon=public.epsilon,
@@ -306,16 +309,16 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         alpha=alpha,
         task=public.task.name,
         n_features=public.n_features,
-        automatic=None if solved_for else chosen_guarantee(public.request(AUTO)).name,
+        automatic=None if solved_for else choose_guarantee(public.request(AUTO)).name,
         rows=rows,
         goal=overshoot,
         solved_for=solved_for,
         needed=needed,
-        _public=public,
+        _numbers=public,
     )
 
 
-def _missing(n: int | None, epsilon: float | None, *, solving: bool) -> str | None:
+def _find_missing_number(n: int | None, epsilon: float | None, *, solving: bool) -> str | None:
     """What a plan solves for: the one of n and epsilon that was left out; None where both are given."""
     if solving:
         if (n is None) == (epsilon is None):
@@ -326,20 +329,20 @@ def _missing(n: int | None, epsilon: float | None, *, solving: bool) -> str | No
     return None
 
 
-def _needed_text(value: float | None) -> str:
+def _format_needed(value: float | None) -> str:
     if value is None:
         return "out of reach"
     return f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
 
 
-def _labels(classes: int | Sequence[Any] | None) -> tuple[Any, ...] | None:
+def _list_labels(classes: int | Sequence[Any] | None) -> tuple[Any, ...] | None:
     """The labels of a plan: as many as were asked for, or the caller's; None for regression."""
     if isinstance(classes, int):
         return tuple(range(check_count("classes", classes, minimum=2)))
     return None if classes is None else tuple(classes)
 
 
-def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
+def _plan_row(guarantee: str, public: _PublicNumbers, *, bare: bool = False) -> PlanRow:
     """One guarantee at one n and epsilon. ``bare``: without the smallest n (for searches)."""
     n, epsilon, delta = public.n, public.epsilon, public.delta
     assert n is not None
@@ -360,7 +363,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         mu_left = math.sqrt(mu**2 - mu_train**2)
         spent = Ledger().add("training", gaussian_event(1 / mu_train))
         if chosen.needs_stability:
-            stability = _stability(public, chosen)
+            stability = _bound_stability(public, chosen)
     promised = public.release_confidence if chosen.held_out else None
     rule = make_rule(
         guarantee,
@@ -372,7 +375,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         counted=public.counted,
         release_confidence=promised,
     ).with_sharper_size(mu_left)
-    smallest = None if bare else _smallest_useful(guarantee, public)
+    smallest = None if bare else _find_smallest_n(guarantee, public)
     return PlanRow(
         guarantee=guarantee,
         certified=chosen.certified,
@@ -383,11 +386,13 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         inner_level=1 - rule.inner[0] if rule.possible[0] else 1.0,
         value_buffer=rule.shift,
         smallest_n=smallest,
-        **_search(rule, public, mu_left, bare=bare),
+        **_plan_search_numbers(rule, public, mu_left, bare=bare),
     )
 
 
-def _search(rule: CalibrationRule, public: _Public, mu_left: float, *, bare: bool) -> dict[str, Any]:
+def _plan_search_numbers(
+    rule: CalibrationRule, public: _PublicNumbers, mu_left: float, *, bare: bool
+) -> dict[str, Any]:
     """The numbers of the threshold search: steps, noise, offset, overshoot, what a single release covers."""
     if not rule.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
@@ -411,7 +416,7 @@ def _search(rule: CalibrationRule, public: _Public, mu_left: float, *, bare: boo
     }
 
 
-def _stability(public: _Public, guarantee: Guarantee) -> Stability | None:
+def _bound_stability(public: _PublicNumbers, guarantee: Guarantee) -> Stability | None:
     """The bound of the recipe's stable training; its mechanism is linear and full batch, so this is quick."""
     assert public.n is not None
     mechanism = plan_fit(public.request(guarantee.name)).mechanism
@@ -419,33 +424,35 @@ def _stability(public: _Public, guarantee: Guarantee) -> Stability | None:
     return shift_bound(mechanism, public.n_features, public.n, public.task.classes)
 
 
-def _smallest_useful(guarantee: str, public: _Public) -> int | None:
+def _find_smallest_n(guarantee: str, public: _PublicNumbers) -> int | None:
     """The smallest n at this budget with a finite threshold expected; None if there is none."""
-    found = _first(lambda n: _row(guarantee, public.with_("n", n), bare=True).useful, _SIZES[::3], whole=True)
+    found = _find_first(
+        lambda n: _plan_row(guarantee, public.with_value("n", n), bare=True).useful, _SIZES[::3], whole=True
+    )
     return None if found is None else int(found)
 
 
-def _what_helps(row: PlanRow, public: _Public) -> str:
+def _describe_remedies(row: PlanRow, public: _PublicNumbers) -> str:
     """What would give this guarantee smaller sets. Each way that is named was tried: a larger budget may not help."""
     ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} records"]
     for name, now, values in (("epsilon", public.epsilon, _TRIED_EPSILONS), ("alpha", public.alpha, _TRIED_ALPHAS)):
-        larger = [public.with_(name, value) for value in values if value > (now or 0.0)]
-        found = next((tried for tried in larger if _row(row.guarantee, tried, bare=True).useful), None)
+        larger = [public.with_value(name, value) for value in values if value > (now or 0.0)]
+        found = next((tried for tried in larger if _plan_row(row.guarantee, tried, bare=True).useful), None)
         ways += [] if found is None else [f"{name} {getattr(found, name):g}"]
     return f"smaller ones would come with {', or with '.join(ways)}." if ways else "another guarantee is needed."
 
 
-def _needed(guarantee: str, public: _Public, vary: str, goal: float) -> float | None:
+def _find_needed(guarantee: str, public: _PublicNumbers, vary: str, goal: float) -> float | None:
     """The smallest value of ``vary`` with an overshoot of at most ``goal``; None if there is none in reach."""
 
     def reaches(value: float) -> bool:
-        row = _row(guarantee, public.with_(vary, value), bare=True)
+        row = _plan_row(guarantee, public.with_value(vary, value), bare=True)
         return row.useful and row.overshoot is not None and row.overshoot <= goal
 
-    return _first(reaches, _SIZES if vary == "n" else _EPSILONS, whole=vary == "n")
+    return _find_first(reaches, _SIZES if vary == "n" else _EPSILONS, whole=vary == "n")
 
 
-def _first(holds: Callable[[float], bool], grid: Sequence[float], *, whole: bool) -> float | None:
+def _find_first(holds: Callable[[float], bool], grid: Sequence[float], *, whole: bool) -> float | None:
     """The smallest value between the first grid point where ``holds`` and the one before it; None if there is none."""
     place = next((k for k, x in enumerate(grid) if holds(x)), None)
     if place is None:

@@ -35,14 +35,22 @@ SIZE_SHARE = 0.12
 
 @dataclass(frozen=True)
 class CalibrationRule:
-    """How a guarantee calibrates, in public numbers: an inner level for each target, and what surrounds the search.
+    """State how a guarantee calibrates, in public numbers.
 
-    ``n_records`` counts the whole table, ``n_nominal`` is the planned number of scores of one search: of the ``part``
-    that is searched, or of a group's share of it. ``sized``: their true number is private, and a noisy one is released
-    (Result G). ``counted_size``: coins drew them from a table whose number is public, and the law of the coins is used.
-    With neither it is ``n_nominal``. ``counted``: ``n_records`` was found in the table and is public. ``secret_part``:
-    the part, where secret coins drew it, training saw the rest and the mixture of the two is what counts.
-    ``unit``: what is counted, records or persons.
+    Attributes
+    ----------
+    alphas, inner : the target miscoverage of each level, and the inner level that the search uses for it.
+    n_records : the number of units in the whole table.
+    n_nominal : the planned number of scores of one search, those of the ``part`` or of one group's share of it.
+    has_released_size : whether the true number of scores is private and a noisy one is released (Result G).
+    counted_size : the law of the size, where coins drew the part from a table of public size. Without it and without a
+        released size, the number is ``n_nominal``.
+    part : the share of the records that is searched.
+    secret_part : the same share, where secret coins drew it and the cost of the mixture is charged.
+    shift, rank_buffer, failure_probability : what the guarantee adds to the threshold or to the rank.
+    n_groups : the number of disjoint groups with thresholds of their own; None without groups.
+    unit : what is counted, records or persons.
+    counted : whether ``n_records`` was counted in the table and is public.
     """
 
     guarantee: Guarantee
@@ -51,7 +59,7 @@ class CalibrationRule:
     rank: Rank
     n_records: int
     n_nominal: int
-    sized: bool = False
+    has_released_size: bool = False
     counted_size: CountedSize | None = None
     part: float = 1.0
     secret_part: float | None = None
@@ -64,7 +72,7 @@ class CalibrationRule:
     counted: bool = False
 
     @property
-    def grouped(self) -> bool:
+    def has_groups(self) -> bool:
         """Whether there is a threshold for each of several groups."""
         return self.n_groups is not None
 
@@ -81,7 +89,7 @@ class CalibrationRule:
     @property
     def size_share(self) -> float:
         """Part of the squared calibration budget that releases the number of scores."""
-        return SIZE_SHARE if self.sized else 0.0
+        return SIZE_SHARE if self.has_released_size else 0.0
 
     def steps(self, unit_noise: float) -> int:
         """How many halvings a search takes when a single count with the whole budget would have ``unit_noise``."""
@@ -93,12 +101,12 @@ class CalibrationRule:
 
         A released size is taken to come out as planned, and noise to be normal.
         """
-        level = search_level(self.inner[index], size_is_released=self.sized)
+        level = search_level(self.inner[index], size_is_released=self.has_released_size)
         unit, levels = float(self.rank.sensitivity(level)) / mu, sum(self.possible)
         steps = self.steps(unit * math.sqrt(levels))
         noise = unit * math.sqrt(sum(_new_counts(self, levels, steps)) / (1 - self.size_share))
         size: KnownSize | NoisySize | CountedSize = self.counted_size or KnownSize(self.n_nominal)
-        if self.sized:
+        if self.has_released_size:
             size = NoisySize(self.n_nominal, 1 / (mu * math.sqrt(self.size_share)))
         return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
 
@@ -110,9 +118,9 @@ class CalibrationRule:
 
         Theory: section 14
         """
-        if not (self.sized and self.counted and self.part < 1) or self.grouped:
+        if not (self.has_released_size and self.counted and self.part < 1) or self.has_groups:
             return self
-        counted = replace(self, sized=False, counted_size=CountedSize(self.n_records, self.part))
+        counted = replace(self, has_released_size=False, counted_size=CountedSize(self.n_records, self.part))
 
         def overshoot(rule: CalibrationRule) -> float:
             places = [i for i, possible in enumerate(rule.possible) if possible]
@@ -146,17 +154,17 @@ def make_rule(
     if release_confidence is not None:
         check_release_confidence(release_confidence, chosen)
     asked = Asked(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
-    grouped = n_groups is not None
+    has_groups = n_groups is not None
     return CalibrationRule(
         guarantee=chosen,
         alphas=asked.alphas,
         inner=chosen.inner_levels(asked),
         # without a released size only the linear statistic follows a group's
-        rank=Rank.LINEAR if grouped and not chosen.releases_size else chosen.rank,
+        rank=Rank.LINEAR if has_groups and not chosen.releases_size else chosen.rank,
         n_records=n_records,
         part=part,
         n_nominal=max(1, round(part * n_records / (n_groups or 1))),
-        sized=chosen.releases_size and (grouped or part < 1 or not counted),
+        has_released_size=chosen.releases_size and (has_groups or part < 1 or not counted),
         shift=chosen.shift(asked),
         rank_buffer=chosen.rank_buffer,
         n_groups=n_groups,

@@ -64,7 +64,7 @@ class Classification:
         return self.score_range
 
     @property
-    def trusted(self) -> tuple[str, ...]:
+    def score_assumptions(self) -> tuple[str, ...]:
         """What is assumed of a score of the caller's own."""
         return (OWN_SCORE,) if isinstance(self.score, OwnLabelScore) else ()
 
@@ -163,7 +163,7 @@ class Regression:
         return 0.0 if low <= 0 <= high else None
 
     @property
-    def trusted(self) -> tuple[str, ...]:
+    def score_assumptions(self) -> tuple[str, ...]:
         """What is assumed of a score of the caller's own."""
         return (OWN_SCORE,) if isinstance(self.score, OwnIntervalScore) else ()
 
