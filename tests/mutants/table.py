@@ -1179,7 +1179,7 @@ mutant(
 )
 mutant(
     "baselines.threshold:PrivateThreshold._fit_records",
-    "mechanism, found = _with_labels(mechanism, y)",
+    "mechanism, found = _declare_labels(mechanism, y)",
     "found = False",
     "labels of the secret half are listed",
     "tests/test_baselines.py::test_labels_are_found_in_all_records_and_declared_found",
@@ -1236,7 +1236,7 @@ mutant(
 )
 mutant(
     "data.person_ids:_read_array",
-    "raise ValueError(_MISSING if np.isnan(ids).any() else _FLOATS)",
+    "raise ValueError(_MISSING_IDS if np.isnan(ids).any() else _FLOAT_IDS)",
     "return _of_objects(ids.astype(np.int64).tolist())",
     "persons whose ids round to one number are one",
     "tests/test_person_ids.py::test_what_may_split_or_merge_persons_is_refused",
