@@ -24,8 +24,6 @@ from dpscp.quantile.offsets import conformal_rank, round_level
 from dpscp.scores import absolute_residual, infinite_without_probabilities, lac_of_labels
 from dpscp.training import Mechanism, Trained
 
-Array = NDArray[Any]
-
 # Entries of the largest temporary matrix (test rows times records): 32 MB of floats.
 _ENTRIES = 2**22
 
@@ -38,11 +36,11 @@ class Predictor:
     """
 
     model: Any
-    classes: Array | None
+    classes: NDArray[Any] | None
     released: bool
 
     @classmethod
-    def train(cls, estimator: Any, rows: Array, y: Array, seed: int | None = None) -> "Predictor":
+    def train(cls, estimator: Any, rows: NDArray[Any], y: NDArray[Any], seed: int | None = None) -> "Predictor":
         """Train a clone of a scikit-learn estimator, or run a ``Mechanism`` with ``seed``."""
         if find_kind(estimator) == "mechanism":
             with warnings.catch_warnings():
@@ -63,7 +61,7 @@ class Predictor:
         classes = trained.model.classes
         return cls(trained.model, None if classes is None else np.asarray(classes), released=True)
 
-    def predict(self, rows: Array) -> Array:
+    def predict(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Predicted numbers (n,); regression only."""
         if not self.released:
             return np.asarray(self.model.predict(rows), float).reshape(len(rows))
@@ -72,7 +70,7 @@ class Predictor:
             raise ValueError("estimator must have one output for regression; a pair of quantiles is not a forecast")
         return outputs[:, 0]
 
-    def probabilities(self, rows: Array, classes: Array) -> Array:
+    def probabilities(self, rows: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:
         """Probabilities (n, len(classes)); a label that the model never saw has none."""
         p = np.asarray(self.model.predict_proba(rows))
         assert self.classes is not None  # regression has no probabilities
@@ -95,7 +93,7 @@ class _Parameters(BaseEstimator):
 class Baseline(_Parameters, ABC):
     """The common interface; a subclass says how it learns from the records and how it makes its sets."""
 
-    classes_: Array
+    classes_: NDArray[Any]
     ledger_: Ledger
     _predictor: Predictor
     _alphas: tuple[Fraction, ...]
@@ -114,52 +112,52 @@ class Baseline(_Parameters, ABC):
         return self
 
     @abstractmethod
-    def _fit_records(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         """Set the model, the ledger and whatever the sets need."""
 
     @abstractmethod
-    def _label_sets(self, rows: Array) -> Array:
+    def _label_sets(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Label masks (n, n_classes, n_levels)."""
 
     @abstractmethod
-    def _intervals(self, rows: Array) -> Array:
+    def _intervals(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Intervals (n, 2, n_levels)."""
 
-    def predict(self, X: ArrayLike) -> Array:
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable label, or the predicted number, of the one model trained on all that training may see."""
         return self._predict_points(self._validate_new_rows(X))
 
-    def _predict_points(self, rows: Array) -> Array:
+    def _predict_points(self, rows: NDArray[Any]) -> NDArray[Any]:
         if self._predictor.classes is None:
             return self._predictor.predict(rows)
         best = self._predictor.probabilities(rows, self.classes_).argmax(axis=1)
         return np.asarray(self.classes_[best])
 
-    def predict_set(self, X: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+    def predict_set(self, X: ArrayLike) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Labels (n,) and which labels each set holds, bool (n, n_classes, n_levels); classification only."""
         rows = self._validate_new_rows(X)
         if self._predictor.classes is None:
             raise TypeError("predict_set is for classification; this model predicts numbers: use predict_interval")
         return self._predict_points(rows), self._label_sets(rows)
 
-    def predict_interval(self, X: ArrayLike) -> tuple[Array, Array]:
+    def predict_interval(self, X: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
         """Predictions (n,) and intervals (n, 2, n_levels), infinite where no finite end exists; regression only."""
         rows = self._validate_new_rows(X)
         if self._predictor.classes is not None:
             raise TypeError("predict_interval is for regression; this model predicts labels: use predict_set")
         return self._predict_points(rows), self._intervals(rows)
 
-    def _validate_new_rows(self, X: ArrayLike) -> Array:
+    def _validate_new_rows(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self, "ledger_")
         return validate_rows(self, X, reset=False)
 
-    def _set_predictor(self, predictor: Predictor, y: Array) -> None:
+    def _set_predictor(self, predictor: Predictor, y: NDArray[Any]) -> None:
         """Make ``predictor`` the model behind ``predict``; without declared classes the labels are those of ``y``."""
         self._predictor = predictor
         if predictor.classes is not None:
             self.classes_ = predictor.classes if predictor.released else np.unique(y)
 
-    def _scores(self, predictor: Predictor, rows: Array, y: Array) -> Array:
+    def _scores(self, predictor: Predictor, rows: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         """The score of each record; a label outside the classes fits as badly as can be."""
         if predictor.classes is None:
             return absolute_residual(y, predictor.predict(rows))
@@ -193,7 +191,7 @@ def ranks(alphas: tuple[Fraction, ...], n: int) -> NDArray[np.int64]:
     return np.array([conformal_rank(alpha, n) for alpha in alphas])
 
 
-def find_positions(labels: ArrayLike, classes: Array) -> NDArray[np.int64]:
+def find_positions(labels: ArrayLike, classes: NDArray[Any]) -> NDArray[np.int64]:
     """The place of each label among ``classes``, -1 for a label that is not there."""
     known = {label: i for i, label in enumerate(classes.tolist())}
     values = np.asarray(labels).tolist()
@@ -230,7 +228,7 @@ def _are_floats(y: ArrayLike) -> bool:
         return False  # what is wrong is told by the check of labels, without NumPy's count of the records
 
 
-def require_two_classes(labels: Array) -> None:
+def require_two_classes(labels: NDArray[Any]) -> None:
     """Refuse a single class here: a classifier's own message would print the label."""
     if not np.any(labels[1:] != labels[:1]):
         raise ValueError("y must hold at least 2 classes in every part that a model is trained on")

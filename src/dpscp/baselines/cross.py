@@ -1,13 +1,14 @@
 """Jackknife+ and CV+: a model that did not see a record scores it, and all these models vote on a new row."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_count
-from dpscp.baselines.base import Array, Baseline, Predictor, find_kind, ranks, require_two_classes, slices
+from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes, slices
 from dpscp.baselines.smoother import LinearSmoother
 from dpscp.scores import lac_of_labels
 
@@ -15,12 +16,12 @@ from dpscp.scores import lac_of_labels
 class _Cross(Baseline):
     """Held-out scores S_i, and the held-out model of each record at prediction time."""
 
-    _held_out_scores: Array
+    _held_out_scores: NDArray[Any]
     _fold: NDArray[np.int64]
     _models: list[Predictor]
     _smoother: LinearSmoother | None
 
-    def _learn_folds(self, rows: Array, y: Array, fold: NDArray[np.int64]) -> None:
+    def _learn_folds(self, rows: NDArray[Any], y: NDArray[Any], fold: NDArray[np.int64]) -> None:
         """Train without each fold; ``fold`` holds the number of each record's fold."""
         self._set_predictor(Predictor.train(self.estimator, rows, y, self._seed()), y)
         self._smoother, self._fold, self._models = None, fold, []
@@ -34,7 +35,7 @@ class _Cross(Baseline):
             self._models.append(model)
         self._held_out_scores = scores
 
-    def _label_sets(self, rows: Array) -> Array:
+    def _label_sets(self, rows: NDArray[Any]) -> NDArray[Any]:
         # label y stays if fewer than ceil((1 - alpha)(n + 1)) records have a score below the one that y gets from
         # the model without that record; within a fold the model is the same, so sorting its scores counts them
         below = np.zeros((len(rows), len(self.classes_)), dtype=np.int64)
@@ -43,7 +44,7 @@ class _Cross(Baseline):
             below += np.searchsorted(scores, lac_of_labels(model.probabilities(rows, self.classes_)), side="left")
         return np.asarray(below[..., None] < ranks(self._alphas, len(self._fold)))
 
-    def _intervals(self, rows: Array) -> Array:
+    def _intervals(self, rows: NDArray[Any]) -> NDArray[Any]:
         n = len(self._held_out_scores)
         upper = ranks(self._alphas, n)
         usable = upper <= n
@@ -61,7 +62,7 @@ class _Cross(Baseline):
             intervals[part, 1, usable] = ends[:, high]
         return intervals
 
-    def _held_out_predictions(self, rows: Array) -> Array:
+    def _held_out_predictions(self, rows: NDArray[Any]) -> NDArray[Any]:
         if self._smoother is not None:
             return self._smoother.left_out_predictions(rows)
         return np.stack([model.predict(rows) for model in self._models], axis=1)[:, self._fold]
@@ -86,7 +87,7 @@ class JackknifePlus(_Cross):
 
     closed_form: bool = True
 
-    def _fit_records(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         if len(rows) < 2:
             raise ValueError("X must hold at least 2 records: one is left out at a time")
         smoother = LinearSmoother.of(self.estimator, rows, y) if self.closed_form else None
@@ -116,7 +117,7 @@ class CVPlus(_Cross):
 
     n_folds: int = 10
 
-    def _fit_records(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         folds = check_count("n_folds", self.n_folds, minimum=2)
         if folds > len(rows):
             raise ValueError(f"n_folds must not exceed the number of records, got {folds}")

@@ -1,9 +1,11 @@
 """Full conformal prediction: the model is trained with the new row and each candidate y, so nothing is held out."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.baselines.base import Array, Baseline, Predictor, ranks, slices
+from dpscp.baselines.base import Baseline, Predictor, ranks, slices
 from dpscp.baselines.smoother import LinearSmoother
 
 
@@ -24,10 +26,10 @@ class FullConformal(Baseline):
     Paper: Supplement S1 [sec:extended_cp_intro]
     """
 
-    _records: tuple[Array, Array]
+    _records: tuple[NDArray[Any], NDArray[Any]]
     _smoother: LinearSmoother | None
 
-    def _fit_records(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         predictor = Predictor.train(self.estimator, rows, y, self._seed())
         self._smoother = None
         if predictor.classes is None:
@@ -47,7 +49,7 @@ class FullConformal(Baseline):
             calibration="FullConformal compares a new row with the exact score of every record",
         )
 
-    def _label_sets(self, rows: Array) -> Array:
+    def _label_sets(self, rows: NDArray[Any]) -> NDArray[Any]:
         known, y = self._records
         below = np.empty((len(rows), len(self.classes_)), dtype=np.int64)
         for j, row in enumerate(rows):
@@ -60,7 +62,7 @@ class FullConformal(Baseline):
                 below[j, c] = np.count_nonzero(scores[:-1] < scores[-1])
         return np.asarray(below[..., None] < ranks(self._alphas, len(y)))
 
-    def _intervals(self, rows: Array) -> Array:
+    def _intervals(self, rows: NDArray[Any]) -> NDArray[Any]:
         smoother = self._smoother
         assert smoother is not None  # regression is fitted with one
         residuals = smoother.residuals
@@ -75,7 +77,7 @@ class FullConformal(Baseline):
         return intervals
 
 
-def acceptance_ends(residuals: Array, weights: Array, wanted: NDArray[np.int64]) -> Array:
+def acceptance_ends(residuals: NDArray[Any], weights: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[Any]:
     """The largest t >= 0 at which fewer than ``wanted`` records have |residual - weight t| < t, (m, n_wanted).
 
     Adding (x, y) to a ridge fit leaves it the residual t = (y - mu(x)) / (1 + x' A^-1 x) and takes ``weight`` times t
@@ -103,7 +105,7 @@ def acceptance_ends(residuals: Array, weights: Array, wanted: NDArray[np.int64])
     return ends
 
 
-def _last_accepted(start: Array, stop: Array, wanted: NDArray[np.int64]) -> Array:
+def _last_accepted(start: NDArray[Any], stop: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[Any]:
     """The last point inside fewer than ``wanted`` of the open intervals (start, stop); infinite if none is last."""
     start, stop = start[start < np.inf], stop[stop < np.inf]
     points = np.concatenate([stop, start])

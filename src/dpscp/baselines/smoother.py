@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-
 # A record with leverage this close to 1 is fitted by itself alone: dividing by 1 - leverage loses all digits.
 _LARGEST_LEVERAGE = 1 - 1e-8
 _EXACT_SOLVERS = ("auto", "svd", "cholesky")
@@ -20,16 +18,16 @@ class LinearSmoother:
     ``left`` (n, r), ``singular`` (r,) and ``right`` (r, d) are its factors. Predictions are ``weights(X) @ y``.
     """
 
-    left: Array
-    singular: Array
-    right: Array
-    centre: Array
+    left: NDArray[np.float64]
+    singular: NDArray[np.float64]
+    right: NDArray[np.float64]
+    centre: NDArray[np.float64]
     ridge: float
     intercept: bool
-    y: Array
+    y: NDArray[np.float64]
 
     @classmethod
-    def of(cls, estimator: Any, rows: NDArray[Any], y: Array) -> "LinearSmoother | None":
+    def of(cls, estimator: Any, rows: NDArray[Any], y: NDArray[np.float64]) -> "LinearSmoother | None":
         """The smoother that ``estimator`` fits, or None if it is not plain least squares or ridge of fixed penalty."""
         ridge = _penalty(estimator)
         if ridge is None:
@@ -45,22 +43,22 @@ class LinearSmoother:
         """Whether the solution is unique and stays so with any further record."""
         return self.ridge > 0 or len(self.singular) == self.right.shape[1]
 
-    def weights(self, rows: NDArray[Any]) -> Array:
+    def weights(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         """What each record's y weighs in the prediction at each row, (m, n)."""
         return self._weights((rows - self.centre) @ self.right.T)
 
     @property
-    def leverage(self) -> Array:
+    def leverage(self) -> NDArray[np.float64]:
         """The weight of each record's y in its own prediction, (n,)."""
         shrunk = self.singular**2 / (self.singular**2 + self.ridge)
         return (self.left**2) @ shrunk + self._share
 
     @property
-    def residuals(self) -> Array:
+    def residuals(self) -> NDArray[np.float64]:
         """y minus the fit, (n,)."""
         return self.y - self._weights(self.left * self.singular) @ self.y
 
-    def new_leverage(self, rows: NDArray[Any]) -> Array:
+    def new_leverage(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         """x' A^-1 x of each row with A the penalised Gram matrix of the records, (m,)."""
         inside = (rows - self.centre) @ self.right.T
         total = (inside**2) @ (1 / (self.singular**2 + self.ridge)) + self._share
@@ -74,16 +72,16 @@ class LinearSmoother:
         """Whether every record can be left out by formula: none is fitted by itself alone."""
         return bool(self.leverage.max() < _LARGEST_LEVERAGE)
 
-    def left_out_residuals(self) -> Array:
+    def left_out_residuals(self) -> NDArray[np.float64]:
         """y_i minus the prediction at x_i of the fit without record i, (n,)."""
         return self.residuals / (1 - self.leverage)
 
-    def left_out_predictions(self, rows: NDArray[Any]) -> Array:
+    def left_out_predictions(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         """The prediction at each row of each fit without one record, (m, n): mu - weight * residual / (1 - h)."""
         weights = self.weights(rows)
         return np.asarray((weights @ self.y)[:, None] - weights * self.left_out_residuals())
 
-    def _weights(self, coordinates: Array) -> Array:
+    def _weights(self, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
         return (coordinates * (self.singular / (self.singular**2 + self.ridge))) @ self.left.T + self._share
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_choice, check_count, check_probability, check_range
-from dpscp.baselines.base import Array, Baseline, Predictor, find_kind, ranks, require_two_classes
+from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.privacy import (
@@ -46,15 +46,15 @@ _OWN_LABELS = (
 class _Threshold(Baseline):
     """Sets {y : score <= threshold_}."""
 
-    threshold_: Array
+    threshold_: NDArray[Any]
 
-    def _label_sets(self, rows: Array) -> Array:
+    def _label_sets(self, rows: NDArray[Any]) -> NDArray[Any]:
         return label_set(lac_of_labels(self._predictor.probabilities(rows, self.classes_)), self.threshold_)
 
-    def _intervals(self, rows: Array) -> Array:
+    def _intervals(self, rows: NDArray[Any]) -> NDArray[Any]:
         return residual_interval(self._predictor.predict(rows), self.threshold_)
 
-    def _exact_threshold(self, scores: Array) -> Array:
+    def _exact_threshold(self, scores: NDArray[Any]) -> NDArray[Any]:
         """The ceil((1 - alpha)(n + 1))-th smallest score for each level, infinite beyond the largest."""
         wanted = ranks(self._alphas, len(scores))
         ordered = np.append(np.sort(scores).astype(float), math.inf)
@@ -89,7 +89,7 @@ class SplitConformal(_Threshold):
 
     calibration_fraction: float = 0.5
 
-    def _fit_records(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         fraction = check_probability("calibration_fraction", self.calibration_fraction)
         if len(rows) < 2:
             raise ValueError("X must hold at least 2 records, one to train on and one to calibrate with")
@@ -117,7 +117,7 @@ class NaiveFull(_Threshold):
     Paper: Section 6.1, "Naive Full"
     """
 
-    def _fit_records(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         self._set_predictor(Predictor.train(self.estimator, rows, y, self._seed()), y)
         self.threshold_ = self._exact_threshold(self._scores(self._predictor, rows, y))
         self._write_non_private_ledger(
@@ -152,7 +152,7 @@ class PrivateThreshold(_Threshold):
     def _write_ledger(self, trained: Trained, quantiles: Sequence[QuantileResult]) -> Ledger:
         """Public numbers only: the sizes of parts and the exact ranks stay out."""
 
-    def _fit_records(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         if find_kind(self.estimator) != "mechanism":
             raise TypeError(
                 f"estimator must be a private training mechanism such as dpscp.training.DPSGD, got "
@@ -214,7 +214,7 @@ class PrivateThreshold(_Threshold):
         return 0.0, 1.0
 
 
-def _declare_labels(mechanism: Mechanism, y: Array) -> tuple[Mechanism, bool]:
+def _declare_labels(mechanism: Mechanism, y: NDArray[Any]) -> tuple[Mechanism, bool]:
     """The mechanism with all labels of ``y`` where none are declared, and whether they were found there.
 
     A mechanism that looks for them itself, or that refuses an unknown one, would tell of the records in one half only.
@@ -327,7 +327,7 @@ class DPSplit(PrivateSplit):
             secret_part=secret,
         )
 
-        def search(scores: Array, **options: Any) -> PrivateQuantile:
+        def search(scores: NDArray[Any], **options: Any) -> PrivateQuantile:
             half = nominal - nominal // 2
             return noisy_midpoint_quantile(scores, count_noise=noise, steps=steps, n_records=half, **options)
 

@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
-
 # What tables, R, SQL and `astype(str)` write in place of an id that is not there.
 _MISSING_TEXTS = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?", "."))
 _LARGEST = 2**63
@@ -64,7 +62,7 @@ class PersonIds:
     """
 
     kind: IdKind | None
-    keys: Array = field(repr=False)
+    keys: NDArray[Any] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -192,7 +190,7 @@ def _read_texts(ids: Sequence[Any]) -> PersonIds:
     return PersonIds(IdKind.TEXT, keys)
 
 
-def _pack_integers(numbers: Sequence[int]) -> Array:
+def _pack_integers(numbers: Sequence[int]) -> NDArray[Any]:
     """Whole numbers as int64; as Python's where one is too large."""
     if all(-_LARGEST <= number < _LARGEST for number in numbers):
         return np.array(numbers, dtype=np.int64)
@@ -204,7 +202,7 @@ def _pack_integers(numbers: Sequence[int]) -> Array:
 # ---- NumPy and torch
 
 
-def _read_array(ids: Array) -> PersonIds:
+def _read_array(ids: NDArray[Any]) -> PersonIds:
     if ids.ndim != 1:
         raise TypeError("persons must hold one id for each row of X: a list, an array or a column")
     if isinstance(ids, np.ma.MaskedArray):
@@ -238,7 +236,7 @@ def _find_time_kind(dtype: Any) -> IdKind:
     return IdKind.DAY if unit in _DAY_UNITS else IdKind.INSTANT
 
 
-def _convert_times(ids: Array) -> Array:
+def _convert_times(ids: NDArray[Any]) -> NDArray[Any]:
     unit, _ = np.datetime_data(ids.dtype)
     counts = ids.astype(np.int64)
     factor = _NANOSECONDS.get(unit, 1)

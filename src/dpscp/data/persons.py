@@ -23,8 +23,6 @@ from dpscp.privacy import Ledger, secure_generator
 from dpscp.privacy.random_streams import KEPT_ROWS, SCORED_ROWS, stream_seed
 from dpscp.privacy.units import RECORDS, PersonWithIds, PersonWithoutIds, Unit
 
-Index = NDArray[np.int64]
-
 
 def require_unit(ledger: Ledger, unit: Unit) -> Ledger:
     """What training spent, as steps about what ``unit`` counts; refused where the promise would be about less.
@@ -75,7 +73,7 @@ class Persons:
     Theory: Result H
     """
 
-    offsets: Index
+    offsets: NDArray[np.int64]
     rows_per_person: int | None = None
 
     @staticmethod
@@ -117,7 +115,7 @@ class Persons:
         return self.unit.facts(nominal)
 
     @cached_property
-    def sizes(self) -> Index:
+    def sizes(self) -> NDArray[np.int64]:
         """How many rows each person has: private."""
         return np.diff(self.offsets)
 
@@ -132,7 +130,7 @@ class Persons:
     def _has_single_rows(self) -> bool:
         return self.n_rows == self.count
 
-    def rows_of(self, chosen: Index) -> Index:
+    def rows_of(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of the chosen persons, person by person."""
         if self._has_single_rows:
             return chosen
@@ -140,7 +138,7 @@ class Persons:
         first_places = np.cumsum(sizes) - sizes
         return np.asarray(np.repeat(self.offsets[chosen] - first_places, sizes) + np.arange(int(sizes.sum())))
 
-    def weights_of(self, rows: Index) -> NDArray[np.float64]:
+    def weights_of(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """The weights of these rows."""
         return self.weights[: len(rows)] if self._has_single_rows else self.weights.take(rows)
 
@@ -154,13 +152,13 @@ class Persons:
         first, last = np.searchsorted(self.offsets, (start, stop))
         return Persons(self.offsets[first : last + 1] - start, self.rows_per_person)
 
-    def one_row_each(self, random_state: int | None) -> Index:
+    def one_row_each(self, random_state: int | None) -> NDArray[np.int64]:
         """One row of each person, chosen uniformly; in a stream of its own, so that no other draw moves."""
         if self._has_single_rows:
             return np.arange(self.count)
         return self.one_row_of_each(secure_generator(stream_seed(random_state, SCORED_ROWS)))
 
-    def one_row_of_each(self, generator: np.random.Generator) -> Index:
+    def one_row_of_each(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """One row of each person, chosen uniformly by this generator."""
         return np.asarray(self.offsets[:-1] + generator.integers(0, self.sizes))
 
@@ -173,7 +171,7 @@ class _OnePerRow(Persons):
         object.__setattr__(self, "_n", n_rows)
 
     @cached_property
-    def offsets(self) -> Index:
+    def offsets(self) -> NDArray[np.int64]:
         """0, 1, 2, ..."""
         return np.arange(self.n_rows + 1)
 
@@ -188,7 +186,7 @@ class _OnePerRow(Persons):
         return int(vars(self)["_n"])
 
 
-def number_persons(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> Index:
+def number_persons(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> NDArray[np.int64]:
     """Each row's person, numbered in the order in which persons first appear.
 
     ``persons`` holds one id a row, as `dpscp.data.person_ids` reads them; ``columns`` are the names of the features.
@@ -208,7 +206,7 @@ def number_persons(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> In
 
 def keep_rows(
     persons: Any, *, n_rows: int, rows_per_person: int, random_state: int | None = None, columns: Iterable[Any] = ()
-) -> tuple[Index, Persons]:
+) -> tuple[NDArray[np.int64], Persons]:
     """Which rows are kept, ordered by person, and whose they are.
 
     At most ``rows_per_person`` rows of a person are kept, every subset of that size with the same probability, never
@@ -222,7 +220,9 @@ def keep_rows(
     return choose_kept_rows(number, cap, secure_generator(stream_seed(random_state, KEPT_ROWS)))
 
 
-def choose_kept_rows(number: Index, cap: int, generator: np.random.Generator) -> tuple[Index, Persons]:
+def choose_kept_rows(
+    number: NDArray[np.int64], cap: int, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], Persons]:
     """As `keep_rows`, for persons who are numbered 0, 1, 2, ... in the order in which they first appear."""
     # a random order within each person, the first of it kept: the choice of one person moves nobody else's
     order = np.lexsort((generator.random(len(number)), number))

@@ -16,8 +16,6 @@ from dpscp.training.engine.influence import NoInfluenceFormError, corrected_outp
 from dpscp.training.engine.networks import softmax
 from dpscp.training.mechanism import Model, Trained
 
-Array = NDArray[Any]
-
 HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a target outside is in none"
 ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
 _NO_CORRECTION = "no self-influence form is known for this model: this is Result F alone"
@@ -73,7 +71,7 @@ class Classification:
         if isinstance(self.score, OwnLabelScore):
             self.score.check_on_synthetic_rows(len(self.classes))
 
-    def training_targets(self, targets: Array) -> Array:
+    def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Indices, as they are."""
         return targets
 
@@ -90,8 +88,14 @@ class Classification:
             )
 
     def scores(
-        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
-    ) -> tuple[Array, tuple[str, ...]]:
+        self,
+        trained: Trained,
+        rows: NDArray[Any],
+        targets: NDArray[Any],
+        *,
+        corrected: bool,
+        persons: Persons | None = None,
+    ) -> tuple[NDArray[Any], tuple[str, ...]]:
         """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
         scores = self._of_own_label(np.asarray(trained.model.predict_proba(rows)), targets)
         if not corrected:
@@ -101,7 +105,7 @@ class Classification:
             return scores, (_NO_CORRECTION,)
         return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)
 
-    def _of_own_label(self, probabilities: Array, labels: Array) -> Array:
+    def _of_own_label(self, probabilities: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
         if isinstance(self.score, OwnLabelScore):
             scores = self.score.of_labels(probabilities, thorough=True)
         else:
@@ -172,7 +176,7 @@ class Regression:
         if isinstance(self.score, OwnIntervalScore):
             self.score.check_on_synthetic_rows(self.y_bounds)
 
-    def training_targets(self, targets: Array) -> Array:
+    def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Within the public range; as they are where training has to find one."""
         return targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))
 
@@ -181,21 +185,27 @@ class Regression:
         if model.task != self.name:
             raise ValueError("estimator must train a regression model")
 
-    def pair(self, outputs: Array) -> Pair:
+    def pair(self, outputs: NDArray[Any]) -> Pair:
         """What the model says, within the public range."""
         if outputs.shape[1] != self.score.outputs:
             needs = "a pair of quantiles" if self.quantile_pair else "one output"
             raise ValueError(f"this conformity_score needs a model with {needs}, this one has {outputs.shape[1]}")
         return Pair.of(outputs, self.y_bounds)
 
-    def intervals(self, pair: Pair, thresholds: Array) -> Array:
+    def intervals(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
         """The targets whose score is at most the threshold, (n, 2, n_levels)."""
         found = self.score.interval(pair, thresholds)
         return np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
 
     def scores(
-        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
-    ) -> tuple[Array, tuple[str, ...]]:
+        self,
+        trained: Trained,
+        rows: NDArray[Any],
+        targets: NDArray[Any],
+        *,
+        corrected: bool,
+        persons: Persons | None = None,
+    ) -> tuple[NDArray[Any], tuple[str, ...]]:
         """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
         scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
         if not corrected:
@@ -206,7 +216,7 @@ class Regression:
             return scores, (_NO_CORRECTION,)
         return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)
 
-    def _of_targets(self, targets: Array, outputs: Array) -> Array:
+    def _of_targets(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
         scores = self.score.of_targets(targets, self.pair(outputs))
         # a record that makes the model overflow fits as badly as can be; refusing it would tell that it is there
         return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
@@ -217,8 +227,12 @@ Task = Classification | Regression
 
 
 def _outputs_without_own_influence(
-    trained: Trained, rows: Array, targets: Array, persons: Persons | None, y_bounds: tuple[float, float] | None = None
-) -> Array | None:
+    trained: Trained,
+    rows: NDArray[Any],
+    targets: NDArray[Any],
+    persons: Persons | None,
+    y_bounds: tuple[float, float] | None = None,
+) -> NDArray[Any] | None:
     """Outputs with the influence of each record's person taken out; None where no form is known.
 
     Theory: Results D and H
