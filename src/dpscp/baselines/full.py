@@ -1,4 +1,4 @@
-"""Full conformal prediction: the model is trained with the new row and each candidate y, so nothing is held out."""
+"""Full conformal prediction: the model is retrained with each candidate answer."""
 
 from typing import Any
 
@@ -10,18 +10,24 @@ from dpscp.baselines.smoother import LinearSmoother
 
 
 class FullConformal(Baseline):
-    """Full (transductive) conformal prediction, exact: the benchmark of statistical efficiency.
+    """Full (transductive) conformal prediction, without a held-out part.
 
-    A candidate y stays if, after training on all records and (x, y), fewer than ceil((1 - alpha)(n + 1)) records have a
-    score strictly below that of (x, y). Promise: coverage of at least 1 - alpha for exchangeable records and training
-    that ignores their order.
+    A candidate y is in the set if, after training on all records and (x, y), fewer than ceil((1 - alpha)(n + 1))
+    records have a score strictly below that of (x, y). Promise: coverage of at least 1 - alpha for exchangeable records
+    and training that ignores their order. Not private: the fitted object holds the records.
 
-    Classification trains one model for each new row and each label: for small data. Regression takes
-    ``LinearRegression`` or ``Ridge`` only: there every residual is affine in the candidate y, and the accepted set
-    comes from one fit (Vovk, Gammerman and Shafer 2005, the ridge regression confidence machine). ``predict_interval``
-    gives its convex hull: the set itself unless a record weighs more than 1 in the prediction at x (far
-    extrapolation), where it can have gaps; the hull only adds coverage. Not private: the fitted object holds the
-    records.
+    Classification trains one model for each new row and label, so it is for small data. Regression needs
+    ``LinearRegression`` or ``Ridge``: every residual is affine in the candidate y, and the set comes from one fit
+    (Vovk, Gammerman and Shafer 2005). ``predict_interval`` returns the convex hull of that set. The hull differs from
+    it only where a record has a weight above 1 in the prediction at x (far extrapolation), and it only adds coverage.
+
+    Parameters
+    ----------
+    estimator, confidence_level, random_state : see ``SplitConformal``.
+
+    Attributes
+    ----------
+    classes_, ledger_ : see ``SplitConformal``.
 
     Paper: Supplement S1 [sec:extended_cp_intro]
     """
@@ -78,11 +84,12 @@ class FullConformal(Baseline):
 
 
 def acceptance_ends(residuals: NDArray[Any], weights: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[Any]:
-    """The largest t >= 0 at which fewer than ``wanted`` records have |residual - weight t| < t, (m, n_wanted).
+    """Find the largest t >= 0 with few records below it, (m, n_wanted).
 
-    Adding (x, y) to a ridge fit leaves it the residual t = (y - mu(x)) / (1 + x' A^-1 x) and takes ``weight`` times t
-    off the records' residuals. A record is below t on an open interval: from |residual| / (1 + w) to
-    |residual| / (w - 1), with w the weight times the residual's sign (no start for w <= -1, no end for w <= 1).
+    "Few" is fewer than ``wanted`` records with |residual - weight t| < t. Adding (x, y) to a ridge fit gives it the
+    residual t = (y - mu(x)) / (1 + x' A^-1 x) and subtracts ``weight`` times t from the records' residuals. A record is
+    below t on an open interval: from |residual| / (1 + w) to |residual| / (w - 1), with w the weight times the
+    residual's sign (no start for w <= -1, no end for w <= 1).
     """
     size = np.abs(residuals)
     signed = np.where(residuals < 0, -weights, weights)
@@ -106,7 +113,7 @@ def acceptance_ends(residuals: NDArray[Any], weights: NDArray[Any], wanted: NDAr
 
 
 def _last_accepted(start: NDArray[Any], stop: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[Any]:
-    """The last point inside fewer than ``wanted`` of the open intervals (start, stop); infinite if none is last."""
+    """Find the last point inside fewer than ``wanted`` open intervals (start, stop)."""
     start, stop = start[start < np.inf], stop[stop < np.inf]
     points = np.concatenate([stop, start])
     change = np.repeat([-1, 1], [len(stop), len(start)])
