@@ -266,7 +266,7 @@ class TestScores:
 
     @pytest.mark.parametrize("wrong", [lambda p: p[:, 0], lambda p: p.mean(), lambda p: p[:-1]])
     def test_a_callable_of_the_wrong_shape(self, wrong):
-        with pytest.raises(ValueError, match="one score for every row and label"):
+        with pytest.raises(ValueError, match="one real number for each row and label"):
             classifier(QUICK, guarantee="split", conformity_score=wrong).fit(*labelled(100))
 
     @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])

@@ -348,7 +348,7 @@ class TestOwnScores:
 
     @pytest.mark.parametrize("score", [lambda p: p[0], lambda p: p + 0j, lambda p: p.astype(str), lambda p: [p]])
     def test_other_shapes_and_kinds(self, score):
-        with pytest.raises(ValueError, match="one score for every row and label"):
+        with pytest.raises(ValueError, match="one real number for each row and label"):
             classifier(STABLE, guarantee="split", conformity_score=score).fit(*labelled())
 
     def test_one_that_changes_with_the_size_of_the_table_is_found_on_the_records(self):

@@ -228,8 +228,7 @@ class PrivateConformal(FittedEstimator):
             raise ValueError(f"with a schema and a frame, y must be the name of the target column, {schema.target!r}")
         if by_name and persons is not None:
             raise ValueError("with a schema, its key person names the column of ids: leave persons out")
-        # again from plain values: a schema that was built in code is checked like one from a file
-        schema = Schema.from_dict((schema.with_target(y) if by_name else schema).to_dict()).require_complete()
+        schema = (schema.with_target(y) if by_name else schema).require_complete()
         if schema.task != self._name:
             raise ValueError(f"the schema declares a {schema.task}, and {type(self).__name__} is for {self._name}")
         twice = [n for n, value in schema.declared.items() if value is not None and vars(self).get(n) is not None]
