@@ -611,7 +611,7 @@ def test_dp_split_regression_with_every_kind_of_mechanism():
 
 def test_dp_split_says_so_when_its_range_is_too_short():
     X, y = regression(500)
-    with pytest.warns(dpscp.GuaranteeWarning, match="end of its range"):
+    with pytest.warns(dpscp.GuaranteeWarning, match="end of score_range"):
         model = DPSplit(DPSGD(loss="squared", steps=5), score_range=(0, 1e-3), epsilon=4.0).fit(X, y)
     assert np.isinf(model.threshold_).all()
     assert np.isinf(model.predict_interval(X)[1]).all()

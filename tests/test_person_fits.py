@@ -195,11 +195,11 @@ def test_sampled_training_without_ids_stays_within_the_budget():
 
 
 BAD = {
-    "no cap": ({}, {"persons": "ids"}, ValueError, "rows_per_person is needed"),
+    "no cap": ({}, {"persons": "ids"}, ValueError, "rows_per_person is required"),
     "cap below 1": ({"rows_per_person": 0}, {"persons": "ids"}, ValueError, "rows_per_person"),
-    "n_records": ({"rows_per_person": 2, "n_records": 5}, {"persons": "ids"}, ValueError, "give n_persons"),
+    "n_records": ({"rows_per_person": 2, "n_records": 5}, {"persons": "ids"}, ValueError, "pass n_persons"),
     "n_persons without ids": ({"rows_per_person": 2, "n_persons": 5}, {}, ValueError, "needs persons"),
-    "too few ids": ({"rows_per_person": 2}, {"persons": "short"}, ValueError, "differ in length"),
+    "too few ids": ({"rows_per_person": 2}, {"persons": "short"}, ValueError, "their lengths differ"),
     "a missing id": ({"rows_per_person": 2}, {"persons": "missing"}, ValueError, "missing id"),
 }
 
@@ -386,11 +386,11 @@ def test_schemas_of_persons_are_checked():
     assert parse_schema(SCHEMA).persons(pd.DataFrame({"patient": ["p", "q"]})).tolist() == ["p", "q"]
     assert parse_schema(parse_schema(SCHEMA).to_toml()) == parse_schema(SCHEMA)
     for old, new, match in (
-        ("rows_per_person = 3\n", "", "rows_per_person is needed"),
+        ("rows_per_person = 3\n", "", "rows_per_person is required"),
         ("rows_per_person = 3", "rows_per_person = 0", "rows_per_person"),
         ('person = "patient"\n', "", "needs persons"),
         ('person = "patient"', 'person = "label"', "not the target"),
-        ("n_persons = 150", "n_records = 150", "give n_persons"),
+        ("n_persons = 150", "n_records = 150", "pass n_persons"),
         ("[columns.a]", '[columns.patient]\ntype = "numeric"\nbounds = [0, 1]\n[columns.a]', "as a feature"),
     ):
         with pytest.raises(SchemaError, match=match):

@@ -72,7 +72,7 @@ MISSING = {
 
 @pytest.mark.parametrize("ids", MISSING.values(), ids=MISSING)
 def test_missing_ids_are_refused(ids):
-    with pytest.raises(ValueError, match="persons holds a missing id"):
+    with pytest.raises(ValueError, match="persons has a missing id"):
         keep_rows(ids, n_rows=3, rows_per_person=2)
 
 
@@ -80,7 +80,7 @@ def test_missing_ids_of_pandas_are_refused():
     pandas = pytest.importorskip("pandas")
     dates = pandas.to_datetime(pandas.Series(["2020", None, "2021"]))
     for column in (pandas.Series([1, None, 2], dtype="Int64"), dates):
-        with pytest.raises(ValueError, match="persons holds a missing id"):
+        with pytest.raises(ValueError, match="persons has a missing id"):
             keep_rows(column, n_rows=3, rows_per_person=2)
 
 
@@ -101,17 +101,17 @@ def test_ids_must_be_a_column(ids):
 
 def test_wrong_length_cap_and_kinds_are_refused_without_a_word_from_the_data():
     secret = ["secret-1", "secret-2"]
-    with pytest.raises(ValueError, match="differ in length") as caught:
+    with pytest.raises(ValueError, match="their lengths differ") as caught:
         keep_rows(secret, n_rows=37, rows_per_person=2)
     assert "secret" not in str(caught.value)
     assert "37" not in str(caught.value)
-    with pytest.raises(ValueError, match="rows_per_person is needed"):
+    with pytest.raises(ValueError, match="rows_per_person is required"):
         choose_unit(secret, None, n_records=None, n_persons=None)
     with pytest.raises(ValueError, match="rows_per_person"):
         keep_rows(secret, n_rows=2, rows_per_person=0)
-    with pytest.raises(ValueError, match="mixes text") as caught:
+    with pytest.raises(ValueError, match="mixes ids") as caught:
         keep_rows(["7", 7], n_rows=2, rows_per_person=2)
-    with pytest.raises(TypeError, match="make each id text") as caught:
+    with pytest.raises(TypeError, match="Convert each id to text") as caught:
         keep_rows([["secret"], ["secret"]], n_rows=2, rows_per_person=2)
     assert "secret" not in str(caught.value)
     assert caught.value.__context__ is None

@@ -101,7 +101,7 @@ def test_rows_to_predict_are_read_with_what_is_wrong_with_each():
     assert matrix.shape == (2, 7)
     assert "'age' is declared numeric" in wrong[0]
     assert "'member' has a missing value or one that is not in" in wrong[0]
-    assert "'region' holds a value" in wrong[1]
+    assert "'region' has a missing value" in wrong[1]
     assert CANARY not in wrong[1]
     matrix, wrong = schema.rows(odd, unknown="other")
     assert wrong[1] is None
@@ -191,11 +191,11 @@ def test_files_that_are_no_schema(tmp_path):
     with pytest.raises(SchemaError, match="does not exist"):
         read_schema(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SchemaError, match="cannot be read as text"):
+    with pytest.raises(SchemaError, match="cannot be read as UTF-8 text"):
         read_schema(tmp_path / "bytes.toml")
     with pytest.raises(SchemaError, match="neither valid TOML nor valid JSON"):
         parse_schema("{" * 10)
-    with pytest.raises(SchemaError, match=r"table of declarations|neither"):
+    with pytest.raises(SchemaError, match=r"mapping of declarations|neither"):
         parse_schema("[" * 3)
 
 

@@ -205,7 +205,7 @@ def test_a_mechanism_that_cannot_says_so_before_anything_is_released():
 def test_persons_of_other_rows_are_refused():
     X, y, persons = persons_of(0, alike=True)
     for mechanism in MECHANISMS.values():
-        with pytest.raises(ValueError, match="persons must be those of the rows"):
+        with pytest.raises(ValueError, match="persons must have as many rows"):
             mechanism.train(X[:-1], y[:-1], n_records=20, persons=persons)
 
 

@@ -1,11 +1,11 @@
-"""The ids of persons, read by one function from every source: equal ids are one person, and only these.
+"""Read person ids from every kind of source; equal ids are one person.
 
-Two ids that should be equal and are not split one person into several, each with a privacy loss of their own. Two that
-are equal and should not be merge persons, who then share the noise that hides one. So ids are text, integers, booleans,
-days or instants, one kind in a column. Everything else is refused: floating-point numbers (several integers may round
-to one), missing ids (nobody knows whose row it is), tuples and other objects (equality is whatever their class says).
+If equal ids were read as different, one person would become several, each with a privacy loss of their own. If
+different ids were read as equal, several persons would share the noise that hides one. So ids are text, integers,
+booleans, days or instants, of one kind in a column. Other ids are refused: floating-point numbers (several integers
+may round to one), missing ids (the person is unknown), tuples and other objects (their class defines equality).
 
-No message carries an id.
+No message contains an id.
 """
 
 import sys
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# What tables, R, SQL and `astype(str)` write in place of an id that is not there.
+# What tables, R, SQL and `astype(str)` write for a missing id.
 _MISSING_TEXTS = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?", "."))
 _LARGEST = 2**63
 _DAY_UNITS, _INSTANT_UNITS = ("D",), ("h", "m", "s", "ms", "us", "ns")
@@ -26,24 +26,25 @@ _NANOSECONDS = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us
 _DAY_MILLISECONDS = 86_400_000
 _ALLOWED = "text, integers, booleans or dates, as a list, an array, or a column of pandas, polars or Arrow"
 _FLOAT_IDS = (
-    "persons holds floating-point numbers, of which several whole numbers may be one: read the ids as integers or as "
-    "text from where they come from first (pandas reads integers with gaps as dtype 'Int64')"
+    "persons has floating-point numbers, which can merge different integer ids. Read the ids as integers or as text "
+    "(pandas reads integers with missing values as dtype 'Int64')"
 )
 _OBJECT_IDS = (
-    "persons must hold text, integers, booleans or dates; other objects (tuples, bytes, decimal numbers, tensors, "
-    "objects of classes of your own) are not compared as ids: make each id text, such as f'{clinic}/{patient}'"
+    "persons must be text, integers, booleans or dates, and not other objects (tuples, bytes, decimal numbers, "
+    "tensors, your own classes). Convert each id to text, for example f'{clinic}/{patient}'"
 )
 _MISSING_IDS = (
-    "persons holds a missing id (None, NaN, NaT, null, empty text, or a mark such as 'NA'): give each row the id of "
-    "its person, or drop rows whose person is not known"
+    "persons has a missing id (None, NaN, NaT, null, empty text, or a mark such as 'NA'). Give each row the id of its "
+    "person, or drop the rows of unknown persons"
 )
 _MIXED_IDS = (
-    "persons mixes text with other ids, or integers with booleans or dates, and '7' is not 7: make all ids of one kind"
+    "persons mixes ids of different kinds (text, integers, booleans, dates), and '7' is not 7. Convert all ids to one "
+    "kind"
 )
 
 
 class IdKind(Enum):
-    """What the ids of a column are; ids of two kinds are never compared."""
+    """The kind of the ids of a column; ids of two kinds are never compared."""
 
     TEXT = "text"
     INTEGER = "integers"
@@ -55,10 +56,14 @@ class IdKind(Enum):
 
 @dataclass(frozen=True)
 class PersonIds:
-    """One key for each row: equal keys of one kind are one person, in every block and on every machine.
+    """Hold one key for each row; equal keys of one kind are one person.
 
-    Text is an array of Python strings. Everything else is whole numbers: int64, or Python's own where one is too large
-    for it; days since 1970, and nanoseconds since then for instants. ``kind`` is None where there is no row.
+    Attributes
+    ----------
+    kind : IdKind, or None without rows
+    keys : array of shape (n,)
+        Strings for text. Otherwise whole numbers: int64, or Python integers if one does not fit. Days count from 1970,
+        instants count nanoseconds from then.
     """
 
     kind: IdKind | None
@@ -68,11 +73,11 @@ class PersonIds:
         return len(self.keys)
 
     def __getitem__(self, rows: Any) -> "PersonIds":
-        return PersonIds(self.kind, self.keys[rows])  # the kind stays: an empty part still says of which kind ids are
+        return PersonIds(self.kind, self.keys[rows])  # an empty part keeps its kind
 
     @staticmethod
     def joined(parts: Sequence["PersonIds"]) -> "PersonIds":
-        """The ids of several parts of a table, one after the other; refused where they are of two kinds."""
+        """Join the ids of several parts of a table; refuse parts of two kinds."""
         kinds = {part.kind for part in parts} - {None}
         if len(kinds) > 1:
             raise ValueError(_MIXED_IDS)
@@ -81,26 +86,32 @@ class PersonIds:
         return PersonIds(kind, np.concatenate(found) if found else np.empty(0, dtype=np.int64))
 
     def numbers(self) -> NDArray[np.int64]:
-        """Each row's person, numbered in the order in which persons first appear."""
+        """Number each row's person, in the order in which persons first appear, (n,)."""
         known: dict[Any, int] = {}
         return np.fromiter((known.setdefault(key, len(known)) for key in self.keys.tolist()), np.int64, len(self))
 
     def hashes(self) -> NDArray[np.uint64]:
-        """A number for each row, equal for equal ids, wherever they are."""
+        """Hash each row's id, (n,); equal ids have equal hashes in every process."""
         from pandas.util import hash_array
 
         if self.kind is IdKind.TEXT:
             return np.asarray(hash_array(self.keys, categorize=False))
-        # two's complement: the key 7 has one hash, also beside a key that int64 does not hold
+        # two's complement: the key 7 has the same hash in a column with keys that do not fit into int64
         low = [key % 2**64 for key in self.keys.tolist()] if self.keys.dtype == object else self.keys
         return np.asarray(hash_array(np.asarray(low).astype(np.uint64), categorize=False))
 
 
 def read_person_ids(persons: Any) -> PersonIds:
-    """Read one id for each row; refuse what may split or merge persons.
+    """Read one id for each row; refuse ids that may split or merge persons.
 
-    ``persons`` is a list, a NumPy array, a column of pandas, polars or Arrow, or a torch tensor of integers or
-    booleans. A category or dictionary is read as the values that it stands for.
+    Parameters
+    ----------
+    persons : list, NumPy array, column of pandas, polars or Arrow, or torch tensor of integers or booleans
+        A category or dictionary is read as its values.
+
+    Returns
+    -------
+    PersonIds
     """
     if isinstance(persons, PersonIds):
         return persons
@@ -108,7 +119,7 @@ def read_person_ids(persons: Any) -> PersonIds:
         if is_one(persons):
             found = read(persons)
             return found if len(found) else PersonIds(None, np.empty(0, dtype=np.int64))
-    raise TypeError(f"persons must hold one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
+    raise TypeError(f"persons must have one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
 
 
 # ---- lists
@@ -130,7 +141,7 @@ def _read_objects(ids: Sequence[Any]) -> PersonIds:
 
 
 def _find_kind(one: Any) -> IdKind:
-    """The kind of one id; a class that is derived from an allowed one may compare as it likes, and is refused."""
+    """Return the kind of one id; refuse subclasses, which may compare differently."""
     if type(one) in (str, np.str_):
         return IdKind.TEXT
     if type(one) in (bool, np.bool_):
@@ -163,7 +174,7 @@ def _is_timestamp(one: Any) -> bool:
 
 
 def _convert_time(one: Any) -> int:
-    """Days since 1970 of a day, nanoseconds since then of an instant."""
+    """Return days since 1970 of a day, nanoseconds since then of an instant."""
     if isinstance(one, np.datetime64):
         return int(_convert_times(np.asarray(one)[None])[0])
     if type(one) is date:
@@ -182,7 +193,7 @@ def _read_texts(ids: Sequence[Any]) -> PersonIds:
     characters = set("".join(texts))
     if "\0" in characters or any("\ud800" <= character <= "\udfff" for character in characters):
         raise ValueError(
-            "persons holds text with NUL characters or half surrogate pairs, which not every table tells apart: write "
+            "persons has text with NUL characters or unpaired surrogates, which some tables cannot distinguish. Write "
             "the ids without them"
         )
     keys = np.empty(len(texts), dtype=object)
@@ -191,7 +202,7 @@ def _read_texts(ids: Sequence[Any]) -> PersonIds:
 
 
 def _pack_integers(numbers: Sequence[int]) -> NDArray[Any]:
-    """Whole numbers as int64; as Python's where one is too large."""
+    """Pack integers as int64, or as Python integers if one is too large."""
     if all(-_LARGEST <= number < _LARGEST for number in numbers):
         return np.array(numbers, dtype=np.int64)
     keys = np.empty(len(numbers), dtype=object)
@@ -204,7 +215,7 @@ def _pack_integers(numbers: Sequence[int]) -> NDArray[Any]:
 
 def _read_array(ids: NDArray[Any]) -> PersonIds:
     if ids.ndim != 1:
-        raise TypeError("persons must hold one id for each row of X: a list, an array or a column")
+        raise TypeError("persons must have one id for each row of X: pass a list, a one-dimensional array or a column")
     if isinstance(ids, np.ma.MaskedArray):
         if np.ma.getmaskarray(ids).any():
             raise ValueError(_MISSING_IDS)
@@ -230,8 +241,8 @@ def _find_time_kind(dtype: Any) -> IdKind:
     unit, count = np.datetime_data(dtype)
     if count != 1 or unit not in (*_DAY_UNITS, *_INSTANT_UNITS):
         raise TypeError(
-            f"persons holds dates in units of {count} {unit!r}: give days (datetime64[D]), or instants in hours down "
-            "to nanoseconds"
+            f"persons has dates in units of {count} {unit!r}; convert them to days (datetime64[D]), or to instants in "
+            "units from hours to nanoseconds"
         )
     return IdKind.DAY if unit in _DAY_UNITS else IdKind.INSTANT
 
@@ -333,7 +344,7 @@ def _read_arrow_chunk(chunk: Any) -> PersonIds:
     if types.is_date64(kind):
         milliseconds = chunk.cast(pa.int64()).to_numpy()
         if (milliseconds % _DAY_MILLISECONDS).any():
-            raise TypeError("persons holds days with a time of day: give days (Arrow's date32) or timestamps")
+            raise TypeError("persons has days with a time of day; convert them to days (Arrow's date32) or timestamps")
         return PersonIds(IdKind.DAY, milliseconds // _DAY_MILLISECONDS)
     if types.is_timestamp(kind):
         counts = chunk.cast(pa.int64()).to_numpy().view(f"datetime64[{kind.unit}]")
