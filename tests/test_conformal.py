@@ -869,7 +869,7 @@ class TestScikitLearn:
 
     def test_found_labels_are_declared_and_remarked_upon(self):
         X, y = labelled(400)
-        with pytest.warns(GuaranteeWarning, match="classes was not given"):
+        with pytest.warns(GuaranteeWarning, match="classes is None"):
             model = classifier(QUICK, guarantee="asymptotic", classes=None).fit(X, y)
         facts = model.ledger_.public_facts
         assert facts["classes"] == (0, 1, 2)

@@ -122,7 +122,7 @@ class Telling(GaussianNB):
 @pytest.mark.parametrize(
     ("estimator", "options", "error", "told"),
     [
-        (GaussianNB(), {}, NotFittedError, "needs an estimator that is fitted.*FrozenEstimator"),
+        (GaussianNB(), {}, NotFittedError, "needs a fitted estimator.*FrozenEstimator"),
         (SVC, {}, TypeError, "with predict_proba and classes_, got ABCMeta"),
         (SVC().fit(*labelled(50, 0)), {}, TypeError, "with predict_proba and classes_, got SVC"),
         (None, {}, TypeError, "with predict_proba and classes_, got NoneType"),

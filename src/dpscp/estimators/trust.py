@@ -1,4 +1,4 @@
-"""Which sentences of `dpscp._base.trust` a fit needs: one for each thing that is taken on the caller's word."""
+"""List the assumptions that a fit makes about the caller's objects."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ from dpscp.training.torch.records import has_own_items
 
 
 def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
-    """What is believed of the estimator of a fit, or of the one that it wraps."""
+    """List the assumptions about the estimator of a fit and those that it wraps."""
     if prefit:
         yield PREFIT
         return
@@ -45,7 +45,7 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
 
 
 def list_record_assumptions(original: Any) -> Iterator[str]:
-    """What is believed of the records as the caller brought them."""
+    """List the assumptions about the records that the caller passed."""
     if has_own_items(original):
         yield OWN_DATASET
     if is_dask(original) or isinstance(original, DaskSource):
