@@ -287,7 +287,7 @@ class TestRefusals:
     def test_unknown_dask_size(self):
         da = pytest.importorskip("dask.array")
         array = da.from_array(SCORES, chunks=1000)
-        with pytest.raises(ValueError, match="n_records is needed"):
+        with pytest.raises(ValueError, match="n_records is required"):
             quiet(array[array > 0.5])
 
 

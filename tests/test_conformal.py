@@ -468,7 +468,7 @@ class TestMechanisms:
         X, y = labelled(500)
         model = classifier(OwnMechanism(3), guarantee="universal").fit(X, y)
         assert model.predict_set(X[:5])[1].shape == (5, 3, 1)
-        with pytest.raises(ValueError, match="one output for each of the declared classes"):
+        with pytest.raises(ValueError, match="one output for each declared class"):
             classifier(OwnMechanism(3), guarantee="universal", classes=[0, 1, 2, 3]).fit(X, y)
 
     def test_targets_are_clipped_for_training_and_not_for_the_promise(self):

@@ -241,19 +241,19 @@ def test_where_no_number_of_records_helps_the_advice_does_not_ask_for_records():
 def test_little_is_proven_is_no_dead_end():
     now = searched("asymptotic", 2000, 12.0)
     assert now.is_vacuous
-    assert now.advice.startswith("Less of the budget for training would prove more")
+    assert now.advice.startswith("A smaller train_share would prove more")
     assert searched("asymptotic", 2000, 12.0, train_epsilon=1.0).coverage > now.coverage
     assert searched("split", 2000, 12.0, part=0.3).is_certified
 
 
 @pytest.mark.parametrize(("n", "epsilon"), [(40, 3.0), (25, 5.0), (200, 0.1), (30, 1.0), (60, 0.1)])
-def test_a_plan_of_full_sets_names_only_describe_remedies(n, epsilon):
+def test_a_plan_of_full_sets_names_only_what_helps(n, epsilon):
     plan = dp.plan(n=n, epsilon=epsilon)
     row = plan.row(plan.automatic)
     assert not row.useful
-    said = str(plan).split("smaller ones would come with ")[1].split(".\n")[0]
+    said = str(plan).split("smaller sets need ")[1].split(".\n")[0]
     ways = {"n": n, "epsilon": epsilon, "alpha": 0.1}
-    for way in said.split(", or with "):
+    for way in said.split(", or "):
         words = way.replace(",", "").split()
         change = {"n": int(words[0])} if words[1] == "records" else {words[0]: float(words[1])}
         assert dp.plan(**ways | change).row(plan.automatic).useful, way
@@ -261,4 +261,4 @@ def test_a_plan_of_full_sets_names_only_describe_remedies(n, epsilon):
 
 def test_the_plan_command_prints_what_the_plan_says(capsys):
     main(["plan", "--n", "40", "--epsilon", "3"])
-    assert "smaller ones would come with" in capsys.readouterr().out
+    assert "smaller sets need" in capsys.readouterr().out
