@@ -285,7 +285,7 @@ def with_array(content, name, array, **options):
 
 class TestDamage:
     def test_nothing_there(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match="no such file"):
+        with pytest.raises(FileNotFoundError, match="does not exist"):
             dp.load(tmp_path / "nothing")
         with pytest.raises(ValueError, match="cannot be loaded"):
             dp.load(tmp_path)

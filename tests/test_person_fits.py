@@ -235,7 +235,7 @@ def test_what_cannot_train_on_persons_is_refused():
         classifier(rows_per_person=2).set_params(estimator=ObjectivePerturbation()).fit(X, y, persons=ids)
     elsewhere = fitted(classifier(), X, y)
     model = dp.PrivateModel(elsewhere.model_, elsewhere.ledger_)
-    with pytest.raises(ValueError, match="is about records"):
+    with pytest.raises(ValueError, match="training protects records"):
         classifier(rows_per_person=2, guarantee="split").set_params(estimator=model).fit(X, y, persons=ids)
 
 
@@ -322,10 +322,10 @@ def test_calibrate_asks_for_training_per_person():
     scores, settings = np.linspace(0, 1, 500), {"epsilon": 1, "delta": 1e-5, "score_range": (0, 1)}
     ids = np.repeat(np.arange(250), 2)
     spent = dp.Ledger().add("training", gaussian_event(20.0))
-    with pytest.raises(ValueError, match="is about records"):
+    with pytest.raises(ValueError, match="training protects records"):
         dp.calibrate(scores, training=spent, persons=ids, rows_per_person=2, **settings)
     told = spent.declare(n_persons=250, rows_per_person=2)  # a public fact says nothing about who is protected
-    with pytest.raises(ValueError, match="is about records"):
+    with pytest.raises(ValueError, match="training protects records"):
         dp.calibrate(scores, training=told, persons=ids, rows_per_person=2, **settings)
     by_person = dp.Ledger().add("training", gaussian_event(20.0), unit=dp.privacy.PersonWithIds(2))
     found = dp.calibrate(scores, training=by_person, persons=ids, rows_per_person=2, **settings)

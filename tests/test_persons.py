@@ -128,7 +128,7 @@ DOUBTFUL = {
 
 @pytest.mark.parametrize("ids", DOUBTFUL.values(), ids=DOUBTFUL)
 def test_ids_of_which_two_may_look_like_one_are_refused(ids):
-    with pytest.raises(ValueError, match=r"persons holds (text|floating).*ids") as caught:
+    with pytest.raises(ValueError, match=r"persons has (text|floating).*ids") as caught:
         number_persons(ids, 2)
     assert "secret" not in str(caught.value)
 

@@ -126,7 +126,7 @@ class Telling(GaussianNB):
         (SVC, {}, TypeError, "with predict_proba and classes_, got ABCMeta"),
         (SVC().fit(*labelled(50, 0)), {}, TypeError, "with predict_proba and classes_, got SVC"),
         (None, {}, TypeError, "with predict_proba and classes_, got NoneType"),
-        (Transductive().fit(*labelled(50, 0)), {}, ValueError, "estimator must give each row its value from that row"),
+        (Transductive().fit(*labelled(50, 0)), {}, ValueError, "estimator must compute the value"),
         (Scores().fit(*labelled(50, 0)), {}, ValueError, "add up to one; on synthetic rows"),
         (
             Telling().fit(*labelled(50, 0)),
@@ -134,12 +134,12 @@ class Telling(GaussianNB):
             ValueError,
             r"failed on the records with KeyError",
         ),
-        (GaussianNB().fit(*labelled(50, 0)), {"guarantee": "universal"}, ValueError, "which is guarantee='split'"),
+        (GaussianNB().fit(*labelled(50, 0)), {"guarantee": "universal"}, ValueError, "which needs guarantee='split'"),
         (
             GaussianNB().fit(*labelled(50, 0)),
             {"feature_bounds": (0, 1)},
             ValueError,
-            "leave out feature_bound",
+            "remove feature_bound",
         ),
         (GaussianNB().fit(*labelled(50, 0)), {"classes": ["b", "a", "c"]}, ValueError, "in their order"),
     ],

@@ -203,11 +203,11 @@ def test_a_model_trained_on_persons_is_not_calibrated_on_rows(name):
     assert model.ledger.unit == PersonWithIds(3)
     scores = np.linspace(0, 1, 400)
     for more in ({}, {"rows_per_person": K}, {"held_out": True}):
-        with pytest.raises(ValueError, match="is about persons with ids, and rows are searched"):
+        with pytest.raises(ValueError, match="protects persons with ids, but the calibration protects one record"):
             dp.calibrate(scores, training=model.ledger, **CALIBRATED, **more)
     for more in ({}, {"rows_per_person": K}, {"guarantee": "split"}):
         fit = dp.PrivateConformalClassifier(model, classes=[0, 1], epsilon=9.0, delta=DELTA, random_state=0, **more)
-        with pytest.raises(ValueError, match="is about persons with ids, and rows are searched"):
+        with pytest.raises(ValueError, match="protects persons with ids, but the calibration protects one record"):
             fit.fit(X, y)
     rows = dp.PrivateModel.from_trained(MECHANISMS[name].train(X, y, random_state=0))
     assert rows.ledger.unit == RECORDS

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,11 @@ from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.data.model_files import plain
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateConformal
-from dpscp.estimators.ingest import FitInput
+from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
+from dpscp.pipeline.plan import Request
+from dpscp.pipeline.release import Release
 from dpscp.pipeline.tasks import Classification
-from dpscp.privacy.store import BudgetStore
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.sets import label_set
 from dpscp.training.private_model import PrivateModel
@@ -147,7 +148,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     _validate_y = staticmethod(validate_labels)
 
-    def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
+    def _make_request(self, given: FitInput) -> tuple[Request, FitRecords]:
         declared, of_source = self._find_declared_classes(), given.rows is None
         if of_source and declared is None:
             raise ValueError("classes is required for a record source; pass classes=[...] with every possible label")
@@ -166,8 +167,11 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
                 GuaranteeWarning,
                 stacklevel=3,
             )
-        self._release(request, taken.records, store, given.original)
-        self.classes_ = public
+        return request, replace(taken, classes=public)
+
+    def _keep(self, released: Release, records: FitRecords) -> None:
+        super()._keep(released, records)
+        self.classes_ = np.asarray(records.classes)
 
     def _task(self) -> Classification:
         return Classification(tuple(plain(c) for c in self.classes_), label_score(self.conformity_score))

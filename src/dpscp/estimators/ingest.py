@@ -62,13 +62,17 @@ class FitInput:
 
 @dataclass(frozen=True)
 class FitRecords:
-    """The records of a fit and what is public about them; ``found``, the number of units, only where it is declared."""
+    """Hold the records of a fit and what is public about them.
+
+    ``found`` is the number of units, used only where it is declared; ``classes`` are the labels of a classification.
+    """
 
     records: RecordSource
     width: int
     group_values: tuple[Any, ...] | None
     unit: Unit
     found: int
+    classes: NDArray[Any] | None = None
 
 
 def records_from_source(

@@ -31,7 +31,7 @@ def warn_if_refit(X: Any) -> None:
             f"own epsilon and delta, and the scores on the other folds are not private; {_ADVICE}; in scikit-learn "
             "params={'budget': store} or fit(..., budget=store), with error_score='raise'",
             GuaranteeWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
         return
     owner, first, last = _place(X)
@@ -39,7 +39,7 @@ def warn_if_refit(X: Any) -> None:
         warnings.warn(
             f"fit was called with these records before: each fit spends its own epsilon and delta; {_ADVICE}",
             GuaranteeWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

@@ -11,11 +11,11 @@ from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
-from dpscp.estimators.ingest import FitInput
+from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import choose_score
+from dpscp.pipeline.plan import Request, choose_score
+from dpscp.pipeline.release import Release
 from dpscp.pipeline.tasks import HARD_BOUNDS, Regression
-from dpscp.privacy.store import BudgetStore
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name
 from dpscp.training.preprocessing.private_bounds import PRIVATE
@@ -89,7 +89,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     _validate_y = staticmethod(validate_targets)
 
-    def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
+    def _make_request(self, given: FitInput) -> tuple[Request, FitRecords]:
         declared = self._declared("y_bounds")
         if declared is None:
             raise ValueError(
@@ -108,9 +108,13 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         request = self._request(task, taken)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
         task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
-        found = self._release(replace(request, task=task), taken.records, store, given.original)
-        self.y_bounds_ = check_range("y_bounds", found.y_bounds)
-        self.conformity_score_ = score_name(task.score)
+        return replace(request, task=task), taken
+
+    def _keep(self, released: Release, records: FitRecords) -> None:
+        super()._keep(released, records)
+        assert isinstance(released.task, Regression)
+        self.y_bounds_ = check_range("y_bounds", released.task.y_bounds)
+        self.conformity_score_ = score_name(released.task.score)
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
         super()._restore(header, arrays, module)
