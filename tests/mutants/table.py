@@ -196,8 +196,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._request",
-    "bounds if isinstance(bounds, str) else column_bounds(bounds, taken.width, names)",
-    "(taken.records.whole.read().min(axis=0) - 1e-09, taken.records.whole.read().max(axis=0) + 1e-09)",
+    "bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)",
+    "(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
     "the estimator takes its feature bounds from the records",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
@@ -717,8 +717,8 @@ mutant(
 )
 mutant(
     "tasks:Classification.scores",
-    "np.maximum(scores, self._of_own_label(softmax(outputs), targets))",
-    "scores",
+    "lambda outputs: self._of_own_label(softmax(outputs), targets)",
+    "lambda _: scores",
     "the correction is computed and not used",
     "tests/test_wiring.py::test_corrected_scores_are_the_ones_that_count",
 )
@@ -731,8 +731,8 @@ mutant(
 )
 mutant(
     "tasks:Regression.scores",
-    "np.maximum(scores, self._of_targets(targets, outputs))",
-    "scores",
+    "lambda outputs: self._of_targets(targets, outputs)",
+    "lambda _: scores",
     "the correction of a regression is computed and not used",
     "tests/test_wiring.py::test_corrected_residuals_are_the_ones_that_count",
 )

@@ -275,9 +275,9 @@ def find_kind(estimator: Any) -> str:
                 return "classifier"
             if is_regressor(estimator):
                 return "regressor"
-    given = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
+    description = f"the class {estimator.__name__}" if isinstance(estimator, type) else type(estimator).__name__
     raise TypeError(
-        f"estimator must be a scikit-learn classifier or regressor, or a dpscp training mechanism, got {given}"
+        f"estimator must be a scikit-learn classifier or regressor, or a dpscp training mechanism, got {description}"
     )
 
 

@@ -214,9 +214,9 @@ class PrivateThreshold(_Threshold):
             "score_range": list(score_range),
             "alpha": [float(alpha) for alpha in self._alphas],
         }
-        taken = ["n_records"] * (self.n_records is None) + ["classes"] * found
-        if taken:
-            facts["taken_from_data"] = list(dict.fromkeys([*taken, *facts.get("taken_from_data", ())]))
+        from_data = ["n_records"] * (self.n_records is None) + ["classes"] * found
+        if from_data:
+            facts["taken_from_data"] = list(dict.fromkeys([*from_data, *facts.get("taken_from_data", ())]))
         ledger = ledger.declare(**facts)
         budget.require(ledger, self.accountant)
         self.ledger_ = ledger if seed is None else ledger.mark_seeded()

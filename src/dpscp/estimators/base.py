@@ -59,7 +59,7 @@ class PrivateConformal(FittedEstimator):
         """Return the targets of ``n`` records in memory."""
 
     @abstractmethod
-    def _make_request(self, given: FitInput) -> tuple[Request, FitRecords]:
+    def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
         """Return the public side of the fit and its records."""
 
     def fit(
@@ -110,9 +110,9 @@ class PrivateConformal(FittedEstimator):
         if isinstance(X, DistributedSource) and not X.led:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._start(budget, fit_params)
-        given = self._read(X, y, persons, schema)
-        request, records = self._make_request(given)
-        released = self._release(request, records.records, given.original, budget)
+        fit_input = self._read(X, y, persons, schema)
+        request, records = self._make_request(fit_input)
+        released = self._release(request, records.records, fit_input.original, budget)
         self._keep(released, records)
         return self
 
@@ -135,11 +135,11 @@ class PrivateConformal(FittedEstimator):
             self.input_shape_, self.n_features_in_ = None, X.width
         return FitInput(original, table, X, y, persons, rows, unit)
 
-    def _fit_by_all(self, source: DistributedSource, *given: Any, **options: Any) -> Self:
+    def _fit_by_all(self, source: DistributedSource, *arguments: Any, **options: Any) -> Self:
         """Fit in process 0 and copy the fitted attributes to the others."""
 
         def fitted() -> dict[str, Any]:
-            self.fit(source, *given, **options)
+            self.fit(source, *arguments, **options)
             return {name: value for name, value in vars(self).items() if _is_fitted(name)}
 
         vars(self).update(source.lead(fitted))
@@ -262,8 +262,8 @@ class PrivateConformal(FittedEstimator):
 
     def _declared(self, name: str) -> Any:
         """Return a public declaration: the parameter, or what the schema declares."""
-        given = getattr(self, name)
-        return self.schema_.declared[name] if given is None and self.schema_ is not None else given
+        value = getattr(self, name)
+        return self.schema_.declared[name] if value is None and self.schema_ is not None else value
 
     def _unit(self, persons: Any) -> Unit:
         """Return the unit of privacy; refuse arguments that contradict each other."""
@@ -276,7 +276,7 @@ class PrivateConformal(FittedEstimator):
 
     def _read_records(
         self,
-        given: FitInput,
+        fit_input: FitInput,
         targets: NDArray[Any],
         encoded: Callable[[Any, int], NDArray[Any]],
         labels: tuple[Any, ...] | None,
@@ -286,13 +286,13 @@ class PrivateConformal(FittedEstimator):
         ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source. ``labels`` are the
         classes, which may be the groups.
         """
-        if given.rows is None:
+        if fit_input.rows is None:
             return records_from_source(
-                given, self._make_block_reader(encoded, by_label=labels), self.random_state, self.device
+                fit_input, self._make_block_reader(encoded, by_label=labels), self.random_state, self.device
             )
         by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
         return records_from_arrays(
-            given, targets, (targets, labels) if by_label else self._assign_groups(given), self.random_state
+            fit_input, targets, (targets, labels) if by_label else self._assign_groups(fit_input), self.random_state
         )
 
     def _make_block_reader(
@@ -333,11 +333,11 @@ class PrivateConformal(FittedEstimator):
         flat = X.reshape(len(X), math.prod(self.input_shape_))
         return validate_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
 
-    def _request(self, task: Task, taken: FitRecords) -> Request:
+    def _request(self, task: Task, records: FitRecords) -> Request:
         """Return the checked public numbers of this fit; hint at missing bounds."""
         bounds = self._declared("feature_bounds")
         unbounded = self.feature_bound is None and bounds is None
-        if self.estimator is None and unbounded and taken.width <= WIDEST_TABLE[self._name]:
+        if self.estimator is None and unbounded and records.width <= WIDEST_TABLE[self._name]:
             warnings.warn(
                 "feature_bounds is None, so each row is scaled to norm one, which loses information of a table. Pass "
                 "public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
@@ -346,24 +346,24 @@ class PrivateConformal(FittedEstimator):
                 stacklevel=4,
             )
         alphas, _ = check_levels(self.confidence_level)
-        unit, names = taken.unit, vars(self).get("feature_names_in_")
-        given = self._declared(unit.count_name)
-        n_records = taken.found if given is None else check_count(unit.count_name, given)
+        unit, names = records.unit, vars(self).get("feature_names_in_")
+        declared = self._declared(unit.count_name)
+        n_records = records.found if declared is None else check_count(unit.count_name, declared)
         return Request(
             task=task,
-            estimator=self._find_pretrained_model(taken.width) or self.estimator,
+            estimator=self._find_pretrained_model(records.width) or self.estimator,
             budget=Budget(self.epsilon, self.delta),
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, taken.width, names),
+            feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names),
             n_records=n_records,
-            n_found=given is None,
-            n_features=taken.width,
+            n_found=declared is None,
+            n_features=records.width,
             accountant=self.accountant,
-            group_values=taken.group_values,
+            group_values=records.group_values,
             release_confidence=self.release_confidence,
             unit=unit,
             input_shape=self.input_shape_,
@@ -399,18 +399,18 @@ class PrivateConformal(FittedEstimator):
     _name: ClassVar[str]
     _label_groups_hint: ClassVar[str] = ""
 
-    def _assign_groups(self, given: FitInput) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
+    def _assign_groups(self, fit_input: FitInput) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
         """Return each record's group and the public group values; None without groups."""
-        if self.groups is None or given.rows is None:
+        if self.groups is None or fit_input.rows is None:
             return None, None
         if self.schema_ is not None and isinstance(self.groups, str):
             if self.group_values is not None:
                 raise ValueError("group_values are the categories that the schema declares; remove group_values")
-            return self.schema_.groups(given.table, self.groups)
+            return self.schema_.groups(fit_input.table, self.groups)
         if callable(self.groups):
             if self.group_values is None:
                 raise ValueError("group_values is required with groups; list the public values that groups can return")
-            index = group_index(self.groups, given.table, self.group_values, len(given.rows), thorough=True)
+            index = group_index(self.groups, fit_input.table, self.group_values, len(fit_input.rows), thorough=True)
             return index, tuple(self.group_values)
         raise ValueError(
             f"groups must be None or a function of X{self._label_groups_hint}, or, with a schema, a column with "

@@ -148,17 +148,17 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     _validate_y = staticmethod(validate_labels)
 
-    def _make_request(self, given: FitInput) -> tuple[Request, FitRecords]:
-        declared, of_source = self._find_declared_classes(), given.rows is None
+    def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
+        declared, of_source = self._find_declared_classes(), fit_input.rows is None
         if of_source and declared is None:
             raise ValueError("classes is required for a record source; pass classes=[...] with every possible label")
-        public, index, found = class_list(np.empty(0, dtype=np.int64) if of_source else given.y, declared)
+        public, index, found = class_list(np.empty(0, dtype=np.int64) if of_source else fit_input.y, declared)
         labels = tuple(plain(c) for c in public)
-        taken = self._read_records(given, index, partial(_indices, classes=labels), labels)
+        records = self._read_records(fit_input, index, partial(_indices, classes=labels), labels)
         found = found or self._has_found_classes()
         elsewhere = None if self._find_pretrained_model(len(labels)) is None else labels
         task = Classification(labels, label_score(self.conformity_score), model_labels=elsewhere, classes_found=found)
-        request = self._request(task, taken)
+        request = self._request(task, records)
         if found:
             warnings.warn(
                 "classes is None, so the labels in y are declared public and no coverage is certified: a label without "
@@ -167,7 +167,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
                 GuaranteeWarning,
                 stacklevel=3,
             )
-        return request, replace(taken, classes=public)
+        return request, replace(records, classes=public)
 
     def _keep(self, released: Release, records: FitRecords) -> None:
         super()._keep(released, records)
@@ -259,7 +259,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes do not match its model")
         if "classes" in self.ledger_.taken_from_data:
-            # earlier versions also certified classes that were taken from the data
+            # earlier versions also certified classes that come from the data
             self.certificates_ = tuple(c.with_found_classes() for c in self.certificates_)
             self.certificate_ = self.certificates_[0]
 

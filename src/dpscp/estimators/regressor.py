@@ -89,11 +89,11 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     _validate_y = staticmethod(validate_targets)
 
-    def _make_request(self, given: FitInput) -> tuple[Request, FitRecords]:
+    def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
         declared = self._declared("y_bounds")
         if declared is None:
             raise ValueError(
-                "y_bounds is required; pass the public range of the target, y_bounds=(low, high), not taken from the "
+                "y_bounds is required; pass the public range of the target, y_bounds=(low, high), not read from the "
                 "data. If it is not known, y_bounds='private' finds one for a few percent of the budget"
             )
         private = isinstance(declared, str) and bool(check_choice("y_bounds", declared, (PRIVATE,)))
@@ -103,12 +103,12 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
                 "y_bounds='private'. Pass y_bounds=(low, high), or remove clip_to_bounds"
             )
         bounds = (-1.0, 1.0) if private else check_range("y_bounds", declared)
-        taken = self._read_records(given, given.y, validate_targets, None)
+        records = self._read_records(fit_input, fit_input.y, validate_targets, None)
         task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private)
-        request = self._request(task, taken)
+        request = self._request(task, records)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
         task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
-        return replace(request, task=task), taken
+        return replace(request, task=task), records
 
     def _keep(self, released: Release, records: FitRecords) -> None:
         super()._keep(released, records)
@@ -120,8 +120,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         super()._restore(header, arrays, module)
         self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._declared("y_bounds")))
         # files of versions before 0.3 have the score only among the parameters
-        given = header["parameters"].get("conformity_score")
-        self.conformity_score_ = self.ledger_.public_facts.get("conformity_score", given)
+        saved = header["parameters"].get("conformity_score")
+        self.conformity_score_ = self.ledger_.public_facts.get("conformity_score", saved)
 
     def _task(self) -> Regression:
         score = self.conformity_score if self.conformity_score_ is None else self.conformity_score_

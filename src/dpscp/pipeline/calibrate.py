@@ -101,8 +101,8 @@ def search_thresholds(
     rule, n_levels = searches.rule, len(searches.rule.alphas)
     values = np.full((len(scores_by_group), n_levels), np.inf)
     found = _search_all(scores_by_group, searches, (low, high), fine_near, random_state, observer)
-    if searches.asked:
-        values[:, searches.asked] = [
+    if searches.level_indices:
+        values[:, searches.level_indices] = [
             [q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found
         ]
         # levels with separate noise: raise each threshold to those of lower levels, so that sets are nested
@@ -112,7 +112,7 @@ def search_thresholds(
     if random_state is not None:
         ledger = ledger.mark_seeded()
     by_level: list[list[PrivateQuantile]] = [[] for _ in range(n_levels)]
-    for place, i in enumerate(searches.asked):
+    for place, i in enumerate(searches.level_indices):
         by_level[i] = [row[place] for row in found]
     certificates = tuple(_make_certificate(rule, i, spent, by_level[i], extra_assumptions) for i in range(n_levels))
     return Thresholds(values, ledger, certificates, tuple(q for row in found for q in row))
@@ -131,7 +131,7 @@ def _search_all(
     A group's levels share its released size and its noisy counts.
     """
     rule, seed = searches.rule, seed_of(random_state)
-    n_searches = len(scores_by_group) * len(searches.asked)
+    n_searches = len(scores_by_group) * len(searches.level_indices)
     seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
     found: list[list[PrivateQuantile]] = []
     with warnings.catch_warnings():
@@ -140,7 +140,7 @@ def _search_all(
         for scores in scores_by_group:
             row: list[PrivateQuantile] = []
             counts = AskedCounts() if rule.shares_counts else None
-            for i, noise in zip(searches.asked, searches.noises, strict=True):
+            for i, noise in zip(searches.level_indices, searches.noises, strict=True):
                 row.append(
                     private_quantile(
                         scores,
@@ -173,7 +173,7 @@ def _list_search_facts(
     searches: SearchPlan, spent: Ledger, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
 ) -> dict[str, Any]:
     """List what the searches declare public; nothing without a search."""
-    if not searches.asked:
+    if not searches.level_indices:
         return {}
     unit, n, near = searches.rule.unit, searches.rule.n_records, found[0][0].fine_near
     facts: dict[str, Any] = {
@@ -502,9 +502,9 @@ def _keep_one_score_each(scores: Any, persons: Any, unit: Unit, random_state: in
     return np.asarray(scores)[kept[owners.one_row_each(random_state)]]
 
 
-def _choose_guarantee(given: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
+def _choose_guarantee(name: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
     """Return the guarantee; refuse one that does not fit how the scores were made."""
-    chosen = SPLIT if held_out and given == UNIVERSAL.name else guarantee_of(given)
+    chosen = SPLIT if held_out and name == UNIVERSAL.name else guarantee_of(name)
     if chosen.needs_trajectory:
         raise ValueError(
             f"guarantee={chosen.name!r} removes each record's influence from its own score, which needs the trained "

@@ -187,14 +187,16 @@ class Plan:
 
     def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Return headline, titles, cells and notes of the table."""
-        given = [f"{asked(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
+        conditions = [f"{asked(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
         persons = self._numbers is not None and self._numbers.rows_per_person is not None
-        given += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
-        given += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
+        conditions += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
+        conditions += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
         if self.solved_for and self.goal is not None:
-            head = f"Smallest {self.solved_for} for an overshoot of at most {asked(self.goal)}; " + ", ".join(given)
+            head = f"Smallest {self.solved_for} for an overshoot of at most {asked(self.goal)}; " + ", ".join(
+                conditions
+            )
         else:
-            head = "Plan of the budget: " + ", ".join(given)
+            head = "Plan of the budget: " + ", ".join(conditions)
         lines: list[dict[str, str]] = []
         for index, row in enumerate(self.rows):
             star = " *" if row.guarantee == self.automatic else ""
@@ -435,8 +437,8 @@ def _plan_row(guarantee: str, public: _PublicNumbers, *, bare: bool = False) -> 
     mu, share, best, fraction = gdp_mu(epsilon, delta), None, None, None
     stability = None
     if chosen.held_out:
-        given = public.calibration_fraction
-        fraction = recipe_fraction(n, epsilon, delta) if given == "auto" else check_probability("fraction", given)
+        setting = public.calibration_fraction
+        fraction = recipe_fraction(n, epsilon, delta) if setting == "auto" else check_probability("fraction", setting)
         shared, spent = secret_shares(epsilon, delta, fraction, n), Ledger()
         train_epsilon, mu_left = shared.train_epsilon, shared.held_out_mu
     else:

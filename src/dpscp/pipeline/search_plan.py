@@ -172,19 +172,19 @@ def make_rule(
     chosen = guarantee_of(guarantee)
     if release_confidence is not None:
         check_release_confidence(release_confidence, chosen)
-    asked = Asked(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
+    inputs = Asked(tuple(check_probability("alpha", a) for a in alphas), spent, stability, score_lipschitz)
     has_groups = n_groups is not None
     return CalibrationRule(
         guarantee=chosen,
-        alphas=asked.alphas,
-        inner=chosen.inner_levels(asked),
+        alphas=inputs.alphas,
+        inner=chosen.inner_levels(inputs),
         # without a released size only the linear statistic is valid for groups of any size
         rank=Rank.LINEAR if has_groups and not chosen.releases_size else chosen.rank,
         n_records=n_records,
         part=part,
         n_nominal=max(1, round(part * n_records / (n_groups or 1))),
         has_released_size=chosen.releases_size and (has_groups or part < 1 or not counted),
-        shift=chosen.shift(asked),
+        shift=chosen.shift(inputs),
         rank_buffer=chosen.rank_buffer,
         n_groups=n_groups,
         release_confidence=release_confidence,
@@ -222,7 +222,7 @@ class SearchPlan:
     Attributes
     ----------
     rule : CalibrationRule
-    asked : tuple of int
+    level_indices : tuple of int
         The indices of the levels that are searched. A level that needs full sets is not searched.
     steps : int
         The number of halvings.
@@ -233,7 +233,7 @@ class SearchPlan:
     """
 
     rule: CalibrationRule
-    asked: tuple[int, ...]
+    level_indices: tuple[int, ...]
     steps: int
     noises: tuple[LatticeNoise, ...]
     size_noise: LatticeNoise | None
@@ -241,7 +241,7 @@ class SearchPlan:
     @property
     def counts(self) -> tuple[int, ...]:
         """The number of noisy counts that each level's search adds to earlier ones."""
-        return _new_counts(self.rule, len(self.asked), self.steps)
+        return _new_counts(self.rule, len(self.level_indices), self.steps)
 
     @property
     def events(self) -> tuple[DpEvent, ...]:
@@ -258,7 +258,7 @@ class SearchPlan:
         """
         rule, unit, notes = self.rule, self.rule.unit.counted, []
         groups = f", {rule.n_groups} disjoint groups in parallel" if (rule.n_groups or 1) > 1 else ""
-        for place, (i, noise, count) in enumerate(zip(self.asked, self.noises, self.counts, strict=True)):
+        for place, (i, noise, count) in enumerate(zip(self.level_indices, self.noises, self.counts, strict=True)):
             size = ""
             if place == 0 and self.size_noise is not None:
                 size = f"the number of scores once, noise {self.size_noise.count_noise:.4g}; "
@@ -301,12 +301,12 @@ def plan_search(
     the whole budget, and more where the split is secret.
     """
     accountant = release_accountant(accountant)
-    asked = tuple(i for i, possible in enumerate(rule.possible) if possible)
-    if not asked:
+    level_indices = tuple(i for i, possible in enumerate(rule.possible) if possible)
+    if not level_indices:
         searches = SearchPlan(rule, (), 0, (), None)
         budget.require(searches.ledger(spent), accountant)
         return searches
-    sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in asked]
+    sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in level_indices]
     secret = rule.secret_part
     before = None if rule.guarantee.held_out and secret is None else spent
 
@@ -318,12 +318,12 @@ def plan_search(
     if steps is None and secret is not None:
         # this only sets the number of halvings, so an approximation is enough
         mu = spare_mu(budget.epsilon, budget.delta, secret, spent.epsilon(budget.delta, accountant))
-        steps = rule.steps(float(sensitivities[0]) * math.sqrt(len(asked)) / mu)
+        steps = rule.steps(float(sensitivities[0]) * math.sqrt(len(level_indices)) / mu)
     elif steps is None:
         steps = rule.steps(noise(1, 0.0)[0][0].count_noise)
-    counts = _new_counts(rule, len(asked), steps)
+    counts = _new_counts(rule, len(level_indices), steps)
     noises, size_noise = noise(counts, rule.size_share)
-    searches = SearchPlan(rule, asked, steps, noises, size_noise)
+    searches = SearchPlan(rule, level_indices, steps, noises, size_noise)
     budget.require(searches.ledger(spent), accountant)
     return searches
 

@@ -1,6 +1,6 @@
 """What classification and regression do differently in a release."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -20,8 +20,8 @@ HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a
 ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
 _NO_CORRECTION = "no self-influence form is known for this model: this is Result F alone"
 _CORRECTED = (
-    "the influence of a record on its own score is put back to first order, less the response of the other records as "
-    "made-up ones show it (at half strength); what remains is of second order and not bounded"
+    "the influence of a record on its own score is removed to first order, less the response of the other records, "
+    "estimated on synthetic records (at half strength); the remaining error is of second order and not bounded"
 )
 
 
@@ -115,9 +115,7 @@ class Classification:
         if not corrected:
             return scores, ()
         outputs = _outputs_without_own_influence(trained, rows, targets, persons)
-        if outputs is None:
-            return scores, (_NO_CORRECTION,)
-        return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)
+        return _correct(scores, outputs, lambda outputs: self._of_own_label(softmax(outputs), targets))
 
     def _of_own_label(self, probabilities: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
         if isinstance(self.score, OwnLabelScore):
@@ -240,9 +238,7 @@ class Regression:
             return scores, ()
         seen = self.training_targets(targets)
         outputs = _outputs_without_own_influence(trained, rows, seen, persons, self.y_bounds)
-        if outputs is None:
-            return scores, (_NO_CORRECTION,)
-        return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)
+        return _correct(scores, outputs, lambda outputs: self._of_targets(targets, outputs))
 
     def _of_targets(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
         scores = self.score.of_targets(targets, self.pair(outputs))
@@ -252,6 +248,15 @@ class Regression:
 
 Task = Classification | Regression
 """The side of a release that knows what is predicted; public constants only."""
+
+
+def _correct(
+    scores: NDArray[Any], outputs: NDArray[Any] | None, score: Callable[[NDArray[Any]], NDArray[Any]]
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Raise the scores to those of the corrected outputs, and say so; None: no correction."""
+    if outputs is None:
+        return scores, (_NO_CORRECTION,)
+    return np.maximum(scores, score(outputs)), (_CORRECTED,)
 
 
 def _outputs_without_own_influence(

@@ -206,11 +206,11 @@ INTERVAL_SCORES: Mapping[str, IntervalScore] = {
 }
 
 
-def interval_score(given: str | IntervalScore) -> IntervalScore:
+def interval_score(score: str | IntervalScore) -> IntervalScore:
     """Return the named score, or wrap the caller's own."""
-    if isinstance(given, IntervalScore):
-        return OwnIntervalScore(given)
-    return INTERVAL_SCORES[check_choice("conformity_score", given, INTERVAL_SCORES)]
+    if isinstance(score, IntervalScore):
+        return OwnIntervalScore(score)
+    return INTERVAL_SCORES[check_choice("conformity_score", score, INTERVAL_SCORES)]
 
 
 def score_name(score: IntervalScore) -> str | None:

@@ -126,13 +126,13 @@ LABEL_SCORES: Mapping[str, LabelScore] = {
 }
 
 
-def label_score(given: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]]) -> LabelScore:
+def label_score(score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]]) -> LabelScore:
     """Return the named score, or wrap the caller's own score or function."""
-    if isinstance(given, LabelScore):
-        return OwnLabelScore(given)
-    if callable(given):
-        return OwnLabelScore(_Function(given))
-    return LABEL_SCORES[check_choice("conformity_score", given, LABEL_SCORES)]
+    if isinstance(score, LabelScore):
+        return OwnLabelScore(score)
+    if callable(score):
+        return OwnLabelScore(_Function(score))
+    return LABEL_SCORES[check_choice("conformity_score", score, LABEL_SCORES)]
 
 
 def _synthetic_probabilities(n_classes: int) -> NDArray[np.float64]:
