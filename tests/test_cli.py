@@ -311,9 +311,9 @@ def test_bounds_are_never_guessed(run):
         ("bounds = [18, 90]", "", "the bounds of column 'age'"),
         ("bounds = [18, 90]", "bounds = [90, 18]", "low < high"),
         ('categories = ["north", "south", "west"]', "", "the categories of column 'region'"),
-        ('categories = ["north", "south", "west"]', 'categories = ["north"]', "not among its declared categories"),
-        ('classes = ["no", "yes"]', 'classes = ["no", "maybe"]', "not among the declared classes"),
-        ('task = "classification"', "task = classification", "neither TOML nor JSON"),
+        ('categories = ["north", "south", "west"]', 'categories = ["north"]', "not in its declared categories"),
+        ('classes = ["no", "yes"]', 'classes = ["no", "maybe"]', "not in the declared classes"),
+        ('task = "classification"', "task = classification", "neither valid TOML nor valid JSON"),
         ("[columns.age]", "[columns.size]", "'age'"),
         ("[columns.id]", "[columns.key]", "'id'"),
     ],
@@ -466,7 +466,7 @@ def test_schema_takes_a_header_for_column_names(run, folder, content, options):
 
 def test_files_that_are_not_there_or_no_models(run, folder):
     refused(run("fit none.csv --schema people.toml -o unwritten.dpscp"), "file 'none.csv' does not exist")
-    refused(run("fit people.csv --schema none.toml -o unwritten.dpscp"), "no schema file")
+    refused(run("fit people.csv --schema none.toml -o unwritten.dpscp"), "does not exist")
     refused(run("predict none.dpscp new.csv -o o.csv"), "no model file")
     refused(run("report people.csv"), "cannot be loaded")
     clf = dp.PrivateConformalClassifier(classes=[0, 1], random_state=0, epsilon=2)
@@ -644,9 +644,9 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("age", CANARY, "column 'age' is declared numeric and holds something that is not a number"),
+        ("age", CANARY, "column 'age' is declared numeric but has a value that is not a number"),
         ("age", "", "column 'age' has missing values"),
-        ("region", CANARY, "column 'region' holds a value that is not among its declared categories"),
+        ("region", CANARY, "column 'region' has a missing value or one that is not in its declared categories"),
         ("id", f"{CANARY},1", "cannot be read: rows of different length"),
         ("region", "latin", "is not UTF-8"),
     ],

@@ -266,7 +266,7 @@ class TestScores:
 
     @pytest.mark.parametrize("wrong", [lambda p: p[:, 0], lambda p: p.mean(), lambda p: p[:-1]])
     def test_a_callable_of_the_wrong_shape(self, wrong):
-        with pytest.raises(ValueError, match="one score for every row and label"):
+        with pytest.raises(ValueError, match="one real number for each row and label"):
             classifier(QUICK, guarantee="split", conformity_score=wrong).fit(*labelled(100))
 
     @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])
@@ -468,7 +468,7 @@ class TestMechanisms:
         X, y = labelled(500)
         model = classifier(OwnMechanism(3), guarantee="universal").fit(X, y)
         assert model.predict_set(X[:5])[1].shape == (5, 3, 1)
-        with pytest.raises(ValueError, match="one output for each of the declared classes"):
+        with pytest.raises(ValueError, match="one output for each declared class"):
             classifier(OwnMechanism(3), guarantee="universal", classes=[0, 1, 2, 3]).fit(X, y)
 
     def test_targets_are_clipped_for_training_and_not_for_the_promise(self):
@@ -869,7 +869,7 @@ class TestScikitLearn:
 
     def test_found_labels_are_declared_and_remarked_upon(self):
         X, y = labelled(400)
-        with pytest.warns(GuaranteeWarning, match="classes was not given"):
+        with pytest.warns(GuaranteeWarning, match="classes is None"):
             model = classifier(QUICK, guarantee="asymptotic", classes=None).fit(X, y)
         facts = model.ledger_.public_facts
         assert facts["classes"] == (0, 1, 2)

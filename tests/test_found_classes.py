@@ -36,7 +36,7 @@ def found(**changes):
         model = fit(None, **changes)
     told = [str(w.message) for w in caught if w.category is GuaranteeWarning]
     assert len(told) == 1
-    assert "pass classes=[...] with every label that can occur" in told[0]
+    assert "Pass classes=[...] with every label that can occur" in told[0]
     return model
 
 

@@ -105,7 +105,7 @@ def test_what_cannot_work_is_refused_before_any_budget_is_reserved(tmp_path):
     options = {"random_state": None, "n_records": 40}
     for estimator, told in (
         (training(net(3)), "one output for each of the 2 classes"),
-        (trained, "one output for each of the declared classes"),
+        (trained, "one output for each declared class"),
         (DPSGD(steps=3), "Expected 2D array for X"),
         (None, "Expected 2D array for X"),
         (dp.PrivateModel.from_opacus(net(2), engine, input_shape=(1, 6, 6), classes=(0, 1)), r"shape \(1, 6, 6\), got"),

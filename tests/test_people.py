@@ -168,7 +168,7 @@ def test_feature_bounds_of_all_features():
 def test_square_feature_bounds():
     """Refused where both readings are bounds; taken where only one is, or both are the same."""
     for ambiguous in ([[0, 1], [2, 3]], np.array([[0.0, 1.0], [2.0, 3.0]]), ((0, 1), (2, 3))):
-        with pytest.raises(ValueError, match=r"read as .* and as two"):
+        with pytest.raises(ValueError, match=r"can mean .* or two"):
             column_bounds(ambiguous, 2, None)
     low, high = column_bounds([[0, -50], [150, 60]], 2, None)
     assert (low.tolist(), high.tolist()) == ([0, -50], [150, 60])

@@ -19,7 +19,7 @@ from dpscp.cli.run import certificate_as_json, summarize_fit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.pipeline.calibrate import search_thresholds
-from dpscp.pipeline.planning import _what_helps
+from dpscp.pipeline.planning import _describe_remedies
 from dpscp.pipeline.search_plan import make_rule, plan_search
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
 from dpscp.quantile import ReleasedSize, mean_rise, search, sized_offset
@@ -204,7 +204,7 @@ def test_a_larger_budget_is_not_advised_where_it_makes_things_worse():
     assert smallest(richer) > 2 * smallest(now)
     assert "larger budget" not in now.advice
     plan = dp.plan(n=60, epsilon=3.0)
-    advice = _what_helps(plan.row("universal"), plan._public)
+    advice = _describe_remedies(plan.row("universal"), plan._numbers)
     assert "64 records" in advice
     assert "or with epsilon" not in advice
 
@@ -241,7 +241,7 @@ def test_where_no_number_of_records_helps_the_advice_does_not_ask_for_records():
 def test_little_is_proven_is_no_dead_end():
     now = searched("asymptotic", 2000, 12.0)
     assert now.is_vacuous
-    assert now.advice.startswith("Less of the budget for training would prove more")
+    assert now.advice.startswith("A smaller train_share would prove more")
     assert searched("asymptotic", 2000, 12.0, train_epsilon=1.0).coverage > now.coverage
     assert searched("split", 2000, 12.0, part=0.3).is_certified
 
@@ -251,9 +251,9 @@ def test_a_plan_of_full_sets_names_only_what_helps(n, epsilon):
     plan = dp.plan(n=n, epsilon=epsilon)
     row = plan.row(plan.automatic)
     assert not row.useful
-    said = str(plan).split("smaller ones would come with ")[1].split(".\n")[0]
+    said = str(plan).split("smaller sets need ")[1].split(".\n")[0]
     ways = {"n": n, "epsilon": epsilon, "alpha": 0.1}
-    for way in said.split(", or with "):
+    for way in said.split(", or "):
         words = way.replace(",", "").split()
         change = {"n": int(words[0])} if words[1] == "records" else {words[0]: float(words[1])}
         assert dp.plan(**ways | change).row(plan.automatic).useful, way
@@ -261,4 +261,4 @@ def test_a_plan_of_full_sets_names_only_what_helps(n, epsilon):
 
 def test_the_plan_command_prints_what_the_plan_says(capsys):
     main(["plan", "--n", "40", "--epsilon", "3"])
-    assert "smaller ones would come with" in capsys.readouterr().out
+    assert "smaller sets need" in capsys.readouterr().out

@@ -128,21 +128,21 @@ mutant(
     "tests/test_release_confidence.py::test_on_demand_the_release_covers_the_level",
 )
 mutant(
-    "calibration:_one_release",
+    "calibration:_bound_single_release",
     "min(covered)",
     "1 - rule.alphas[index]",
     "a certificate says that a single release covers the level of the average",
     "tests/test_release_confidence.py::test_a_split_certificate_says_what_one_release_covers",
 )
 mutant(
-    "calibration:_certificate",
+    "calibration:_make_certificate",
     "rule.n_records",
     "rule.n_nominal",
     "records of a split certificate are those of the part",
     "tests/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
 mutant(
-    "calibration:_one_score_each",
+    "calibration:_keep_one_score_each",
     "kept[owners.one_row_each(random_state)]",
     "kept",
     "calibrate counts every score of a person",
@@ -156,14 +156,14 @@ mutant(
     "tests/test_promised_numbers.py::test_the_level_of_a_single_release_is_result_i_at_the_farthest_size",
 )
 mutant(
-    "calibration:_certificate",
+    "calibration:_make_certificate",
     "assumptions.append(FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
     "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
 )
 mutant(
-    "calibration:_search_facts",
+    "calibration:_list_search_facts",
     "1 - q.alpha",
     "1.0",
     "the public fact says that every inner level is 1",
@@ -196,13 +196,13 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._request",
-    "bounds if isinstance(bounds, str) else column_bounds(bounds, taken.width, names)",
-    "(taken.records.whole.read().min(axis=0) - 1e-09, taken.records.whole.read().max(axis=0) + 1e-09)",
+    "bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)",
+    "(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
     "the estimator takes its feature bounds from the records",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
-    "conformal.base:PrivateConformal._described",
+    "conformal.base:PrivateConformal._apply_schema",
     "schema.persons(X)",
     "persons",
     "the column of persons is not used",
@@ -625,7 +625,7 @@ mutant(
 )
 mutant(
     "searches:make_rule",
-    "grouped or part < 1 or (not counted)",
+    "has_groups or part < 1 or (not counted)",
     "part < 1 or not counted",
     "groups of unknown size are taken to be as large as planned",
     "tests/test_wiring.py::test_groups_are_corrected_for_any_size",
@@ -694,8 +694,8 @@ mutant(
 )
 mutant(
     "tasks:Classification.scores",
-    "np.maximum(scores, self._of_own_label(softmax(outputs), targets))",
-    "scores",
+    "lambda outputs: self._of_own_label(softmax(outputs), targets)",
+    "lambda _: scores",
     "the correction is computed and not used",
     "tests/test_wiring.py::test_corrected_scores_are_the_ones_that_count",
 )
@@ -708,8 +708,8 @@ mutant(
 )
 mutant(
     "tasks:Regression.scores",
-    "np.maximum(scores, self._of_targets(targets, outputs))",
-    "scores",
+    "lambda outputs: self._of_targets(targets, outputs)",
+    "lambda _: scores",
     "the correction of a regression is computed and not used",
     "tests/test_wiring.py::test_corrected_residuals_are_the_ones_that_count",
 )
@@ -1072,8 +1072,8 @@ mutant(
 )
 mutant(
     "pipeline.search_plan:CalibrationRule.with_sharper_size",
-    "self.sized and self.counted and (self.part < 1)",
-    "self.sized and self.part < 1",
+    "self.has_released_size and self.counted and (self.part < 1)",
+    "self.has_released_size and self.part < 1",
     "a declared number of records is taken for a counted one",
     "tests/quantile/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
 )
@@ -1134,8 +1134,8 @@ mutant(
     "tests/privacy/test_accounting.py::test_losses_are_not_below_the_exact_cost_at_tiny_deltas",
 )
 mutant(
-    "baselines.threshold:PrivateThreshold._learn",
-    "mechanism, found = _with_labels(mechanism, y)",
+    "baselines.threshold:PrivateThreshold._fit_records",
+    "mechanism, found = _declare_labels(mechanism, y)",
     "found = False",
     "labels of the secret half are listed",
     "tests/test_baselines.py::test_labels_are_found_in_all_records_and_declared_found",
@@ -1185,27 +1185,27 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *trusted_training(self.estimator, prefit=self.prefit), *trusted_records(brought), *self._uncopied(), *request.task.trusted)",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *trusted_training(self.estimator, prefit=self.prefit), *self._uncopied(), *request.task.trusted)",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions)",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
 mutant(
-    "data.person_ids:_of_array",
-    "raise ValueError(_MISSING if np.isnan(ids).any() else _FLOATS)",
+    "data.person_ids:_read_array",
+    "raise ValueError(_MISSING_IDS if np.isnan(ids).any() else _FLOAT_IDS)",
     "return _of_objects(ids.astype(np.int64).tolist())",
     "persons whose ids round to one number are one",
     "tests/test_person_ids.py::test_what_may_split_or_merge_persons_is_refused",
 )
 mutant(
-    "data.person_ids:_decoded",
+    "data.person_ids:_decode_chunk",
     "chunk.null_count or pa.types.is_null(chunk.type)",
     "pa.types.is_null(chunk.type)",
     "Arrow's missing ids are one person",
     "tests/test_person_ids.py::test_what_may_split_or_merge_persons_is_refused",
 )
 mutant(
-    "data.person_ids:_of_array",
+    "data.person_ids:_read_array",
     "kind == 'u' and bool((ids >= _LARGEST).any())",
     "False",
     "a large id becomes a negative one",

@@ -15,7 +15,7 @@ from dpscp._base.format import format_epsilon
 from dpscp.cli import main
 from dpscp.cli.commands import _promise_lines
 from dpscp.cli.run import summarize_fit
-from dpscp.data.persons import kept_rows
+from dpscp.data.persons import keep_rows
 from dpscp.privacy import (
     RECORDS,
     Entry,
@@ -184,7 +184,7 @@ def table():
 
 def trained_by_person():
     X, y, ids = table()
-    kept, persons = kept_rows(ids, n_rows=len(ids), rows_per_person=3, random_state=0)
+    kept, persons = keep_rows(ids, n_rows=len(ids), rows_per_person=3, random_state=0)
     return X[kept], y[kept], persons
 
 
@@ -204,11 +204,11 @@ def test_a_model_trained_on_persons_is_not_calibrated_on_rows(name):
     assert model.ledger.unit == PersonWithIds(3)
     scores = np.linspace(0, 1, 400)
     for more in ({}, {"rows_per_person": K}, {"held_out": True}):
-        with pytest.raises(ValueError, match="is about persons with ids, and rows are searched"):
+        with pytest.raises(ValueError, match="protects persons with ids, but the calibration protects one record"):
             dp.calibrate(scores, training=model.ledger, **CALIBRATED, **more)
     for more in ({}, {"rows_per_person": K}, {"guarantee": "split"}):
         fit = dp.PrivateConformalClassifier(model, classes=[0, 1], epsilon=9.0, delta=DELTA, random_state=0, **more)
-        with pytest.raises(ValueError, match="is about persons with ids, and rows are searched"):
+        with pytest.raises(ValueError, match="protects persons with ids, but the calibration protects one record"):
             fit.fit(X, y)
     rows = dp.PrivateModel.from_trained(MECHANISMS[name].train(X, y, random_state=0))
     assert rows.ledger.unit == RECORDS

@@ -221,7 +221,7 @@ def check(found, folder):
     alike = released(by_person(the_same_persons_in_one_process()))
     assert found["persons_in_memory"] == found["persons_in_files"] == alike
     two, missing = found["ids_of_two_kinds"]
-    assert two is None or "mixes text with other ids" in two[1]
+    assert two is None or "mixes ids of different kinds" in two[1]
     assert "missing id" in missing[1]
     assert found["no_room"] == "FileNotFoundError"
     for name in ("numpy", "torch"):
@@ -274,7 +274,7 @@ def test_persons_are_known_by_the_source():
         by_person(DistributedSource(the_same_persons_in_one_process()))
     with pytest.raises(ValueError, match="as an array"):
         DistributedSource(in_one_process(), persons=np.arange(N))
-    with pytest.raises(ValueError, match="differ in length"):
+    with pytest.raises(ValueError, match="their lengths differ"):
         DistributedSource(X, y, persons=np.arange(N - 1))
 
 

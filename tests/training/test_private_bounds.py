@@ -202,7 +202,7 @@ def test_what_cannot_be_is_refused(fitted):
         dp.PrivateConformalRegressor(y_bounds=(0, 1), feature_bounds="privat").fit(X, y)
     with pytest.raises(ValueError, match="y_bounds must be one of 'private'"):
         dp.PrivateConformalRegressor(y_bounds="auto").fit(X, y)
-    with pytest.raises(ValueError, match="nobody can say that of bounds that are found"):
+    with pytest.raises(ValueError, match="cannot be declared"):
         dp.PrivateConformalRegressor(y_bounds="private", clip_to_bounds=True).fit(X, y)
     with pytest.raises(ValueError, match="nothing to find"):
         PrivateBounds(TRAINING)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpscp.cli.tables import CommandError, Table
 from dpscp.data.person_ids import PersonIds, read_person_ids
-from dpscp.data.persons import kept_rows
+from dpscp.data.persons import keep_rows
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.exceptions import SeededWarning
 from dpscp.report.page import write_atomically
@@ -66,7 +66,7 @@ class LabeledTable:
         with warnings.catch_warnings():
             # a seed is acceptable: this evaluation is not private, and the output states it
             warnings.simplefilter("ignore", SeededWarning)
-            kept, _ = kept_rows(ids, n_rows=len(ids), rows_per_person=1, random_state=0)
+            kept, _ = keep_rows(ids, n_rows=len(ids), rows_per_person=1, random_state=0)
         chosen = np.zeros(len(ids), dtype=bool)
         chosen[kept] = True
         return chosen

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp import metrics
-from dpscp.data.persons import kept_rows
+from dpscp.data.persons import keep_rows
 from dpscp.data.validation import group_index, label_index, validate_labels, validate_targets
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
 
@@ -89,5 +89,5 @@ def labeled_outcomes(
     outcomes = LabeledOutcomes(covered.reshape(n, -1), sizes.reshape(n, -1), errors, labels, places)
     if persons is None:
         return outcomes
-    kept, _ = kept_rows(persons, n_rows=n, rows_per_person=1, random_state=random_state)
+    kept, _ = keep_rows(persons, n_rows=n, rows_per_person=1, random_state=random_state)
     return outcomes.take(kept)

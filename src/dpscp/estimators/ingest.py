@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.data.persons import kept_rows
+from dpscp.data.persons import keep_rows
 from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource
 from dpscp.data.sources.digests import FirstReading, SameBlocks, is_fixed
 from dpscp.data.sources.persons import KeptRows
@@ -47,12 +47,12 @@ class BlockReader:
 
 @dataclass(frozen=True)
 class FitInput:
-    """What a caller gave to ``fit``: X as it was ``brought``, as a ``table``, and as a schema or a source reads it.
+    """What a caller gave to ``fit``: X as it was ``original``, as a ``table``, and as a schema or a source reads it.
 
     ``rows`` are checked numbers; None for the records of a source.
     """
 
-    brought: Any
+    original: Any
     table: Any
     X: Any
     y: Any
@@ -63,13 +63,17 @@ class FitInput:
 
 @dataclass(frozen=True)
 class FitRecords:
-    """The records of a fit and what is public about them; ``found``, the number of units, only where it is declared."""
+    """Hold the records of a fit and what is public about them.
+
+    ``found`` is the number of units, used only where it is declared; ``classes`` are the labels of a classification.
+    """
 
     records: RecordSource
     width: int
     group_values: tuple[Any, ...] | None
     unit: Unit
     found: int
+    classes: NDArray[Any] | None = None
 
 
 def records_from_source(
@@ -142,7 +146,7 @@ def records_from_arrays(
     if given.unit.by_person:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)  # told once, when the release is made
-            kept, owners = kept_rows(
+            kept, owners = keep_rows(
                 given.persons,
                 n_rows=len(rows),
                 rows_per_person=given.unit.cap,

@@ -213,7 +213,7 @@ def plan_fit(request: Request) -> FitPlan:
     if isinstance(request.estimator, PrivateModel):
         return _for_private_model(request)
     epsilon, delta, n = request.budget.epsilon, request.budget.delta, request.n_records
-    guarantee = chosen_guarantee(request)
+    guarantee = choose_guarantee(request)
     if guarantee.held_out:
         given = request.calibration_fraction
         fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
@@ -228,7 +228,7 @@ def plan_fit(request: Request) -> FitPlan:
     return FitPlan(guarantee, n, mechanism, facts=facts, unit=request.unit.counted)
 
 
-def chosen_guarantee(request: Request) -> Guarantee:
+def choose_guarantee(request: Request) -> Guarantee:
     """The guarantee that was asked for; of ``"auto"``, the one that public numbers choose."""
     if request.guarantee != AUTO:
         return guarantee_of(request.guarantee)
@@ -237,13 +237,13 @@ def chosen_guarantee(request: Request) -> Guarantee:
     return automatic(request.n_records, gdp_mu(request.budget.epsilon, request.budget.delta))
 
 
-def chosen_score(request: Request) -> str:
+def choose_score(request: Request) -> str:
     """The score that ``conformity_score="auto"`` takes, from public numbers; see ``recipe.pays_as_pair``.
 
     A mechanism or a model of the caller's own has one output unless it says otherwise, and shift bounds speak of the
     absolute residual: these get that.
     """
-    if request.estimator is not None or chosen_guarantee(request).needs_stability:
+    if request.estimator is not None or choose_guarantee(request).needs_stability:
         return "absolute"
     signal = request.n_records * gdp_mu(request.budget.epsilon, request.budget.delta) / request.unit.group
     return "cqr" if pays_as_pair(signal, request.n_features) else "absolute"
