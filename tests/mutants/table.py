@@ -694,8 +694,8 @@ mutant(
 )
 mutant(
     "tasks:Classification.scores",
-    "lambda outputs: self._of_own_label(softmax(outputs), targets)",
-    "lambda _: scores",
+    "np.asarray(np.maximum(scores, self._of_own_label(softmax(outputs), targets)))",
+    "scores",
     "the correction is computed and not used",
     "tests/test_wiring.py::test_corrected_scores_are_the_ones_that_count",
 )
@@ -708,8 +708,8 @@ mutant(
 )
 mutant(
     "tasks:Regression.scores",
-    "lambda outputs: self._of_targets(targets, outputs)",
-    "lambda _: scores",
+    "np.asarray(np.maximum(scores, self._of_targets(targets, outputs)))",
+    "scores",
     "the correction of a regression is computed and not used",
     "tests/test_wiring.py::test_corrected_residuals_are_the_ones_that_count",
 )
