@@ -236,7 +236,7 @@ def _weights(rates: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArra
         return np.asarray(rates * np.exp(later))
 
 
-# ---- Supplement S3: regularised empirical risk and summaries
+# ---- Supplement S3: regularized empirical risk and summaries
 
 
 def stability_output_perturbation(
