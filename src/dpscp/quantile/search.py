@@ -43,7 +43,29 @@ _STREAM_STEPS = 16
 class PrivateQuantile:
     """A released threshold and its public numbers; no count, no score, no exact n.
 
-    ``offset`` and ``rank_target`` are means over the steps of the search, which aim ``step_rises`` above the last.
+    Attributes
+    ----------
+    threshold : float
+    rank_target : float
+        The mean over the steps of the rank that the search aims at; the steps aim ``step_rises`` above the last.
+    count_noise : float
+        The standard deviation of the noise on each count.
+    steps : int
+    event : DpEvent
+    alpha : float
+        The miscoverage that the search used, rounded down.
+    score_range : tuple of float
+    n_records : int
+        The nominal number of scores.
+    correction : Correction
+    rank : Rank
+    offset : float
+        The mean over the steps of the offset, in ranks.
+    seeded : bool
+        Whether a seed was used; then the result is not private.
+    released_size : ReleasedSize, optional
+    fine_near : float or tuple of float, optional
+    counted_size : CountedSize, optional
     """
 
     threshold: float

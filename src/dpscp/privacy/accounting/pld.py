@@ -110,7 +110,7 @@ def _epsilon_of_pmf(pmf: pld_pmf.PLDPmf, delta: float) -> float:
 
 
 def _tail_sums(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, Array]:
-    """Return the losses >= 0, and the tail sums of P and of e^-loss P from each loss on (last: 0)."""
+    """Return the losses >= 0, and the sums of P and e^-loss P from each loss on."""
     first = max(0, -pmf._lower_loss)
     losses = (np.arange(first, pmf.size) + pmf._lower_loss) * pmf._discretization
     masses = pmf._probs[first:]
