@@ -404,21 +404,21 @@ mutant(
     "tests/privacy/test_noise.py::test_training_and_search_do_not_share_a_seeded_stream",
 )
 mutant(
-    "privacy.accounting.secret_split:_mixed",
+    "privacy.accounting.secret_split:_mixture_pmf",
     "(1 - f) * training.ratios[:, None] + f * held_out.ratios",
     "f * training.ratios[:, None] + (1 - f) * held_out.ratios",
     "the chances of the two parts exchanged",
     "tests/privacy/test_secret_split.py::test_the_cost_is_that_of_all_outcomes_summed",
 )
 mutant(
-    "privacy.accounting.secret_split:_mixed",
+    "privacy.accounting.secret_split:_mixture_pmf",
     "(-losses, without, with_record)",
     "(losses, with_record, without)",
     "both directions are that of removing a record",
     "tests/privacy/test_secret_split.py::test_the_cost_is_that_of_all_outcomes_summed",
 )
 mutant(
-    "privacy.accounting.secret_split:_mixed",
+    "privacy.accounting.secret_split:_mixture_pmf",
     "(1 - f) * training.beyond + f * held_out.beyond",
     "0.0",
     "outcomes that only the record makes possible are free",
@@ -1085,7 +1085,7 @@ mutant(
     "tests/test_persistence.py::TestWriting::test_files_respect_the_umask_and_the_file_that_they_replace",
 )
 mutant(
-    "privacy.rules:AdaptiveRule._filtered",
+    "privacy.rules:AdaptiveRule._filter_epsilon",
     "delta - self.slack",
     "delta",
     "the filter's slack is spent twice",

@@ -70,7 +70,7 @@ def format_epsilon(epsilon: float) -> str:
     ('1.000', '0.124', '1.001', '0.000124')
     """
     tiny = 0 < epsilon < 1e-3
-    return _rounded(epsilon, math.floor(math.log10(epsilon)) - 2 if tiny else -3, ROUND_CEILING)
+    return _round_decimal(epsilon, math.floor(math.log10(epsilon)) - 2 if tiny else -3, ROUND_CEILING)
 
 
 def format_remaining_epsilon(epsilon: float) -> str:
@@ -79,10 +79,10 @@ def format_remaining_epsilon(epsilon: float) -> str:
     >>> format_remaining_epsilon(0.9999), format_remaining_epsilon(0.25), format_remaining_epsilon(-0.0001)
     ('0.999', '0.250', '-0.001')
     """
-    return _rounded(epsilon, -3, ROUND_FLOOR)
+    return _round_decimal(epsilon, -3, ROUND_FLOOR)
 
 
-def _rounded(value: float, place: int, rounding: str) -> str:
+def _round_decimal(value: float, place: int, rounding: str) -> str:
     if not math.isfinite(value):
         return str(value)
     # round the shortest decimal of this float, so that 0.1 becomes 0.100

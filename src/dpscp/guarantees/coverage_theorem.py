@@ -6,7 +6,7 @@ from dpscp._base.checks import check_count, check_nonnegative, check_positive, c
 from dpscp.guarantees.stability import Stability
 
 
-def _moved(density_bound: float, score_lipschitz: float, shift_bound: float) -> float:
+def _moved_mass(density_bound: float, score_lipschitz: float, shift_bound: float) -> float:
     """Return fbar L u_n: the largest probability mass that a shift moves."""
     density = check_nonnegative("density_bound", density_bound)
     return (
@@ -31,7 +31,7 @@ def rank_buffer(n: int, density_bound: float, score_lipschitz: float, shift_boun
     Paper: Theorem 3 [thm: coverage]
     """
     n = check_count("n", n)
-    moved = _moved(density_bound, score_lipschitz, shift_bound)
+    moved = _moved_mass(density_bound, score_lipschitz, shift_bound)
     if moved == 0:
         return 0
     return math.ceil(n * moved / check_positive("delta_n", delta_n))
@@ -76,7 +76,7 @@ def coverage_lower_bound(
     beta = check_nonnegative("failure_probability", failure_probability)
     if beta >= 1:
         raise ValueError(f"failure_probability must be below 1, got {beta:g}")
-    loss = 2 * _moved(density_bound, score_lipschitz, shift_bound)
+    loss = 2 * _moved_mass(density_bound, score_lipschitz, shift_bound)
     bound = (1 - beta) * (1 - alpha - loss - 3 * check_nonnegative("delta_n", delta_n) - 1 / (n + 1))
     return max(0.0, bound)
 

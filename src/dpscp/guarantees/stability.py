@@ -236,7 +236,7 @@ def _weights(rates: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArra
         return np.asarray(rates * np.exp(later))
 
 
-# ---- Supplement S3: regularised empirical risk and summaries
+# ---- Supplement S3: regularized empirical risk and summaries
 
 
 def stability_output_perturbation(
@@ -302,10 +302,20 @@ def stability_objective_perturbation(
     """Return the shift bound of a regularized minimizer with a random linear term.
 
     A change of the linear term moves a minimizer by 1 / regularisation times that change. So the bound is that of
-    ``stability_output_perturbation`` with ``noise_std`` (of the linear term b / n) divided by ``regularisation``, and
-    the parameters are the same. With the nominal normalizer the linear term is shared and cancels. The unnamed a_n of
-    the supplement is 2 * gradient_bound / (regularisation * (n + 1)): the linear term is part of both optimality
-    conditions.
+    ``stability_output_perturbation`` with ``noise_std`` (of the linear term b / n) divided by ``regularisation``. With
+    the nominal normalizer the linear term is shared and cancels. The unnamed a_n of the supplement is 2 *
+    gradient_bound / (regularisation * (n + 1)): the linear term is part of both optimality conditions.
+
+    Parameters
+    ----------
+    gradient_bound, regularisation : float
+    n_records : int
+    tolerance : float
+    noise_std : float, optional
+    n_parameters : int, optional
+    delta_n : float
+    score_lipschitz : float, optional
+        All as in ``stability_output_perturbation``.
 
     Returns
     -------

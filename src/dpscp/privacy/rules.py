@@ -66,7 +66,7 @@ class AdaptiveRule:
         if any(share.counted.seeded for share in shares):  # files of earlier versions may contain seeded runs
             return math.inf
         if not self._is_whole(shares):
-            return self._filtered(shares, delta)
+            return self._filter_epsilon(shares, delta)
         return self.budget.epsilon if delta == self.budget.delta else _worse_alone(shares[0], delta)
 
     def require(self, shares: Sequence[Share], trouble: str) -> None:
@@ -77,11 +77,11 @@ class AdaptiveRule:
 
     def _is_whole(self, shares: Sequence[Share]) -> bool:
         """Return whether the only share takes the whole total."""
-        if len(shares) != 1 or self._filtered(shares, self.budget.delta) <= self.budget.epsilon:
+        if len(shares) != 1 or self._filter_epsilon(shares, self.budget.delta) <= self.budget.epsilon:
             return False
         return _worse_alone(shares[0], self.budget.delta) <= self.budget.epsilon
 
-    def _filtered(self, shares: Sequence[Share], delta: float) -> float:
+    def _filter_epsilon(self, shares: Sequence[Share], delta: float) -> float:
         mu = math.hypot(*(charge.mu for charge in self.charges(shares)))
         return gdp_epsilon(delta - self.slack, mu) if delta > self.slack and math.isfinite(mu) else math.inf
 

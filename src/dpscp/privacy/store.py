@@ -488,9 +488,9 @@ class BudgetStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._explained(error) from None
+            raise self._translate_error(error) from None
 
-    def _explained(self, error: sqlite3.Error) -> Exception:
+    def _translate_error(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorcode", None)
         primary = None if code is None else code & 0xFF
         if primary == sqlite3.SQLITE_FULL:

@@ -314,20 +314,20 @@ class LookaheadCounter:
         self._source, self._halving = source, halving
         looked = self._look(*score_range, steps)
         self.size = check_count("scores.size", source.size, minimum=0 if allow_empty else 1)
-        self._known = self._checked(*looked)
+        self._known = self._check_counts(*looked)
 
     def count(self, left: float, right: float, steps_left: int) -> int:
         """Return #{scores <= middle of the bracket}."""
         threshold = float(self._halving.middle(left, right))
         if threshold not in self._known:
-            self._known = self._checked(*self._look(left, right, steps_left))
+            self._known = self._check_counts(*self._look(left, right, steps_left))
         return self._known[threshold]
 
     def _look(self, left: float, right: float, steps: int) -> tuple[Edges, Any]:
         inner = np.unique(midpoint_tree(left, right, min(steps, _LEVELS_A_READING), self._halving)[1:-1])
         return inner, np.asarray(self._source.counts_at(inner))
 
-    def _checked(self, thresholds: Edges, counts: Any) -> dict[float, int]:
+    def _check_counts(self, thresholds: Edges, counts: Any) -> dict[float, int]:
         if counts.shape != thresholds.shape or not np.issubdtype(counts.dtype, np.integer):
             raise TypeError("counts_at must return one integer for each threshold")
         if np.any(np.diff(counts) < 0) or counts[0] < 0 or counts[-1] > self.size:
@@ -513,10 +513,10 @@ class Histogram:
 
     def _add_sorted(self, block: NDArray[Any]) -> None:
         """Count scores that do not fit into a float64; thresholds are rounded down."""
-        bounds = self._rounded(block.dtype)
+        bounds = self._thresholds_in(block.dtype)
         self._wait(self._totals.size - 1 - bounds.size + np.searchsorted(bounds, block, side="left"))
 
-    def _rounded(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _thresholds_in(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return the thresholds in ``dtype``, without those below its smallest number."""
         if dtype not in self._in_dtype:
             rounded = [round_down(t, dtype) for t in self._thresholds.tolist()]

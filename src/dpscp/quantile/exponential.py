@@ -42,7 +42,24 @@ _MOST_BINS = 2**16
 
 @dataclass(frozen=True)
 class ExponentialQuantile:
-    """A released threshold and its public numbers; no count, no score, no exact n."""
+    """A released threshold and its public numbers; no count, no score, no exact n.
+
+    Attributes
+    ----------
+    threshold : float
+    level : float
+        The quantile level of the draw.
+    rate : float
+        The loss range.
+    bins : int
+    event : DpEvent
+    alpha : float
+    score_range : tuple of float
+    n_records : int
+        The nominal number of scores.
+    seeded : bool
+        Whether a seed was used; then the result is not private.
+    """
 
     threshold: float
     level: float

@@ -291,7 +291,7 @@ def _offset(alpha: float, n_min: float, noise: float, steps: int, *, graded: boo
 
 @lru_cache(maxsize=64)
 def _unequal_factor(surplus: float, noises: tuple[float, ...]) -> float:
-    """Return the smallest c (to 1e-3) such that offsets c s_k are valid for noises s_k."""
+    """Return the smallest c (to 1e-3) whose offsets c s_k suit noises s_k."""
     unit = max(noises)
     grid = gap_grid(_QUICK_SPACING)
     start = -surplus / unit

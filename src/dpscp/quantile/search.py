@@ -43,7 +43,29 @@ _STREAM_STEPS = 16
 class PrivateQuantile:
     """A released threshold and its public numbers; no count, no score, no exact n.
 
-    ``offset`` and ``rank_target`` are means over the steps of the search, which aim ``step_rises`` above the last.
+    Attributes
+    ----------
+    threshold : float
+    rank_target : float
+        The mean over the steps of the rank that the search aims at; the steps aim ``step_rises`` above the last.
+    count_noise : float
+        The standard deviation of the noise on each count.
+    steps : int
+    event : DpEvent
+    alpha : float
+        The miscoverage that the search used, rounded down.
+    score_range : tuple of float
+    n_records : int
+        The nominal number of scores.
+    correction : Correction
+    rank : Rank
+    offset : float
+        The mean over the steps of the offset, in ranks.
+    seeded : bool
+        Whether a seed was used; then the result is not private.
+    released_size : ReleasedSize, optional
+    fine_near : float or tuple of float, optional
+    counted_size : CountedSize, optional
     """
 
     threshold: float
@@ -261,9 +283,9 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     stream_steps = steps or plan.stream_steps(n_records)
     may_be_empty = is_released or counted_size is not None or n_min is not None
     counter = as_counter(scores, span, stream_steps, allow_empty=may_be_empty, halving=halving)
-    source, bought = IntegerSource(random_state), None
+    source, new_size = IntegerSource(random_state), None
     if size_noise is not None:
-        released_size = bought = release_size(counter.size, size_noise, source)
+        released_size = new_size = release_size(counter.size, size_noise, source)
     nominal = n_records or max(1, counter.size if released_size is None else round(released_size.value))
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
     noise, size = plan.noise(steps), _size_known(nominal, released_size, counted_size)
@@ -273,11 +295,11 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     asked = SharedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, span, halving)
     threshold, seen = _right_endpoint_search(counter, span, statistic, noise.sample(steps, source), halving, asked)
     if observer is not None:
-        observer(statistic.view(span, seen, bought, halving))
+        observer(statistic.view(span, seen, new_size, halving))
     return _warn_of_full_sets(
         PrivateQuantile(
             threshold=threshold,
-            event=noise.event(steps) if bought is None else compose(bought.event, noise.event(steps)),
+            event=noise.event(steps) if new_size is None else compose(new_size.event, noise.event(steps)),
             score_range=span,
             n_records=nominal,
             seeded=random_state is not None,
@@ -364,9 +386,9 @@ class _Statistic:
         return math.ceil(self.scale * self.needed)
 
     def view(
-        self, score_range: tuple[float, float], seen: list[CountView], bought: ReleasedSize | None, halving: Halving
+        self, score_range: tuple[float, float], seen: list[CountView], new_size: ReleasedSize | None, halving: Halving
     ) -> SearchView:
-        return SearchView(score_range, self.scale, self.base, self.bar, tuple(seen), bought, self.rises, halving)
+        return SearchView(score_range, self.scale, self.base, self.bar, tuple(seen), new_size, self.rises, halving)
 
 
 def _right_endpoint_search(

@@ -74,10 +74,10 @@ class _LossProfile:
 def _profile(history: History) -> Profile:
     if all(GDP.accounts_for(event) for event in history):
         return GDP.profile(history)
-    return _LossProfile(_loss(tuple(history.items())), _short(sum(history.values())))
+    return _LossProfile(_loss(tuple(history.items())), _rounding_error(sum(history.values())))
 
 
-def _short(releases: int) -> float:
+def _rounding_error(releases: int) -> float:
     return _SUM_NOISE + _FOURIER_NOISE * releases
 
 
@@ -110,7 +110,7 @@ def _epsilon_of_pmf(pmf: pld_pmf.PLDPmf, delta: float) -> float:
 
 
 def _tail_sums(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, Array]:
-    """Return the losses >= 0, and the tail sums of P and of e^-loss P from each loss on (last: 0)."""
+    """Return the losses >= 0, and the sums of P and e^-loss P from each loss on."""
     first = max(0, -pmf._lower_loss)
     losses = (np.arange(first, pmf.size) + pmf._lower_loss) * pmf._discretization
     masses = pmf._probs[first:]
@@ -134,10 +134,10 @@ def _loss(history: tuple[tuple[DpEvent, int], ...]) -> Loss:
     parts = [_basic_loss(e, n, bucket) for e, n in history if not isinstance(e, GaussianDpEvent)]
     if mu_squared > 0:
         parts.append(_basic_loss(GaussianDpEvent(1 / math.sqrt(mu_squared)), 1, bucket))
-    return _composed(parts)
+    return _compose_losses(parts)
 
 
-def _composed(losses: Sequence[Loss]) -> Loss:
+def _compose_losses(losses: Sequence[Loss]) -> Loss:
     total = losses[0]
     for loss in losses[1:]:
         total = total.compose(loss, _TAIL)
@@ -269,7 +269,7 @@ def _bound(events: Sequence[DpEvent]) -> Profile:
     losses = [_dominating_loss(event).self_compose(count) for event, count in parallel.items()]
     if plain:
         losses.append(_dominating_loss(compose(*plain)))
-    return _LossProfile(_composed(losses), _short(sum(parallel.values()) + 1))
+    return _LossProfile(_compose_losses(losses), _rounding_error(sum(parallel.values()) + 1))
 
 
 def largest_loss(event: DpEvent, most: float) -> float:

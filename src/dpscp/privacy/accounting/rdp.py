@@ -50,11 +50,11 @@ class _RenyiProfile:
 
 
 def _profile(history: History) -> Profile:
-    return _composed(tuple(history.items())) if history else GaussianProfile(0.0)
+    return _compose_divergences(tuple(history.items())) if history else GaussianProfile(0.0)
 
 
 @lru_cache(maxsize=64)
-def _composed(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
+def _compose_divergences(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
     composed = RdpAccountant(OPACUS_ORDERS)
     for event, count in history:
         composed._rdp += count * _divergences(event)

@@ -34,10 +34,10 @@ def secret_split_loss(event: SecretSplitDpEvent, bucket: float) -> Loss:
 
     Theory: docs/guarantees.md, the secret split
     """
-    return Loss(_mixed(event, "remove", bucket), _mixed(event, "add", bucket))
+    return Loss(_mixture_pmf(event, "remove", bucket), _mixture_pmf(event, "add", bucket))
 
 
-def _mixed(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> pld_pmf.PLDPmf:
+def _mixture_pmf(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> pld_pmf.PLDPmf:
     training, held_out = (_ratios(part, direction) for part in (event.training, event.held_out))
     f = event.fraction
     # the density of the law with the record relative to the law without, and its probability without
@@ -62,7 +62,9 @@ def _mixed(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> pl
     dots = np.exp(epsilons)
     # the divergence of a mixture is at most the mean of the divergences: tighter where the points are too far apart
     mean = (1 - f) * _profile(event.training, epsilons, direction) + f * _profile(event.held_out, epsilons, direction)
-    masses, infinite = _connected(_convex(np.minimum(beyond + above[0] - dots * above[1], mean), dots), dots)
+    masses, infinite = _connect_dots(
+        _lower_convex_hull(np.minimum(beyond + above[0] - dots * above[1], mean), dots), dots
+    )
     spread = np.zeros((high - low) * step + 1)
     spread[::step] = dots * masses[1:]
     return pld_pmf.DensePLDPmf(bucket, low * step, spread, infinite, True)
@@ -89,7 +91,7 @@ def _ratios(event: DpEvent, direction: Direction) -> _Ratios:
     dots = top * np.sinh(3 * np.linspace(0, 1, _DOTS + 1)) / math.sinh(3)
     epsilons = np.concatenate([-dots[:0:-1], dots])
     ratios = np.exp(epsilons)
-    masses, infinite = _connected(_profile(event, epsilons, direction), ratios)
+    masses, infinite = _connect_dots(_profile(event, epsilons, direction), ratios)
     if direction == "remove":
         return _Ratios(np.append(0.0, ratios), masses, infinite)
     # the upper law is the one without the record; where its loss is infinite, the law with the record has no mass
@@ -108,7 +110,7 @@ def _profile(event: DpEvent, epsilons: Array, direction: Direction) -> Array:
     return np.concatenate([swapped, PLD.delta(event, rest, direction)])
 
 
-def _convex(deltas: Array, ratios: Array) -> Array:
+def _lower_convex_hull(deltas: Array, ratios: Array) -> Array:
     """Return the largest convex function of the ratio below these points.
 
     The profile is convex, so it lies below this function too.
@@ -122,7 +124,7 @@ def _convex(deltas: Array, ratios: Array) -> Array:
         kept = kept[~is_above]
 
 
-def _connected(deltas: Array, ratios: Array) -> tuple[Array, float]:
+def _connect_dots(deltas: Array, ratios: Array) -> tuple[Array, float]:
     """Return the lower law of a discrete pair whose profile connects the deltas.
 
     The result has the masses at ratio 0 and at each of ``ratios``, and the mass of the upper law where the lower one
