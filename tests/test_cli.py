@@ -467,7 +467,7 @@ def test_schema_takes_a_header_for_column_names(run, folder, content, options):
 def test_files_that_are_not_there_or_no_models(run, folder):
     refused(run("fit none.csv --schema people.toml -o unwritten.dpscp"), "file 'none.csv' does not exist")
     refused(run("fit people.csv --schema none.toml -o unwritten.dpscp"), "does not exist")
-    refused(run("predict none.dpscp new.csv -o o.csv"), "no model file")
+    refused(run("predict none.dpscp new.csv -o o.csv"), "model file 'none.dpscp' does not exist")
     refused(run("report people.csv"), "cannot be loaded")
     clf = dp.PrivateConformalClassifier(classes=[0, 1], random_state=0, epsilon=2)
     X = np.random.default_rng(0).normal(size=(500, 2))

@@ -1,3 +1,8 @@
 """Run the ``dpscp`` command as ``python -m dpscp.cli``."""
 
-import dpscp.__main__  # noqa: F401
+import sys
+
+from dpscp.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -290,7 +290,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         nargs="+",
         help="JSON ledgers of all planned fits in order: a smaller total, but no other fit is allowed",
     )
-    sub.add_argument("--slack", type=float, help="part of delta for mechanisms without Gaussian noise")
+    sub.add_argument("--slack", type=float, help="part of delta for costs that a Gaussian-DP bound does not cover")
 
     sub = command(
         "reproduce",
