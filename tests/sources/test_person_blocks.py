@@ -15,7 +15,7 @@ from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource
 from dpscp.data.sources.persons import KeptRows, OneRowEach, dealt, grouped, met
-from dpscp.data.sources.places import Places, UnitSource, census
+from dpscp.data.sources.places import Places, UnitSource, take_census
 from dpscp.pipeline import release
 from dpscp.pipeline.score import BlockCounts
 from dpscp.privacy import PersonWithIds
@@ -156,7 +156,7 @@ def test_a_persons_rows_are_chosen_uniformly_and_each_person_counts_once():
     n, size = 4000, 5
     person = Persons(np.arange(n + 1) * size)
     block = Block(3, np.tile(np.arange(size), n)[:, None], np.arange(n * size), person)
-    places = Places.of(census(replace(block, id=2)) + census(block))
+    places = Places.of(take_census(replace(block, id=2)) + take_census(block))
     kept = KeptRows(PlacedDraws(1), places, 2)(block)
     assert (kept.persons.sizes == 2).all()
     assert kept.persons.rows_per_person == 2

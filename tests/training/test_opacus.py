@@ -390,7 +390,7 @@ def test_cuda_gives_the_same_model_as_the_cpu():
 
 @pytest.mark.parametrize("device", ["cpu", *["cuda"] * torch.cuda.is_available()])
 def test_noise_has_the_standard_deviation_of_the_event(device):
-    noisy = opacus_module._releasing(torch.device(device), 3.0, generator(), 0, 40_000)
+    noisy = opacus_module._make_release(torch.device(device), 3.0, generator(), 0, 40_000)
     sums = [torch.full(shape, 5.0, dtype=torch.float64, device=device) for shape in ((100, 200), (20_000,))]
     released = np.concatenate([total.cpu().numpy().ravel() for total in noisy(sums)])
     assert abs(released.mean() - 5) < 5 * 3 / 200

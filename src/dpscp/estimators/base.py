@@ -95,7 +95,7 @@ class PrivateConformal(Fitted):
         reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
         with the name of its data set.
         """
-        if isinstance(X, DistributedSource) and not X.led:
+        if isinstance(X, DistributedSource) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._check_score()
         self._start(budget, fit_params)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp.privacy import secure_generator
-from dpscp.training.engine.loop import GridNoise, Records, drawn_steps, run
+from dpscp.training.engine.loop import EngineBlock, GridNoise, draw_steps, run
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.engine.padding import one_blas_thread
 from dpscp.training.mechanisms.dpsgd import DPSGD
@@ -67,7 +67,7 @@ def coupled_run(
         both, np.concatenate([labels, np.asarray([y_new], dtype=labels.dtype)]), n_records=n_records or n
     )
     everything = setup.records
-    without = Records(0, everything.rows[:n], everything.targets[:n], squared_norms=everything.squared_norms[:n])
+    without = EngineBlock(0, everything.rows[:n], everything.targets[:n], squared_norms=everything.squared_norms[:n])
     rng = secure_generator(random_state)
     noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
     masks, copies, counted = itertools.tee(setup.batches(rng), 3)
@@ -76,7 +76,7 @@ def coupled_run(
     with one_blas_thread(), np.errstate(all="ignore"):
         descents = [setup.descent(without), setup.descent(everything)]
         kept = [descents[0].current()]
-        for t in run(descents, drawn_steps([_first(copies, n), masks], noise)):
+        for t in run(descents, draw_steps([_first(copies, n), masks], noise)):
             gaps[t + 1] = np.linalg.norm(descents[0].parameters - descents[1].parameters)
             batch = next(counted)
             draws += 1 if batch is None else int(len(batch) > 0 and batch[-1] == n)

@@ -40,7 +40,7 @@ def _label_array(y: ArrayLike) -> Array:
     return labels
 
 
-def found_labels(y: ArrayLike) -> list[Any]:
+def observed_labels(y: ArrayLike) -> list[Any]:
     """The labels that occur, in order: whoever uses them declares them public."""
     try:
         found: list[Any] = np.unique(_label_array(y)).tolist()

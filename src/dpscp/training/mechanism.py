@@ -368,7 +368,7 @@ class GaussianSums:
         return replace(self, **changed)
 
 
-def set_noise(noise_multiplier: float | None) -> float:
+def require_noise(noise_multiplier: float | None) -> float:
     """The noise multiplier, or ValueError while it is not set: nothing is released without noise by accident."""
     if noise_multiplier is None:
         raise ValueError("noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first")

@@ -52,7 +52,7 @@ class ArraySource:
     @property
     def blocks(self) -> list[Block]:
         """The blocks, which lie in the memory of this process."""
-        return [self._mapped(block) for block in self._blocks]
+        return [self._apply_functions(block) for block in self._blocks]
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ArraySource":
         """The source of ``function(block)``."""
@@ -62,9 +62,9 @@ class ArraySource:
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total over the blocks, see ``RecordSource``."""
-        return added(function(self._mapped(block)) for block in self._blocks)
+        return added(function(self._apply_functions(block)) for block in self._blocks)
 
-    def _mapped(self, block: Block) -> Block:
+    def _apply_functions(self, block: Block) -> Block:
         for function in self._functions:
             block = function(block)
         return block

@@ -22,7 +22,7 @@ and promises:
   until the driver adds noise: a source neither prints, logs nor stores them.
 
 * Where a schema names a column of persons, ``Block.persons`` says which rows are whose: all rows of a person, side by
-  side in one block, before any cap (``dpscp.data.sources.persons.grouped`` makes such blocks). Else it is None.
+  side in one block, before any cap (``persons.join_person_block`` builds such blocks). Else it is None.
 
 Rows are real numbers (any float or integer type), targets one for each row. Whether they are finite, and labels among
 the declared classes, is looked at once by whoever uses the source, before anything is spent: a source only reads.
@@ -95,7 +95,7 @@ class Block:
         """The weight of each record, a person's adding up to one; None: one each."""
         return None if self.persons is None else self.persons.weights
 
-    def through(self, *steps: Rows) -> Self:
+    def with_steps(self, *steps: Rows) -> Self:
         """The block with these functions of a row applied when its rows are read."""
         return replace(self, steps=(*self.steps, *steps))
 
@@ -107,10 +107,10 @@ class Block:
         """The records of the persons that were drawn; rows are not copied."""
         kept, persons = (drawn, None) if self.persons is None else self.persons.part(drawn)
         # fewer than 2^31, and many of them
-        found = self.taking(np.flatnonzero(kept).astype(np.int32), persons)
+        found = self.take_rows(np.flatnonzero(kept).astype(np.int32), persons)
         return found if self.order is None else replace(found, order=self.order[drawn])
 
-    def taking(self, places: NDArray[np.integer[Any]], persons: Persons | None) -> Self:
+    def take_rows(self, places: NDArray[np.integer[Any]], persons: Persons | None) -> Self:
         """The records at these places, which are these persons' (of the same persons); rows are not copied."""
         return replace(
             self,
@@ -123,29 +123,29 @@ class Block:
     def read(self, start: int = 0, stop: int | None = None) -> Array:
         """The rows from ``start`` to ``stop`` with the steps applied, some rows at a time."""
         start, stop, _ = slice(start, stop).indices(len(self))
-        most = self._at_once if self.steps else stop - start
-        first = self._changed(start, min(stop, start + most))
+        most = self._rows_at_once if self.steps else stop - start
+        first = self._read_some(start, min(stop, start + most))
         if stop - start <= most:
             return first
         out = np.empty((stop - start, *first.shape[1:]), dtype=first.dtype)
         out[:most] = first
         for at in range(start + most, stop, most):
-            out[at - start : at - start + most] = self._changed(at, min(stop, at + most))
+            out[at - start : at - start + most] = self._read_some(at, min(stop, at + most))
         return out
 
-    def _changed(self, start: int, stop: int) -> Array:
+    def _read_some(self, start: int, stop: int) -> Array:
         rows = self.rows[start:stop] if self.chosen is None else self.rows[self.chosen[start:stop]]
         for step in self.steps:
             rows = step(rows)
         return rows
 
     @property
-    def _at_once(self) -> int:
+    def _rows_at_once(self) -> int:
         return max(_PART_ROWS, _PART_NUMBERS // self.width)
 
     def parts(self, most: int | None = None) -> Iterator[tuple[slice, Array]]:
         """Slices of whole persons, at most so many records each (None: what fits a cache), and their rows."""
-        most = self._at_once if most is None else most
+        most = self._rows_at_once if most is None else most
         start = 0
         while start < len(self):
             stop = min(len(self), start + most)
@@ -212,7 +212,7 @@ class Failure:
         return cls(error.with_traceback(None))
 
 
-def attempted(work: Callable[[], Total]) -> Total | Failure:
+def capture_error(work: Callable[[], Total]) -> Total | Failure:
     """What ``work`` gives, or its error."""
     try:
         return work()
@@ -220,7 +220,7 @@ def attempted(work: Callable[[], Total]) -> Total | Failure:
         return Failure.of(error)
 
 
-def succeeded(results: Iterable[Total | Failure]) -> list[Total]:
+def unwrap_results(results: Iterable[Total | Failure]) -> list[Total]:
     """The results where there is no error among them; the first error is raised."""
     found: list[Total] = []
     for result in results:

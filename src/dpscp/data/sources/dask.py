@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, added, attempted, for_block, succeeded
-from dpscp.data.sources.persons import Dealt, dealt, grouped
+from dpscp.data.sources.base import Block, added, capture_error, for_block, unwrap_results
+from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_person
 from dpscp.quantile.counts import DaskArray
 
 Total = TypeVar("Total")
@@ -45,7 +45,7 @@ class DaskSource:
         if len(rows) != len(targets):
             raise ValueError("X and y must have the same chunks of rows; rechunk or repartition one of them")
         parts = [(partial(_block, i), *part) for i, part in enumerate(zip(rows, targets, strict=True))]
-        self._set(_in_one_place(parts), X.shape[1])
+        self._set(_fuse_tasks(parts), X.shape[1])
 
     @classmethod
     def of_frame(cls, frame: Any, schema: Schema) -> "DaskSource":
@@ -56,9 +56,9 @@ class DaskSource:
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
         given = list(frame[names].to_delayed())
         if schema.person is None:
-            parts = _in_one_place([(partial(_declared, schema, i), part) for i, part in enumerate(given)])
+            parts = _fuse_tasks([(partial(_block_from_frame, schema, i), part) for i, part in enumerate(given)])
         else:
-            parts = _by_person(given, schema)
+            parts = _person_blocks(given, schema)
         return cls.__new__(cls)._set(parts, len(schema.feature_names))
 
     def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
@@ -73,13 +73,13 @@ class DaskSource:
         new = DaskSource.__new__(DaskSource)
         if not keep:
             return new._set(self._parts, self.width, (*self._functions, function))
-        return new._set([(_same, part) for part in dask.persist(*self._tasks(function))], self.width)
+        return new._set([(_identity, part) for part in dask.persist(*self._tasks(function))], self.width)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total over the blocks, see ``RecordSource``: one round."""
         import dask
 
-        result: Total = added(succeeded(dask.compute(*self._tasks(function))))
+        result: Total = added(unwrap_results(dask.compute(*self._tasks(function))))
         return result
 
     def _tasks(self, function: Callable[[Block], Any]) -> list[Any]:
@@ -88,26 +88,26 @@ class DaskSource:
 
         functions = (*self._functions, function)
         return [
-            dask.delayed(partial(_told, (make, *(for_block(f, i) for f in functions))), pure=False, traverse=False)(
-                *part
-            )
+            dask.delayed(
+                partial(_run_functions, (make, *(for_block(f, i) for f in functions))), pure=False, traverse=False
+            )(*part)
             for i, (make, *part) in enumerate(self._parts)
         ]
 
 
-def _told(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
+def _run_functions(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
     """What the functions, one after the other, make of the parts; or the error of them or of what made the parts."""
 
     def work() -> Any:
-        result = functions[0](*succeeded(parts))
+        result = functions[0](*unwrap_results(parts))
         for function in functions[1:]:
             result = function(result)
         return result
 
-    return attempted(work)
+    return capture_error(work)
 
 
-def _by_person(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
+def _person_blocks(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
     """Blocks of whole persons, kept by the workers; made again they are the same, from the pieces in their order."""
     import dask
 
@@ -118,23 +118,25 @@ def _by_person(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
         )
 
     def task(function: Callable[..., Any], *parts: Any) -> Any:
-        return dask.delayed(partial(_told, (function,)), pure=False, traverse=False)(*parts)
+        return dask.delayed(partial(_run_functions, (function,)), pure=False, traverse=False)(*parts)
 
-    split = [task(partial(_dealt, schema, len(given), i), part) for i, part in enumerate(given)]
-    blocks = [task(partial(_met, i), *(task(itemgetter(i), pieces) for pieces in split)) for i in range(len(given))]
-    return [(_same, block) for block in dask.persist(*blocks)]
+    split = [task(partial(_split_frame, schema, len(given), i), part) for i, part in enumerate(given)]
+    blocks = [
+        task(partial(_join_block, i), *(task(itemgetter(i), pieces) for pieces in split)) for i in range(len(given))
+    ]
+    return [(_identity, block) for block in dask.persist(*blocks)]
 
 
-def _dealt(schema: Schema, count: int, number: int, frame: Any) -> list[Dealt]:
+def _split_frame(schema: Schema, count: int, number: int, frame: Any) -> list[PersonRows]:
     # a partition has fewer than 2^32 rows
-    return dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, number << 32)
+    return split_by_person(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, number << 32)
 
 
-def _met(number: int, *pieces: Dealt) -> Block:
-    return grouped(number, pieces)
+def _join_block(number: int, *pieces: PersonRows) -> Block:
+    return join_person_block(number, pieces)
 
 
-def _in_one_place(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def _fuse_tasks(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """The same blocks, each made by one task: rows that one worker makes and another one needs would travel.
 
     Pieces that are in the memory of workers already, or that share their beginnings (a shuffle, an array in this
@@ -147,21 +149,21 @@ def _in_one_place(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         whole = {key: task for piece in pieces for key, task in dict(piece.__dask_graph__()).items()}
         graphs.append(cull(whole, [piece.key for piece in pieces])[0])
     shared = len({key for graph in graphs for key in graph}) < sum(map(len, graphs))
-    if shared or any(_held(piece) for _, *pieces in parts for piece in pieces):
+    if shared or any(_is_on_workers(piece) for _, *pieces in parts for piece in pieces):
         return parts
     return [
-        (partial(_made, make, dict(graph), [piece.key for piece in pieces]),)
+        (partial(_compute_block, make, dict(graph), [piece.key for piece in pieces]),)
         for (make, *pieces), graph in zip(parts, graphs, strict=True)
     ]
 
 
-def _made(make: Callable[..., Block], graph: Any, keys: list[Any]) -> Block:
+def _compute_block(make: Callable[..., Block], graph: Any, keys: list[Any]) -> Block:
     import dask
 
     return make(*dask.get(graph, keys))
 
 
-def _held(piece: Any) -> bool:
+def _is_on_workers(piece: Any) -> bool:
     """Whether workers hold something that the piece is made of."""
     try:
         from distributed.client import futures_of
@@ -170,7 +172,7 @@ def _held(piece: Any) -> bool:
     return bool(futures_of(piece))
 
 
-def _same(block: Block) -> Block:
+def _identity(block: Block) -> Block:
     return block
 
 
@@ -183,7 +185,7 @@ def _block(number: int, rows: Any, targets: Any) -> Block:
     return Block(number, found, one_each)
 
 
-def _declared(schema: Schema, number: int, frame: Any) -> Block:
+def _block_from_frame(schema: Schema, number: int, frame: Any) -> Block:
     return Block(number, schema.matrix(frame), schema.targets(frame))
 
 

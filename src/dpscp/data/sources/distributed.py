@@ -17,9 +17,9 @@ import numpy as np
 from dpscp._base.checks import check_count
 from dpscp.data.persons import number_persons
 from dpscp.data.sources.array import ArraySource
-from dpscp.data.sources.base import Block, Failure, RecordSource, added, attempted, is_source, succeeded
+from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, is_source, unwrap_results
 from dpscp.data.sources.files import TableSource
-from dpscp.data.sources.persons import Dealt, dealt, met
+from dpscp.data.sources.persons import PersonRows, join_persons, split_by_person
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Any], ...]
@@ -55,36 +55,36 @@ class DistributedSource:
                 owned = _OwnedRows(X, y, persons, n_blocks)
                 return owned, owned.places()
             source = X if is_source(X) else ArraySource(X, y, n_blocks=n_blocks)
-            return source, source.places() if _by_person(source) else source.sum(_one)
+            return source, source.places() if _has_persons(source) else source.sum(_count_block)
 
         self._group = _Group()
-        here = attempted(own)
+        here = capture_error(own)
         # an error in one process is told to all: nobody waits for a process that is gone
-        told = here if isinstance(here, Failure) else (here[0].width, _by_person(here[0]), here[1])
-        shapes = succeeded(self._group.from_all(told))
+        description = here if isinstance(here, Failure) else (here[0].width, _has_persons(here[0]), here[1])
+        shapes = unwrap_results(self._group.gather_all(description))
         if len({shape[:2] for shape in shapes}) > 1:
             raise ValueError("X must have the same number of columns in every process, and all have persons or none")
         assert not isinstance(here, Failure)
         counts = [count for *_, count in shapes]
-        source = self._group.regrouped(here[0], counts) if _by_person(here[0]) else here[0]
+        source = self._group.exchange_rows(here[0], counts) if _has_persons(here[0]) else here[0]
         assert not isinstance(source, _OwnedRows)
         before = list(accumulate(counts, initial=0))[self._group.rank]
-        self._group.kept[0] = source.map(_Renumbered(before))
+        self._group.kept[0] = source.map(_ShiftIds(before))
         self.width, self.by_person, self._number, self._functions = source.width, shapes[0][1], 0, ()
 
     @property
-    def led(self) -> bool:
+    def is_leading(self) -> bool:
         """Whether process 0 is at work and the others serve it."""
-        return self._group.led
+        return self._group.is_leading
 
     def lead(self, work: Callable[[], Total]) -> Total:
         """``work()`` by process 0, which may use this source, while the others serve; its outcome in every process."""
         outcome: Total = self._group.lead(work)
         return outcome
 
-    def check_travels(self, *code: Any) -> None:
+    def check_picklable(self, *code: Any) -> None:
         """TypeError for code of the caller's own (a module, a loss, a score) that cannot be sent to other processes."""
-        _packed(code)
+        _pickle_value(code)
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DistributedSource":
         """The source of ``function(block)``; what is to be kept stays with the process that has the block."""
@@ -98,7 +98,7 @@ class DistributedSource:
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total over the blocks of all processes, see ``RecordSource``: one round."""
-        result: Total = added(self._group.ask(_Request(self._number, (*self._functions, function))))
+        result: Total = added(self._group.request_results(_Request(self._number, (*self._functions, function))))
         return result
 
     _functions: Functions
@@ -120,14 +120,14 @@ class _OwnedRows:
     def places(self) -> int:
         return self._count
 
-    def dealt(self, count: int, first: int = 0) -> Iterator[list[Dealt]]:
-        yield dealt(self._block.rows, self._block.targets, self._ids, count, first)
+    def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
+        yield split_by_person(self._block.rows, self._block.targets, self._ids, count, first)
 
-    def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ArraySource:
-        return ArraySource.of_blocks(list(met(list(pieces).__getitem__, count, senders=senders)))
+    def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ArraySource:
+        return ArraySource.of_blocks(list(join_persons(list(pieces).__getitem__, count, senders=senders)))
 
 
-def _by_person(source: Any) -> TypeGuard[_OwnedRows | TableSource]:
+def _has_persons(source: Any) -> TypeGuard[_OwnedRows | TableSource]:
     """Whether rows have to travel to those of the same person."""
     return isinstance(source, _OwnedRows) or (isinstance(source, TableSource) and source.by_person)
 
@@ -161,76 +161,76 @@ class _Group:
         # None is the default group; nccl moves what lies on a GPU, and messages do not
         self._over = distributed.new_group(backend="gloo") if distributed.get_backend() == "nccl" else None
         self.kept: dict[int, RecordSource] = {}
-        self.led = False
+        self.is_leading = False
 
     def lead(self, work: Callable[[], Any]) -> Any:
-        if self.led:
+        if self.is_leading:
             return work()
         if self.rank > 0:
             return self._serve()
-        self.led = True
+        self.is_leading = True
         try:
             outcome = work()
-            packed = _packed(outcome)
+            packed = _pickle_value(outcome)
         except BaseException as error:
             with suppress(Exception):  # a process that is gone is told of by the error itself
-                self._to_all(final=_packed(Failure.of(error)))
+                self._broadcast(final=_pickle_value(Failure.of(error)))
             raise
         finally:
-            self.led, self.kept = False, {0: self.kept[0]}
-        self._to_all(final=packed)
+            self.is_leading, self.kept = False, {0: self.kept[0]}
+        self._broadcast(final=packed)
         return outcome
 
     def _serve(self) -> Any:
         while True:
-            request, final = self._to_all()
+            request, final = self._broadcast()
             if final is not None:
                 self.kept = {0: self.kept[0]}
-                (outcome,) = succeeded([pickle.loads(final)])
+                (outcome,) = unwrap_results([pickle.loads(final)])
                 return outcome
-            self._answered(request)
+            self._gather_answers(request)
 
-    def ask(self, request: _Request) -> list[Any]:
+    def request_results(self, request: _Request) -> list[Any]:
         """What each block of each process gives, in the order of the ids."""
-        if not self.led:
+        if not self.is_leading:
             raise RuntimeError(
                 "a DistributedSource is used by fit, or by source.lead(lambda: ...), called in every process"
             )
-        packed = _packed(request)  # what cannot be packed is noticed before anybody waits for it
-        self._to_all(packed)
-        return list(chain.from_iterable(succeeded(self._answered(packed))))
+        packed = _pickle_value(request)  # what cannot be packed is noticed before anybody waits for it
+        self._broadcast(packed)
+        return list(chain.from_iterable(unwrap_results(self._gather_answers(packed))))
 
     def keep(self, request: _Request) -> int:
         """The number under which every process now keeps the blocks that were asked for."""
         number = len(self.kept)
-        self.ask(replace(request, keep_as=number))
+        self.request_results(replace(request, keep_as=number))
         return number
 
-    def _answered(self, packed: bytes) -> list[Any]:
+    def _gather_answers(self, packed: bytes) -> list[Any]:
         """The answers of all processes, in process 0; nothing in the others. No error keeps one from answering."""
-        answer = attempted(lambda: _packed(self._served(pickle.loads(packed))))
+        answer = capture_error(lambda: _pickle_value(self._run_request(pickle.loads(packed))))
         found: list[bytes] | None = [b""] * self._size if self.rank == 0 else None
-        sent = _packed(answer) if isinstance(answer, Failure) else answer
-        self._meet(self._torch.gather_object, sent, found, dst=0)
+        sent = _pickle_value(answer) if isinstance(answer, Failure) else answer
+        self._run_collective(self._torch.gather_object, sent, found, dst=0)
         return list(map(pickle.loads, found or ()))
 
-    def _served(self, request: _Request) -> list[Any]:
+    def _run_request(self, request: _Request) -> list[Any]:
         source = self.kept[request.number]
         *before, last = request.functions
         for function in before:
             source = source.map(function)
         if request.keep_as is None:
-            return source.sum(_Listed(last))
+            return source.sum(_AsList(last))
         self.kept[request.keep_as] = source.map(last, keep=True)
         return []
 
-    def _to_all(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:
+    def _broadcast(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:
         """What process 0 says, in every process: a request, or at the end the outcome."""
         held = [request, final]
-        self._meet(self._torch.broadcast_object_list, held, src=0)
+        self._run_collective(self._torch.broadcast_object_list, held, src=0)
         return held[0] or b"", held[1]
 
-    def _meet(self, collective: Callable[..., None], *given: Any, **options: Any) -> None:
+    def _run_collective(self, collective: Callable[..., None], *given: Any, **options: Any) -> None:
         """What all processes do together; torch's own words for one that is missing are of sockets."""
         try:
             collective(*given, **options, group=self._over)
@@ -240,42 +240,42 @@ class _Group:
                 "is fitted, and what was reserved is spent. See why that process ended, then start all of them again"
             ) from error
 
-    def from_all(self, value: Any) -> list[Any]:
+    def gather_all(self, value: Any) -> list[Any]:
         """What every process has, in every process."""
         found = [b""] * self._size
-        self._meet(self._torch.all_gather_object, found, _packed(value))
+        self._run_collective(self._torch.all_gather_object, found, _pickle_value(value))
         return list(map(pickle.loads, found))
 
-    def regrouped(self, here: _OwnedRows | TableSource, counts: list[int]) -> RecordSource:
+    def exchange_rows(self, here: _OwnedRows | TableSource, counts: list[int]) -> RecordSource:
         """All rows of the persons who fall to this process, from all processes, as ``counts[rank]`` blocks."""
-        pieces = self._dealt(here, counts)
-        found = attempted(lambda: here.met(pieces, counts[self.rank], self._size))
+        pieces = self._receive_rows(here, counts)
+        found = capture_error(lambda: here.join_persons(pieces, counts[self.rank], self._size))
         for _ in pieces:  # who failed (no room on the disk, say) goes on dealing: others wait for its rows
             pass
-        succeeded(self.from_all(found if isinstance(found, Failure) else None))
+        unwrap_results(self.gather_all(found if isinstance(found, Failure) else None))
         assert not isinstance(found, Failure)
         return found
 
-    def _dealt(self, here: _OwnedRows | TableSource, counts: list[int]) -> Iterator[Dealt]:
+    def _receive_rows(self, here: _OwnedRows | TableSource, counts: list[int]) -> Iterator[PersonRows]:
         """What is dealt to the places of this process: time after time, by each process in turn."""
         ends = list(accumulate(counts, initial=0))
-        batches = here.dealt(ends[-1], self.rank << 40)  # a process has fewer than 2^40 rows
-        nothing = dealt(np.empty((0, here.width)), np.empty(0), [], counts[self.rank])
+        batches = here.split_by_person(ends[-1], self.rank << 40)  # a process has fewer than 2^40 rows
+        nothing = split_by_person(np.empty((0, here.width)), np.empty(0), [], counts[self.rank])
         while True:
-            batch: Any = attempted(lambda: next(batches, None))
-            said = succeeded(self.from_all(batch if isinstance(batch, Failure) else batch is not None))
+            batch: Any = capture_error(lambda: next(batches, None))
+            said = unwrap_results(self.gather_all(batch if isinstance(batch, Failure) else batch is not None))
             if not any(said):
                 return
             for sender, deals in enumerate(said):
                 found: list[Any] = [None]
                 if deals:
-                    parts = [_packed(batch[a:b]) for a, b in pairwise(ends)] if sender == self.rank else None
-                    self._meet(self._torch.scatter_object_list, found, parts, src=sender)
+                    parts = [_pickle_value(batch[a:b]) for a, b in pairwise(ends)] if sender == self.rank else None
+                    self._run_collective(self._torch.scatter_object_list, found, parts, src=sender)
                 yield from pickle.loads(found[0]) if deals else nothing
 
 
 @dataclass(frozen=True)
-class _Listed:
+class _AsList:
     """Results that are put side by side where others would be added: process 0 adds, in its own order."""
 
     function: Callable[[Block], Any]
@@ -285,7 +285,7 @@ class _Listed:
 
 
 @dataclass(frozen=True)
-class _Renumbered:
+class _ShiftIds:
     """The blocks of one process, numbered after those of the processes before it."""
 
     before: int
@@ -294,11 +294,11 @@ class _Renumbered:
         return replace(block, id=self.before + block.id)
 
 
-def _one(block: Block) -> int:  # noqa: ARG001 (a function of a block)
+def _count_block(block: Block) -> int:  # noqa: ARG001 (a function of a block)
     return 1
 
 
-def _packed(value: Any) -> bytes:
+def _pickle_value(value: Any) -> bytes:
     try:
         return pickle.dumps(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from dpscp._base.checks import check_count
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, added
-from dpscp.data.sources.persons import Dealt, dealt, regrouped
+from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
 from dpscp.data.sources.spill import Scratch
 from dpscp.data.sources.tables import (
     TableError,
@@ -76,14 +76,14 @@ class TableSource(ReadSource):
         rows = max(1, _BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
         self._options = options | {"rows": rows}
         self._columns = {file: [n for n in names(file) if n in schema.column_names] for file in self._files}
-        self._written = {file: _state(file) for file in self._files}
+        self._file_states = {file: _file_state(file) for file in self._files}
         self._by_person: Scratch[Block] | None = None
         super().__init__(self._table if schema.person is None else self._persons, width, folder)
 
     def _batches(self) -> Iterator[Any]:
         for file in self._files:
             for batch in table_blocks(file, self._columns[file], **self._options):
-                if _state(file) != self._written[file]:
+                if _file_state(file) != self._file_states[file]:
                     raise TableError(f"{str(file)!r} was written to while it was read; fit again on a file that stays")
                 yield batch
 
@@ -96,7 +96,7 @@ class TableSource(ReadSource):
         """Blocks of whole persons, from a scratch file that the first reading writes."""
         if self._by_person is None:
             count = self.places()
-            self._by_person = regrouped(chain.from_iterable(self.dealt(count)), count, self._folder)
+            self._by_person = spill_person_blocks(chain.from_iterable(self.split_by_person(count)), count, self._folder)
         return self._by_person
 
     @property
@@ -109,17 +109,17 @@ class TableSource(ReadSource):
         records, rows = sum(map(len, self._batches())), int(self._options["rows"])
         return min(_MOST_PLACES, max(1, -(-records // rows)))
 
-    def dealt(self, count: int, first: int = 0) -> Iterator[list[Dealt]]:
+    def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
         """The rows of each batch, dealt out to so many places; the first row has this number."""
         schema = self._schema
         for batch in self._batches():
             frame = as_frame(batch, schema)
-            yield dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, first)
+            yield split_by_person(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, first)
             first += len(frame)
 
-    def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ReadSource:
+    def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ReadSource:
         """The source of what several senders dealt out to the places of this process, see ``persons``."""
-        written = regrouped(pieces, count, self._folder, senders=senders)
+        written = spill_person_blocks(pieces, count, self._folder, senders=senders)
         return ReadSource(written.__iter__, self.width, self._folder)
 
 
@@ -127,7 +127,7 @@ def _is_data(path: Path) -> bool:
     return path.is_file() and path.name.lower().endswith((".parquet", ".pq"))
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _file_state(path: Path) -> tuple[int, ...]:
     """What changes with the content of a file: the time of its last change too, which no program can set."""
     found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -25,7 +25,7 @@ from dpscp.data.sources.spill import Scratch
 from dpscp.privacy.random_streams import PlacedDraws
 
 Array = NDArray[Any]
-Dealt = tuple[Array, Array, PersonIds, Array]
+PersonRows = tuple[Array, Array, PersonIds, Array]
 """Rows, targets, the id of each row's person, and each row's number in the order of the table."""
 
 
@@ -48,7 +48,7 @@ class KeptRows:
         sizes = block.owners.sizes
         number = np.repeat(np.arange(len(sizes)), sizes)
         drawn = self.draws.uniform(self.places.rows[block.id])
-        return block.taking(*choose_kept_rows(number, self.rows_per_person, drawn))
+        return block.take_rows(*choose_kept_rows(number, self.rows_per_person, drawn))
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class OneRowEach:
 
     def __call__(self, block: Block) -> Block:
         drawn = self.draws.uniform(self.places.persons[block.id])
-        return block.taking(block.owners.one_row_of_each(drawn), None)
+        return block.take_rows(block.owners.one_row_of_each(drawn), None)
 
 
-def dealt(rows: Array, targets: Array, persons: Any, count: int, first: int = 0) -> list[Dealt]:
+def split_by_person(rows: Array, targets: Array, persons: Any, count: int, first: int = 0) -> list[PersonRows]:
     """Rows, targets and ids dealt out to so many places by a hash of the ids, in their order.
 
     ``first`` is the number of the first row in the order of the table; any numbers do that increase with it.
@@ -84,14 +84,14 @@ def dealt(rows: Array, targets: Array, persons: Any, count: int, first: int = 0)
     return [(rows[part], targets[part], ids[part], first + part) for part in np.split(order, ends)]
 
 
-def regrouped(
-    pieces: Iterable[Dealt], count: int, folder: str | PathLike[str] | None, *, senders: int = 1
+def spill_person_blocks(
+    pieces: Iterable[PersonRows], count: int, folder: str | PathLike[str] | None, *, senders: int = 1
 ) -> Scratch[Block]:
-    """As `met`, on disk."""
-    return Scratch(met(Scratch(pieces, folder).some, count, senders=senders), folder)
+    """As `join_persons`, on disk."""
+    return Scratch(join_persons(Scratch(pieces, folder).some, count, senders=senders), folder)
 
 
-def met(pieces: Callable[[slice], Iterable[Dealt]], count: int, *, senders: int = 1) -> Iterator[Block]:
+def join_persons(pieces: Callable[[slice], Iterable[PersonRows]], count: int, *, senders: int = 1) -> Iterator[Block]:
     """Blocks of whole persons, from what each of the senders in turn dealt out to ``count`` places, time after time.
 
     Rows stand in the order of the senders, and within one in the order in which it dealt them: a person who is missing
@@ -99,10 +99,10 @@ def met(pieces: Callable[[slice], Iterable[Dealt]], count: int, *, senders: int 
     """
     for place in range(count):
         lots = (pieces(slice(sender * count + place, None, senders * count)) for sender in range(senders))
-        yield grouped(place, list(chain.from_iterable(lots)))
+        yield join_person_block(place, list(chain.from_iterable(lots)))
 
 
-def grouped(number: int, pieces: Sequence[Dealt]) -> Block:
+def join_person_block(number: int, pieces: Sequence[PersonRows]) -> Block:
     """The block of what was dealt to one place; persons in the order in which they first appear."""
     # an empty piece too says of which kind the ids of its table are, unless that was empty as well
     ids = PersonIds.joined([piece[2] for piece in pieces])

@@ -34,7 +34,7 @@ Total = TypeVar("Total")
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _BlockCounts:
     """How many persons and rows a block has; and, where they stand mixed, each person's order and number of rows."""
 
     number: int
@@ -48,17 +48,17 @@ class _Counted:
 class Census:
     """The counts of some blocks: private. Two of them are added by putting them side by side."""
 
-    blocks: tuple[_Counted, ...]
+    blocks: tuple[_BlockCounts, ...]
 
     def __add__(self, other: "Census") -> "Census":
         return Census((*self.blocks, *other.blocks))
 
 
-def census(block: Block) -> Census:
+def take_census(block: Block) -> Census:
     """The counts of one block."""
     owners = block.owners
     sizes = None if block.order is None else owners.sizes
-    return Census((_Counted(block.id, owners.count, len(block), block.order, sizes),))
+    return Census((_BlockCounts(block.id, owners.count, len(block), block.order, sizes),))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Places:
         blocks = sorted(counted.blocks, key=lambda block: block.number)
         count = sum(block.persons for block in blocks)
         if any(block.order is not None for block in blocks):
-            return cls._mixed(blocks, count)
+            return cls._from_orders(blocks, count)
         starts = accumulate((block.persons for block in blocks), initial=0)
         row_starts = accumulate((block.rows for block in blocks), initial=0)
         return cls(
@@ -85,7 +85,7 @@ class Places:
         )
 
     @classmethod
-    def _mixed(cls, blocks: list[_Counted], count: int) -> Self:
+    def _from_orders(cls, blocks: list[_BlockCounts], count: int) -> Self:
         nobody = np.empty(0, dtype=np.int64)
         orders = [nobody if block.order is None else block.order for block in blocks]
         sizes = np.concatenate([nobody if block.sizes is None else block.sizes for block in blocks])
@@ -180,15 +180,15 @@ def innermost(source: RecordSource) -> RecordSource:
 def places_of(source: RecordSource) -> Places:
     """The places of a source's persons: known, or from one reading."""
     known = source.places if isinstance(source, UnitSource) else None
-    return Places.of(source.sum(census)) if known is None else known
+    return Places.of(source.sum(take_census)) if known is None else known
 
 
-def is_here(source: RecordSource) -> bool:
+def is_in_memory(source: RecordSource) -> bool:
     """Whether the blocks of a source lie in the memory of this process; to keep what is made of them costs little."""
     return isinstance(innermost(source), InMemory)
 
 
-def blocks_here(source: RecordSource) -> list[Block]:
+def blocks_in_memory(source: RecordSource) -> list[Block]:
     """The blocks of a source in the memory of this process; none for a source whose records lie elsewhere."""
     inner = innermost(source)
     return list(inner.blocks) if isinstance(inner, InMemory) else []
@@ -196,7 +196,7 @@ def blocks_here(source: RecordSource) -> list[Block]:
 
 def as_one_block(source: RecordSource) -> Block | None:
     """All records in one block, for code that knows arrays only; None where they do not lie in this process."""
-    blocks = blocks_here(source)
+    blocks = blocks_in_memory(source)
     if len(blocks) < 2:
         return blocks[0] if blocks else None
     first = blocks[0]

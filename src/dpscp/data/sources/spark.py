@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, Failure, added, attempted, succeeded
-from dpscp.data.sources.persons import dealt, grouped
+from dpscp.data.sources.base import Block, Failure, added, capture_error, unwrap_results
+from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.data.sources.tables import as_frame
 
 Total = TypeVar("Total")
@@ -54,7 +54,7 @@ class SparkSource:
         if schema.person in names:  # all rows of a person into one partition
             chosen = chosen.repartition(chosen.rdd.getNumPartitions(), str(names.index(schema.person)))
         written = chosen.checkpoint(eager=True)
-        self._set(written, len(schema.feature_names), (partial(_declared, schema, names),), {})
+        self._set(written, len(schema.feature_names), (partial(_block_from_partition, schema, names),), {})
 
     def _set(self, frame: Any, width: int, functions: Functions, known: dict[str, list[int]]) -> "SparkSource":
         self._frame, self.width, self._functions, self._known = frame, width, functions, known
@@ -65,30 +65,30 @@ class SparkSource:
         new, functions = SparkSource.__new__(SparkSource), (*self._functions, function)
         if not keep:
             return new._set(self._frame, self.width, functions, self._known)
-        kept = self._frame.mapInArrow(partial(_answers, functions), _ANSWER).persist()
-        weakref.finalize(new, _forget, kept).atexit = False
-        return new._set(kept, self.width, (_kept,), self._known)
+        kept = self._frame.mapInArrow(partial(_run_partition, functions), _ANSWER).persist()
+        weakref.finalize(new, _unpersist, kept).atexit = False
+        return new._set(kept, self.width, (_read_kept_block,), self._known)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
         """The total over the blocks, see ``RecordSource``: one job."""
-        answers = self._frame.mapInArrow(partial(_answers, (*self._functions, function)), _ANSWER).collect()
+        answers = self._frame.mapInArrow(partial(_run_partition, (*self._functions, function)), _ANSWER).collect()
         totals: dict[int, Any] = {}
         for number in {row.id for row in answers}:
             pieces = sorted((row.place, bytes(row.piece)) for row in answers if row.id == number)
-            totals[number] = _joined(pieces)
+            totals[number] = _join_pieces(pieces)
         numbers = sorted(totals)
         if numbers != self._known.setdefault("ids", numbers):
             raise RuntimeError("Spark answered for other partitions than before: a sum over them would not be the same")
-        result: Total = added(succeeded(totals[number] for number in numbers))
+        result: Total = added(unwrap_results(totals[number] for number in numbers))
         return result
 
 
-def _forget(frame: Any) -> None:
+def _unpersist(frame: Any) -> None:
     with suppress(Exception):  # the session may be gone
         frame.unpersist()
 
 
-def _answers(functions: Functions, batches: Iterable[Any]) -> Iterator[Any]:
+def _run_partition(functions: Functions, batches: Iterable[Any]) -> Iterator[Any]:
     """The work on one partition, as rows of pickled bytes; an error is an answer too: Spark would log it."""
     import pyarrow as pa
     from pyspark import TaskContext
@@ -101,14 +101,14 @@ def _answers(functions: Functions, batches: Iterable[Any]) -> Iterator[Any]:
             result = function(result)
         return pickle.dumps(result)
 
-    found = attempted(work)
+    found = capture_error(work)
     packed = pickle.dumps(found) if isinstance(found, Failure) else found
     for start in range(0, len(packed), _PIECE_BYTES):
         piece = packed[start : start + _PIECE_BYTES]
         yield pa.RecordBatch.from_pydict({"id": [number], "place": [start], "piece": [piece]})
 
 
-def _joined(pieces: list[tuple[int, bytes]]) -> Any:
+def _join_pieces(pieces: list[tuple[int, bytes]]) -> Any:
     """What the pieces of one answer hold; each must be there once."""
     ends = [place + len(piece) for place, piece in pieces]
     if [place for place, _ in pieces] != [0, *ends[:-1]]:
@@ -116,7 +116,7 @@ def _joined(pieces: list[tuple[int, bytes]]) -> Any:
     return pickle.loads(b"".join(piece for _, piece in pieces))
 
 
-def _declared(schema: Schema, names: list[str], given: tuple[int, list[Any]]) -> Block:
+def _block_from_partition(schema: Schema, names: list[str], given: tuple[int, list[Any]]) -> Block:
     """A partition as a block."""
     import pyarrow as pa
 
@@ -128,12 +128,12 @@ def _declared(schema: Schema, names: list[str], given: tuple[int, list[Any]]) ->
     if persons is None:
         return Block(number, rows, targets)
     # Spark brought the rows here in an order of its own: persons stand partition after partition
-    return replace(grouped(number, dealt(rows, targets, persons, 1)), order=None)
+    return replace(join_person_block(number, split_by_person(rows, targets, persons, 1)), order=None)
 
 
-def _kept(given: tuple[int, list[Any]]) -> Block:
+def _read_kept_block(given: tuple[int, list[Any]]) -> Block:
     """A block from what was cached of it."""
     rows = [row for batch in given[1] for row in batch.to_pylist()]
-    (block,) = succeeded([_joined(sorted((row["place"], row["piece"]) for row in rows))])
+    (block,) = unwrap_results([_join_pieces(sorted((row["place"], row["piece"]) for row in rows))])
     assert isinstance(block, Block)
     return block

@@ -30,7 +30,7 @@ class Scratch(Generic[Item]):
         for block in blocks:
             buffers: list[pickle.PickleBuffer] = []
             head = pickle.dumps(block, protocol=5, buffer_callback=buffers.append)
-            self._heads.append((head, [self._written(buffer) for buffer in buffers]))
+            self._heads.append((head, [self._write_buffer(buffer) for buffer in buffers]))
         self._file.flush()
 
     def __iter__(self) -> Iterator[Item]:
@@ -39,16 +39,16 @@ class Scratch(Generic[Item]):
     def some(self, which: slice) -> Iterator[Item]:
         """Those at these places."""
         for head, places in self._heads[which]:
-            yield pickle.loads(head, buffers=[self._mapped(*place) for place in places])
+            yield pickle.loads(head, buffers=[self._map_memory(*place) for place in places])
 
-    def _written(self, buffer: pickle.PickleBuffer) -> tuple[int, int]:
+    def _write_buffer(self, buffer: pickle.PickleBuffer) -> tuple[int, int]:
         """Where the bytes of an array lie and how many they are."""
         start = -(-self._file.tell() // _ALIGNED) * _ALIGNED
         self._file.seek(start)
         with buffer.raw() as raw:
             return start, self._file.write(raw)
 
-    def _mapped(self, start: int, size: int) -> memoryview:
+    def _map_memory(self, start: int, size: int) -> memoryview:
         if size == 0:
             return memoryview(b"")
         page = start // _PAGE * _PAGE

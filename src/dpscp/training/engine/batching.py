@@ -21,14 +21,14 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.places import Places, UnitSource, blocks_here, innermost, places_of, unit_of_blocks
+from dpscp.data.sources.places import Places, UnitSource, blocks_in_memory, innermost, places_of, unit_of_blocks
 from dpscp.privacy.random_streams import secure_bytes
 from dpscp.privacy.units import Unit
-from dpscp.training.engine.cuda import VisitingSums
-from dpscp.training.engine.loop import BatchSums, Records, RunConstants, check_batch
+from dpscp.training.engine.cuda import DeviceBatchSums
+from dpscp.training.engine.loop import BatchSums, EngineBlock, RunConstants, check_batch
 from dpscp.training.engine.networks import Loss, Network, check_rows, fill_features
 from dpscp.training.engine.padding import aligned_empty, one_blas_thread
-from dpscp.training.labels import encode_targets, found_labels
+from dpscp.training.labels import encode_targets, observed_labels
 from dpscp.training.mechanism import (
     DryRun,
     Mechanism,
@@ -65,15 +65,15 @@ def unit_count(block: Block) -> int:
     return block.owners.count
 
 
-def labels_in(source: RecordSource) -> list[Any]:
+def observed_source_labels(source: RecordSource) -> list[Any]:
     """The labels of the records, which the caller declares public; only of records in this process."""
-    blocks = blocks_here(source)
+    blocks = blocks_in_memory(source)
     if not blocks:
         raise ValueError("classes must be declared for records that do not lie in this process: classes=(...)")
-    return found_labels(np.concatenate([block.targets for block in blocks]))
+    return observed_labels(np.concatenate([block.targets for block in blocks]))
 
 
-class ArrayFed:
+class ArrayTraining:
     """The `train` of a mechanism that reads its records from a source, for arrays in memory."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class ArrayFed:
 
 
 @dataclass(frozen=True)
-class WrappedMechanism(ArrayFed):
+class WrappedMechanism(ArrayTraining):
     """A mechanism around another one, which has the abilities of what it wraps."""
 
     mechanism: Mechanism
@@ -118,8 +118,8 @@ class WrappedMechanism(ArrayFed):
 
 
 @dataclass(frozen=True)
-class EngineBlock:
-    """From a block to `Records`, the block as the gradient engine reads it; part by part, into one array."""
+class EngineBlockBuilder:
+    """From a block to `EngineBlock`, the block as the gradient engine reads it; part by part, into one array."""
 
     loss: str
     classes: tuple[Any, ...] | None
@@ -127,7 +127,7 @@ class EngineBlock:
     intercept: bool
     dtype: str
 
-    def __call__(self, block: Block) -> Records:
+    def __call__(self, block: Block) -> EngineBlock:
         """The block with its engine rows, targets and squared norms."""
         target = encode_targets(block.targets, self.loss, self.classes, self.dtype)
         features = aligned_empty((len(block), block.width + self.intercept), self.dtype)
@@ -135,10 +135,10 @@ class EngineBlock:
             features[:, block.width] = 1.0
         for part, rows in block.parts():
             fill_features(rows, self.feature_bound, features[part, : block.width])
-        return Records.build(features, target, block.persons, block_id=block.id, order=block.order)
+        return EngineBlock.build(features, target, block.persons, block_id=block.id, order=block.order)
 
 
-class LeadersMemory:
+class DriverMemory:
     """What the thread that leads a run sums with; other threads and processes see none and make their own."""
 
     def __init__(self, sums: BatchSums | None = None, network: Network | None = None) -> None:
@@ -149,7 +149,7 @@ class LeadersMemory:
         self._layers: Sequence[Array] = ()
 
     def __reduce__(self) -> Any:
-        return LeadersMemory, ()
+        return DriverMemory, ()
 
     @property
     def made(self) -> tuple[BatchSums, Network] | None:
@@ -178,10 +178,10 @@ class GradientConstants:
     device: str | None = None
     run: bytes = b""
 
-    def sums(self) -> BatchSums | VisitingSums:
+    def sums(self) -> BatchSums | DeviceBatchSums:
         """Memory for sums, where the blocks of one thread are."""
         public = self.network, self.loss, self.clip_norm, self.dtype, self.batch
-        return BatchSums(*public) if self.device is None else VisitingSums(*public, self.device)
+        return BatchSums(*public) if self.device is None else DeviceBatchSums(*public, self.device)
 
 
 @dataclass(slots=True)  # one is made at every step
@@ -198,7 +198,7 @@ class BatchGradient:
     parameters: Array
     shares: Mapping[int, NDArray[np.int64]] | None = None
     last: bool = False
-    leader: LeadersMemory = field(default_factory=LeadersMemory)
+    leader: DriverMemory = field(default_factory=DriverMemory)
 
     def for_block(self, number: int) -> Self:
         """The same with the share of one block alone."""
@@ -206,7 +206,7 @@ class BatchGradient:
 
     def __call__(self, block: Block) -> tuple[Array, int]:
         """The sum over the block's batch, and the number of its records."""
-        assert isinstance(block, Records)
+        assert isinstance(block, EngineBlock)
         drawn = None if self.shares is None else self.shares[block.id]
         size = len(block) if drawn is None else len(block.owners.rows_of(drawn))
         leading = self.leader.made
@@ -215,11 +215,11 @@ class BatchGradient:
             return sums.clipped(self.leader.layers(network, self.parameters), block, drawn).copy(), size
         return self._elsewhere(block, drawn), size
 
-    def _elsewhere(self, block: Records, drawn: NDArray[np.int64] | None) -> Array:
+    def _elsewhere(self, block: EngineBlock, drawn: NDArray[np.int64] | None) -> Array:
         """The sum in a thread that does not lead."""
         constants = self.constants
         with _SUMS.of(constants, constants.sums, last=self.last) as sums:
-            if isinstance(sums, VisitingSums):
+            if isinstance(sums, DeviceBatchSums):
                 return sums.clipped(self.parameters, block, drawn)
             flat = aligned_empty(self.parameters.shape, constants.dtype)
             flat[:] = self.parameters
@@ -250,7 +250,7 @@ class PerThread(Generic[Made]):
                 vars(self._here).clear()
 
 
-_SUMS: PerThread[BatchSums | VisitingSums] = PerThread()
+_SUMS: PerThread[BatchSums | DeviceBatchSums] = PerThread()
 
 
 class SourceTotals:
@@ -264,7 +264,7 @@ class SourceTotals:
         self._constants = GradientConstants(*constants, device, secure_bytes()(16))
         own = None if device is not None else BatchSums(*constants)
         self.gradient = None if own is None else own.gradient
-        self._leader = LeadersMemory(own, public.network)
+        self._leader = DriverMemory(own, public.network)
 
     def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:
         """The sum over the batches of all blocks."""

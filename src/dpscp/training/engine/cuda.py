@@ -14,7 +14,7 @@ Noise is drawn on the device (`DeviceNoise`), rounded to the same grid, and acco
 drawn by the processor. Runs with a seed repeat themselves on the same device and differ from those of the processor.
 
 Records that lie in the blocks of a source stay there: each block's batch goes to a device of the process that has the
-block (`VisitingSums`), and its sum comes back, to be added by pairs. State and noise are then the processor's, see
+block (`DeviceBatchSums`), and its sum comes back, to be added by pairs. State and noise are then the processor's, see
 `dpscp.training.engine.batching`.
 """
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dpscp.data.persons import Persons
 from dpscp.training.engine.gradients import LARGEST_SQUARES
-from dpscp.training.engine.loop import Records, RunConstants, StepObserver, StepView, UpdateRule, check_batch
+from dpscp.training.engine.loop import EngineBlock, RunConstants, StepObserver, StepView, UpdateRule, check_batch
 from dpscp.training.engine.networks import Loss, Network
 from dpscp.training.engine.padding import whole_lanes
 from dpscp.training.torch.modules import load_torch
@@ -74,7 +74,7 @@ class DeviceDescent:
         self.parameters, self._noise, self._gradient, self._velocity, self._squares, self._sum = (
             torch.zeros_like(self.sums.total) for _ in range(6)
         )
-        self._finish = recorded(self._move, device)
+        self._finish = record_graph(self._move, device)
         # recording has run the steps' work on made-up numbers
         for state in (self._velocity, self._squares, self._sum):
             state.zero_()
@@ -160,7 +160,7 @@ class DeviceRecords:
     """Whose records these are; known of all records, and not of a part of them."""
 
     @classmethod
-    def of(cls, records: Records, network: Network, device: Any) -> "DeviceRecords":
+    def of(cls, records: EngineBlock, network: Network, device: Any) -> "DeviceRecords":
         """A copy of the records."""
         torch = load_torch()
         features = records.rows[:, : network.widths[0]]
@@ -221,7 +221,7 @@ class _DeviceSums:
         # how many places of the next block are taken, and by which records
         self._taken = torch.zeros(1 + self.size, dtype=torch.int64, device=device)
         self._upload = _Upload(self._taken)
-        self._add_taken = recorded(self._gather_and_add, device) if len(records) else self._gather_and_add
+        self._add_taken = record_graph(self._gather_and_add, device) if len(records) else self._gather_and_add
         self._add_everybody: Callable[[], object] | None = None
 
     def clipped(self, index: NDArray[np.int64] | None) -> None:
@@ -233,7 +233,7 @@ class _DeviceSums:
         if index is None:
             if self._add_everybody is None:
                 self._take(np.arange(len(self._records) // self.size * self.size, len(self._records)))
-                self._add_everybody = recorded(self._add_all, self.total.device)
+                self._add_everybody = record_graph(self._add_all, self.total.device)
                 self.total.zero_()
             self._add_everybody()
             return
@@ -292,13 +292,13 @@ class _DeviceSums:
     def _rounds_alike(self) -> bool:
         """Whether made-up records, each in every place of a block, get the same bits everywhere."""
         torch, size, width = load_torch(), self.size, self._network.widths[0]
-        made_up = Network((width, 1), intercept=False)
+        synthetic = Network((width, 1), intercept=False)
         self.parameters.copy_(torch.from_numpy(self._network.initial(0, 1.0)))
         long = self.total.new_full((size,), 16 * self._limit**2)  # said to be so long that clipping acts
         once, labels = torch.ones_like(long), torch.zeros_like(long, dtype=torch.int64)
         # the own loss may round as well; the squared one hides no bit of an output
         for i, loss in enumerate((self._loss, *[Loss("squared")] * (1 + 12 // self._network.widths[-1]))):
-            row = torch.from_numpy(made_up.initial(1 + i, math.sqrt(width))).to(self.parameters)
+            row = torch.from_numpy(synthetic.initial(1 + i, math.sqrt(width))).to(self.parameters)
             target = labels if loss.name == "cross_entropy" else once / 2
             block = DeviceRecords(row.expand(size, width).contiguous(), long, target, once)
             errors, inputs, _ = self._errors(loss, block)
@@ -307,14 +307,14 @@ class _DeviceSums:
         return True
 
 
-class VisitingSums:
+class DeviceBatchSums:
     """Sums of clipped gradients over records that the processor holds, which visit the device for it, block by block.
 
     ``batch`` is the public expected number of records.
     """
 
     def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float, device: str) -> None:
-        torch, nobody = load_torch(), Records.build(np.empty((0, network.shapes[0][1]), dtype=dtype), np.empty(0))
+        torch, nobody = load_torch(), EngineBlock.build(np.empty((0, network.shapes[0][1]), dtype=dtype), np.empty(0))
         there = DeviceRecords.of(nobody, network, check_device(device))
         self._sums = _DeviceSums(network, loss, there, clip_norm, dtype, batch)
         kinds = there.rows.dtype, torch.float64, torch.int64 if loss.name == "cross_entropy" else there.rows.dtype
@@ -322,7 +322,7 @@ class VisitingSums:
         columns = [there.rows.new_zeros(s, dtype=k) for s, k in zip(shapes, (*kinds, torch.float64), strict=True)]
         self._block, self._uploads = DeviceRecords(*columns), list(map(_Upload, columns))
 
-    def clipped(self, parameters: Array, records: Records, persons: NDArray[np.int64] | None) -> Array:
+    def clipped(self, parameters: Array, records: EngineBlock, persons: NDArray[np.int64] | None) -> Array:
         """The weighted sum over the batch (None: everybody) at these parameters."""
         sums, owners = self._sums, records.owners
         rows = None if persons is None else owners.rows_of(persons)
@@ -412,8 +412,8 @@ def _require_float64(device: Any) -> None:
     """Compare products with their exact values, to the precision that float64 has."""
     torch, count = load_torch(), 64
     powers = np.exp2(np.arange(count * count) * 37 % 80 - 40)  # large terms that cancel hide what is lost of small ones
-    made_up = Network((count, count), intercept=False)
-    left, right = ((made_up.initial(seed, 1.0) * powers).reshape(count, count) for seed in (1, 2))
+    synthetic = Network((count, count), intercept=False)
+    left, right = ((synthetic.initial(seed, 1.0) * powers).reshape(count, count) for seed in (1, 2))
     computed = (torch.from_numpy(left).to(device) @ torch.from_numpy(right).to(device)).cpu().numpy()
     allowed = count * 2.0**-53 * (np.abs(left) @ np.abs(right)) * (1 + 1e-9)
     for i in range(count):
@@ -426,7 +426,7 @@ def _require_float64(device: Any) -> None:
             )
 
 
-def recorded(work: Callable[[], object], device: Any) -> Callable[[], object]:
+def record_graph(work: Callable[[], object], device: Any) -> Callable[[], object]:
     """On CUDA the work as one recorded sequence of kernels, after a first time: a short step is mostly the time to
     start them. Elsewhere the work itself.
     """

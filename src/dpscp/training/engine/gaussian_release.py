@@ -4,7 +4,7 @@ Floating-point noise has a fine structure that depends on the value it was added
 of statistic and noise is therefore rounded to a public grid, far finer than the noise and far coarser than
 the floats.
 
-The statistic itself is a rounded sum over records. `summed` and `source_sum` keep the rounding below `sum_slack` of one
+The statistic itself is a rounded sum over records. `sum_in_parts` and `source_sum` keep the rounding below `sum_slack` of one
 record's share, and callers scale their noise by 1 + sum_slack.
 """
 
@@ -21,7 +21,7 @@ from dpscp.data.sources import Block, RecordSource
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.training.engine.loop import GRID
 
-# One record changes a computed sum by at most 1 + SUM_SLACK times its bound, rounding included: see `summed`.
+# One record changes a computed sum by at most 1 + SUM_SLACK times its bound, rounding included: see `sum_in_parts`.
 SUM_SLACK = 1e-4
 _MOST_RECORDS = 1 << 28
 _MORE_THAN_NOMINAL = 4
@@ -39,7 +39,7 @@ PartSum = Callable[[NDArray[Any], NDArray[np.float64] | None], NDArray[np.float6
 def sum_slack(n_records: int) -> float:
     """How much more than its bound one record or person changes a sum whose nominal number, a public one, is this.
 
-    The rounding of a sum grows with its terms (`summed`); above 2^26 nominal ones the noise grows along: by 0.4 % at
+    The rounding of a sum grows with its terms (`sum_in_parts`); above 2^26 nominal ones the noise grows along: by 0.4 % at
     2.7 * 10^9. It covers four times the nominal number, and more are refused.
     """
     return SUM_SLACK * max(1.0, n_records * _MORE_THAN_NOMINAL / _MOST_RECORDS)
@@ -53,12 +53,12 @@ def source_sum(part_sum: PartSum, source: RecordSource, n_records: int) -> NDArr
 def total_of_blocks(
     block_sum: Callable[[Block], NDArray[np.float64]], source: RecordSource, n_records: int
 ) -> NDArray[np.float64]:
-    """The total of what `summed` gives for each block.
+    """The total of what `sum_in_parts` gives for each block.
 
     Blocks add their totals by pairs: with the levels inside a block, a term still goes through fewer than D additions.
     A person's terms add up to at most the bound of one record, so that it is persons that count.
     """
-    total, count = source.sum(_Counted(block_sum))
+    total, count = source.sum(_SumWithCount(block_sum))
     if count > max(_MOST_RECORDS, n_records * _MORE_THAN_NOMINAL):
         raise ValueError(
             f"the source holds more than {_MORE_THAN_NOMINAL} times the declared number, {n_records}: the rounding of "
@@ -68,7 +68,7 @@ def total_of_blocks(
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _SumWithCount:
     """A sum over a block, and how many records or persons it is of."""
 
     block_sum: Callable[[Block], NDArray[np.float64]]
@@ -89,10 +89,10 @@ class _BlockSum:
         def part(start: int, stop: int) -> NDArray[np.float64]:
             return self.part_sum(block.read(start, stop), None if weights is None else weights[start:stop])
 
-        return _tree(part, 0, len(block))
+        return _pairwise_sum(part, 0, len(block))
 
 
-def summed(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[np.float64]:
+def sum_in_parts(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[np.float64]:
     """``part_sum(*arrays)``, a sum over records, with a rounding error that does not grow with them.
 
     A record inserted in front changes the rounding of all other terms. Here a term goes through at most D = 1100
@@ -105,15 +105,15 @@ def summed(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[np.fl
         raise ValueError(
             f"X holds more than {_MOST_RECORDS} records, the most for which the rounding of a sum is bounded"
         )
-    return _tree(lambda start, stop: part_sum(*(array[start:stop] for array in arrays)), 0, len(arrays[0]))
+    return _pairwise_sum(lambda start, stop: part_sum(*(array[start:stop] for array in arrays)), 0, len(arrays[0]))
 
 
-def _tree(part_sum: Callable[[int, int], Any], start: int, stop: int) -> NDArray[np.float64]:
+def _pairwise_sum(part_sum: Callable[[int, int], Any], start: int, stop: int) -> NDArray[np.float64]:
     """The sum over the records from ``start`` to ``stop``, by halves down to parts."""
     if stop - start <= _RECORDS_PER_PART:
         return np.asarray(part_sum(start, stop), dtype=np.float64)
     half = start + (stop - start) // 2
-    return _tree(part_sum, start, half) + _tree(part_sum, half, stop)
+    return _pairwise_sum(part_sum, start, half) + _pairwise_sum(part_sum, half, stop)
 
 
 def gaussian_release(

@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.training.engine.networks import CHUNK_NUMBERS, MOST_ROWS, Loss, Network
-from dpscp.training.engine.padding import AlikeBlocks, HasDryRun, SecondThread, aligned_empty, blas_threads, whole_lanes
+from dpscp.training.engine.padding import (
+    AlikeBlocks,
+    KnownSizes,
+    SecondThread,
+    aligned_empty,
+    blas_threads,
+    whole_lanes,
+)
 
 Array = NDArray[Any]
 
@@ -112,8 +119,8 @@ class ClippedGradient:
         self._sign_shift = np.array(8 * np.dtype(dtype).itemsize - 1, dtype=f"int{8 * np.dtype(dtype).itemsize}")
         self._layers: Sequence[Array] = ()
         self._back: list[Array] = []
-        rehearsed = _after_dry_run(network, loss, clip_norm, dtype, self.chunk, blas_threads(), type(self)._backward)
-        self._blocks = AlikeBlocks(self.chunk, self._synthetic_results, rehearsed)
+        known_sizes = _known_sizes(network, loss, clip_norm, dtype, self.chunk, blas_threads(), type(self)._backward)
+        self._blocks = AlikeBlocks(self.chunk, self._synthetic_results, known_sizes)
         self.chunk = self._blocks.chunk
 
     def block(self, m: int) -> int:
@@ -318,7 +325,7 @@ class ClippedGradient:
 
 
 @lru_cache(maxsize=256)
-def _after_dry_run(*what: object) -> HasDryRun:  # noqa: ARG001
+def _known_sizes(*what: object) -> KnownSizes:  # noqa: ARG001
     """What is known of the block sizes of such a network, library and code: looked at once in a process."""
     return {}, []
 

@@ -28,7 +28,7 @@ from dpscp.training.engine.networks import (
 from dpscp.training.engine.padding import aligned_empty
 from dpscp.training.labels import encode_targets
 from dpscp.training.mechanism import Model, Trajectory
-from dpscp.training.preprocessing.preprocess import unwrapped
+from dpscp.training.preprocessing.preprocess import unwrap_model
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.preprocessing.transforms import scaled_rows
 from dpscp.training.targets import unit_targets
@@ -37,8 +37,8 @@ Array = NDArray[Any]
 
 # Made-up records answer more than real ones do, whose labels the model predicts worse and whose directions are uneven:
 # on the development data the true response was .6 to 1 of theirs. Half of it keeps the correction on the safe side.
-_TRUSTED = 0.5
-_MADE_UP = 256
+_RESPONSE_SHARE = 0.5
+_N_SYNTHETIC = 256
 
 
 class NoInfluenceFormError(TypeError, ValueError):
@@ -84,14 +84,16 @@ def corrected_outputs(
     """
     if isinstance(model, ScaledTargetModel):
         options: dict[str, Any] = {"max_points": max_points, "persons": persons, "y_bounds": (-1.0, 1.0)}
-        return model.rescaled(corrected_outputs(model.inner, trajectory, X, unit_targets(y, model.y_bounds), **options))
+        return model.rescale_outputs(
+            corrected_outputs(model.inner, trajectory, X, unit_targets(y, model.y_bounds), **options)
+        )
     head, X = _head(model, X)
     path, points, starts = _read(trajectory, max_points)
     length = min(path.row_length or 0.0, math.inf if head.feature_bound is None else head.feature_bound)
     curvature = _curvature(head, path, points, length, y_bounds) if length else np.zeros(len(points))
     each_step = np.repeat(curvature, np.diff(starts, append=len(path.iterates)))
     # the second moment of the bias coordinate, and of a feature if rows of this length point everywhere alike
-    weights = [_answered(path, moment * each_step) for moment in (1.0, length**2 / head.n_features)]
+    weights = [_step_weights(path, moment * each_step) for moment in (1.0, length**2 / head.n_features)]
     rows, summed, _ = _summed_errors(head, path, X, y, points, np.add.reduceat(weights, starts, axis=1))
     units = Persons.of_rows(persons, len(rows))
     z = RowOutputs(head.network, head.parameters)(rows[:, : head.n_features])
@@ -125,7 +127,7 @@ def self_shift_bounds(
     """
     head, X = _head(model, X)
     path, points, starts = _read(trajectory, max_points)
-    weights = np.add.reduceat(_answered(path, None), starts)[None]
+    weights = np.add.reduceat(_step_weights(path, None), starts)[None]
     rows, _, lengths = _summed_errors(head, path, X, y, points, weights)
     bounds: Array = np.sqrt(squared_norms(rows)) * lengths
     return bounds
@@ -151,7 +153,7 @@ def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) ->
 
 def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
     """The linear head inside a model, and the rows as it sees them."""
-    model, steps = unwrapped(model)
+    model, steps = unwrap_model(model)
     if steps:
         X = check_rows(X)
         for step in steps:
@@ -178,7 +180,7 @@ def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArra
     return trajectory, np.minimum(starts + (stride - 1) // 2, steps - 1), starts
 
 
-def _answered(trajectory: Trajectory, curvature: Array | None) -> Array:
+def _step_weights(trajectory: Trajectory, curvature: Array | None) -> Array:
     """The weight of every step after the response of the others; without it where the update rule is not known."""
     rule, weights = trajectory.rule, trajectory.weights
     if rule is not None and curvature is not None:
@@ -195,8 +197,8 @@ def _curvature(
 
     Theory: Result D
     """
-    directions = Network((head.n_features, _MADE_UP), intercept=False).initial(0, 1.0)
-    rows = scaled_rows(directions.reshape(_MADE_UP, -1), length, unit=True)
+    directions = Network((head.n_features, _N_SYNTHETIC), intercept=False).initial(0, 1.0)
+    rows = scaled_rows(directions.reshape(_N_SYNTHETIC, -1), length, unit=True)
     reach = trajectory.clip_norm / math.hypot(length, float(head.network.intercept))
     found = np.empty(len(points))
     with np.errstate(all="ignore"):
@@ -206,7 +208,7 @@ def _curvature(
             if head.network.intercept:
                 z += layer[:, -1]
             found[i] = _mean_bend(head.loss, z, reach, y_bounds)
-    return np.asarray(_TRUSTED * np.nan_to_num(found))
+    return np.asarray(_RESPONSE_SHARE * np.nan_to_num(found))
 
 
 def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float] | None) -> float:

@@ -35,7 +35,7 @@ _UPDATED_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
-class Records(Block):
+class EngineBlock(Block):
     """A block as the engine reads it, bias coordinate included; it lives while training runs and is never stored."""
 
     squared_norms: Array = field(default_factory=lambda: np.empty(0))
@@ -50,7 +50,7 @@ class Records(Block):
         *,
         block_id: int = 0,
         order: NDArray[np.int64] | None = None,
-    ) -> "Records":
+    ) -> "EngineBlock":
         """Precompute the squared norms of the rows."""
         return cls(block_id, rows, targets, persons, order=order, squared_norms=squared_norms(rows))
 
@@ -84,7 +84,7 @@ def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> I
         first = end
 
 
-def everyone() -> Iterator[None]:
+def full_batches() -> Iterator[None]:
     """Endless full batches."""
     while True:
         yield None
@@ -193,7 +193,7 @@ class BatchSums:
         self._norms = np.zeros(chunk)
         self._target = np.zeros(chunk, dtype=np.int64 if loss.name == "cross_entropy" else dtype)
 
-    def clipped(self, layers: Sequence[Array], records: Records, persons: NDArray[np.int64] | None) -> Array:
+    def clipped(self, layers: Sequence[Array], records: EngineBlock, persons: NDArray[np.int64] | None) -> Array:
         """The weighted sum over the batch (None: everybody), at these parameters; overwritten by the next one."""
         gradient = self.gradient
         batch = None if persons is None else records.owners.rows_of(persons)
@@ -213,7 +213,7 @@ class BatchSums:
             return gradient.total
         return gradient.result()
 
-    def _gather(self, records: Records, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
+    def _gather(self, records: EngineBlock, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
         m, size = len(index), self.gradient.block(len(index))
         # mode="clip" writes straight into `out`; every index is valid by construction
         records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
@@ -221,7 +221,7 @@ class BatchSums:
         records.targets.take(index, out=self._target[:m], mode="clip")
         return self._rows[:size], self._norms[:size], self._target[:size], records.owners.weights_of(index)
 
-    def _slice(self, records: Records, start: int, m: int, *, aligned: bool) -> tuple[Array, Array, Array, Array]:
+    def _slice(self, records: EngineBlock, start: int, m: int, *, aligned: bool) -> tuple[Array, Array, Array, Array]:
         size = self.gradient.block(m)
         rows = records.rows[start : start + m]
         norms, target = records.squared_norms[start : start + m], records.targets[start : start + m]
@@ -370,7 +370,7 @@ class _Part:
     fast: Array
 
 
-class Stepping(Protocol):
+class StepwiseRun(Protocol):
     """A run that advances by one noisy step after another, wherever it is computed."""
 
     rule: UpdateRule
@@ -379,7 +379,7 @@ class Stepping(Protocol):
         """One step."""
 
 
-class Vectors(Protocol):
+class NoiseVectors(Protocol):
     """Endless noise in units of the grid, as the run takes it."""
 
     def next(self) -> Any:
@@ -389,14 +389,14 @@ class Vectors(Protocol):
 Draw = tuple[Any, list[NDArray[np.int64] | None]]
 
 
-def drawn_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: Vectors | None) -> Iterator[Draw]:
+def draw_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: NoiseVectors | None) -> Iterator[Draw]:
     """Endlessly what is random in a step: the noise, and a batch of each stream, drawn in this order."""
     while True:
         vector = None if noise is None else noise.next()
         yield vector, [next(stream) for stream in batches]
 
 
-def run(descents: Sequence[Stepping], drawn: Iterator[Draw]) -> Iterator[int]:
+def run(descents: Sequence[StepwiseRun], drawn: Iterator[Draw]) -> Iterator[int]:
     """Advance all descents together, one step a yield, each with its own batches and all with the same noise.
 
     Overflow at wild parameters is handled record by record: callers silence NumPy's warnings about it.

@@ -21,9 +21,9 @@ from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 
 Array = NDArray[Any]
 Item = TypeVar("Item")
-HasDryRun = tuple[dict[int, bool], list[Array]]
+KnownSizes = tuple[dict[int, bool], list[Array]]
 """Which sizes round alike, and what made-up records get in a full block."""
-_REHEARSAL = Lock()  # several threads may look at the same sizes
+_SIZE_CHECK = Lock()  # several threads may look at the same sizes
 
 # Sizes of blocks are multiples of this, and so many records fill whole cache lines.
 _LANES = 16
@@ -53,14 +53,14 @@ class AlikeBlocks:
     """
 
     def __init__(
-        self, most: float, synthetic_results: Callable[[int], Iterable[Array]], rehearsed: HasDryRun | None = None
+        self, most: float, synthetic_results: Callable[[int], Iterable[Array]], known_sizes: KnownSizes | None = None
     ) -> None:
         """`synthetic_results(size)` puts each of some made-up records in every place: arrays (units, places).
 
-        `rehearsed` is what earlier blocks of the same kind found out, and what these add to.
+        `known_sizes` is what earlier blocks of the same kind found out, and what these add to.
         """
         self._synthetic_results = synthetic_results
-        self._alike, self._expected = ({}, []) if rehearsed is None else rehearsed
+        self._alike, self._expected = ({}, []) if known_sizes is None else known_sizes
         self._sizes: dict[int, int] = {}
         self.chunk = whole_lanes(most)
         if not self._rounds_alike(self.chunk):
@@ -77,7 +77,7 @@ class AlikeBlocks:
     def _rounds_alike(self, size: int) -> bool:
         if size not in self._alike:
             results = list(self._synthetic_results(size))
-            with _REHEARSAL:
+            with _SIZE_CHECK:
                 if not self._expected:
                     self._expected.extend(result[:, :1].copy() for result in results)
             self._alike[size] = all(

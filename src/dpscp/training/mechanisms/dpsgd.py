@@ -28,26 +28,32 @@ from dpscp._base.checks import (
 )
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, RecordSource
-from dpscp.data.sources.places import Places, blocks_here, places_of, unit_of_blocks
+from dpscp.data.sources.places import Places, blocks_in_memory, places_of, unit_of_blocks
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
 from dpscp.privacy import RECORDS, Unit, secure_generator
-from dpscp.training.engine.batching import EngineBlock, SourceTotals, array_source, labels_in, unit_count
+from dpscp.training.engine.batching import (
+    EngineBlockBuilder,
+    SourceTotals,
+    array_source,
+    observed_source_labels,
+    unit_count,
+)
 from dpscp.training.engine.cuda import DeviceDescent, DeviceRecords, check_device
 from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.engine.loop import (
     GRID,
     Descent,
+    EngineBlock,
     GridNoise,
-    Records,
+    NoiseVectors,
     RunConstants,
     StepObserver,
     UpdateRule,
-    Vectors,
-    drawn_steps,
-    everyone,
+    draw_steps,
+    full_batches,
     poisson_batches,
     run,
 )
@@ -55,8 +61,8 @@ from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.engine.padding import SecondThread, one_blas_thread, second_thread
 from dpscp.training.engine.progress import progress
 from dpscp.training.labels import check_classes, encode_labels
-from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, set_noise
-from dpscp.training.torch.modules import with_room
+from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, require_noise
+from dpscp.training.torch.modules import translate_memory_errors
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 
@@ -261,20 +267,20 @@ class DPSGD(GaussianSums):
 
     def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
         if self.device is None:
-            return self._trained(setup, random_state, observer)
-        return with_room(
-            lambda: self._trained(setup, random_state, observer),
+            return self._run_training(setup, random_state, observer)
+        return translate_memory_errors(
+            lambda: self._run_training(setup, random_state, observer),
             f"device={self.device!r} has no room for the records or for the work on them; let them visit it in blocks, "
             "dpscp.data.sources.ArraySource(X, y, n_blocks=...), or train on the processor (device=None)",
         )
 
-    def _trained(self, setup: "Setup", random_state: int | None, observer: StepObserver | None) -> Trained:
+    def _run_training(self, setup: "Setup", random_state: int | None, observer: StepObserver | None) -> Trained:
         rng = secure_generator(random_state)
         noise = setup.grid_noise(rng, random_state)
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         with second_thread(setup.network.n_parameters) as second, one_blas_thread(), np.errstate(all="ignore"):
-            descent = setup.started(observer, second)
-            drawn = drawn_steps([setup.batches(rng)], noise)
+            descent = setup.start_run(observer, second)
+            drawn = draw_steps([setup.batches(rng)], noise)
             if second is not None and isinstance(descent, Descent):
                 drawn = second.ahead(islice(drawn, self.steps))
             if kept is not None:
@@ -298,12 +304,12 @@ class DPSGD(GaussianSums):
         self, X: ArrayLike, y: ArrayLike, *, n_records: int | None = None, persons: Persons | None = None
     ) -> "Setup":
         """Check the records against the public constants and fix everything one run needs except its randomness."""
-        set_noise(self.noise_multiplier)
+        require_noise(self.noise_multiplier)
         return self.prepare_source(array_source(X, y, persons), n_records=n_records)
 
     def prepare_source(self, source: RecordSource, *, n_records: int | None = None) -> "Setup":
         """As `prepare`; blocks that are not one array in memory are made ready for the engine where they lie."""
-        noise = set_noise(self.noise_multiplier)
+        noise = require_noise(self.noise_multiplier)
         from_data = []
         unit = unit_of_blocks(source)
         if n_records is None:
@@ -327,10 +333,10 @@ class DPSGD(GaussianSums):
             )
         classes = self.classes
         if self.task == "classification" and classes is None:
-            classes = check_classes(labels_in(source), self.loss)
+            classes = check_classes(observed_source_labels(source), self.loss)
             from_data.append("classes")
         network = self.network(source.width, None if classes is None else len(classes))
-        engine = EngineBlock(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype)
+        engine = EngineBlockBuilder(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "hidden": list(self.hidden),
@@ -376,7 +382,7 @@ class DPSGD(GaussianSums):
             return None
         influence = min(self.clip_norm, steepest) * (1 + CLIP_SLACK)
         size = self.network(n_features, None if classes is None else len(classes)).n_parameters
-        rounding = math.sqrt(size) * GRID * set_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK)
+        rounding = math.sqrt(size) * GRID * require_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK)
         rate, rates, drift = self.sampling_rate, self.learning_rates, 0.0
         normaliser = rate * n_records
         if rate == 1:
@@ -418,10 +424,10 @@ class Setup:
     unit: Unit = RECORDS
 
     @property
-    def records(self) -> Records:
+    def records(self) -> EngineBlock:
         """The only block of records in memory."""
-        (block,) = blocks_here(self.source)
-        assert isinstance(block, Records)
+        (block,) = blocks_in_memory(self.source)
+        assert isinstance(block, EngineBlock)
         return block
 
     @cached_property
@@ -442,9 +448,9 @@ class Setup:
     @property
     def moves_to_device(self) -> bool:
         """Whether the records are one block here, which moves to the device once; else batches visit a device."""
-        return self.mechanism.device is not None and len(blocks_here(self.source)) == 1
+        return self.mechanism.device is not None and len(blocks_in_memory(self.source)) == 1
 
-    def started(self, observer: StepObserver | None, second: SecondThread | None) -> Descent | DeviceDescent:
+    def start_run(self, observer: StepObserver | None, second: SecondThread | None) -> Descent | DeviceDescent:
         """A run at its public starting point, over all records."""
         device = self.mechanism.device
         if device is not None and self.moves_to_device:
@@ -455,12 +461,12 @@ class Setup:
             totals.gradient.second = second
         return Descent(self._constants, totals, observer)
 
-    def descent(self, records: Records, observer: StepObserver | None = None) -> Descent:
+    def descent(self, records: EngineBlock, observer: StepObserver | None = None) -> Descent:
         """A run at its public starting point, over these records."""
         totals = SourceTotals(self._constants, ArraySource.of_blocks([records]))
         return Descent(self._constants, totals, observer)
 
-    def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> Vectors | None:
+    def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> NoiseVectors | None:
         """The noise of a run in units of the grid, drawn where the steps are taken; None for a run without."""
         size, device = self.network.n_parameters, self.mechanism.device
         if not self.noise:
@@ -486,7 +492,7 @@ class Setup:
     def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
         """Poisson batches over the persons, or full ones."""
         rate = self.mechanism.sampling_rate
-        return everyone() if rate == 1 else poisson_batches(rng, self.places.count, rate)
+        return full_batches() if rate == 1 else poisson_batches(rng, self.places.count, rate)
 
     def model(self, parameters: Array) -> DenseModel:
         """The released model; parameters that are not finite are refused (they are released values: no leak)."""

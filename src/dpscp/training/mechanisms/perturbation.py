@@ -21,8 +21,8 @@ from dpscp.guarantees.stability import Stability, stability_objective_perturbati
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.engine.gaussian_release import gaussian_release, grid_slack, warn_large_delta
 from dpscp.training.engine.networks import DenseModel, Loss, Network, check_rows, feature_rows
-from dpscp.training.labels import check_classes, encode_labels, found_labels
-from dpscp.training.mechanism import GaussianSums, Needs, Trained, paid_event, set_noise
+from dpscp.training.labels import check_classes, encode_labels, observed_labels
+from dpscp.training.mechanism import GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 from dpscp.training.mechanisms.regularized_risk import LinearRisk
 from dpscp.training.targets import bounded_targets
@@ -92,7 +92,7 @@ class OutputPerturbation(GaussianSums):
             return self.regularisation * n_records
         unit = _risk(self, 2, 1.0)
         reach = _parameter_norm(self)
-        noise = set_noise(self.noise_multiplier) * unit.head.gradient_bound / reach
+        noise = require_noise(self.noise_multiplier) * unit.head.gradient_bound / reach
         excess = 2 * n_records * unit.head.smoothness * noise**2
         return float(excess ** (1 / 3))
 
@@ -110,8 +110,8 @@ class OutputPerturbation(GaussianSums):
         data = _prepare(self, X, y, n_records, persons)
         risk = _risk(self, data.n_outputs, self.strength(data.n_records))
         tolerance = SOLVER_SHARE * risk.head.gradient_bound
-        noise = set_noise(self.noise_multiplier) * (risk.head.gradient_bound + 2 * tolerance) / risk.strength
-        minimiser = risk.minimise(data.rows, data.target, tolerance=tolerance, weights=data.persons.weights)
+        noise = require_noise(self.noise_multiplier) * (risk.head.gradient_bound + 2 * tolerance) / risk.strength
+        minimiser = risk.minimize(data.rows, data.target, tolerance=tolerance, weights=data.persons.weights)
         theta = gaussian_release(minimiser, noise, secure_generator(random_state))
         bound = stability_output_perturbation(
             gradient_bound=risk.head.gradient_bound,
@@ -120,7 +120,7 @@ class OutputPerturbation(GaussianSums):
             tolerance=tolerance / data.n_records,
             score_lipschitz=risk.head.score_lipschitz,
         )
-        return _released(self, data, theta, event, bound, noise, random_state)
+        return _build_result(self, data, theta, event, bound, noise, random_state)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class ObjectivePerturbation:
         """The penalty on the sum of losses: ``penalty``, or the public rule."""
         if self.penalty is not None:
             return float(self.penalty)
-        noise = set_noise(self.noise_multiplier)
+        noise = require_noise(self.noise_multiplier)
         unit = _risk(self, self._outputs, 1.0)
         size = self._outputs * (n_features + self.fit_intercept)
         fitting = noise * unit.head.gradient_bound * math.sqrt(size) / _parameter_norm(self)
@@ -201,10 +201,10 @@ class ObjectivePerturbation:
         risk = _risk(self, data.n_outputs, self.strength(data.rows.shape[1] - self.fit_intercept))
         rng = secure_generator(random_state)
         size = data.n_outputs * data.rows.shape[1]
-        linear = rng.normal(0.0, set_noise(self.noise_multiplier) * risk.head.gradient_bound, size)
+        linear = rng.normal(0.0, require_noise(self.noise_multiplier) * risk.head.gradient_bound, size)
         tolerance = SOLVER_SHARE * risk.head.gradient_bound
-        trace = TRACE_NOISE * set_noise(self.noise_multiplier) * 2 * tolerance / risk.strength
-        theta = risk.minimise(data.rows, data.target, tolerance=tolerance, linear=linear)
+        trace = TRACE_NOISE * require_noise(self.noise_multiplier) * 2 * tolerance / risk.strength
+        theta = risk.minimize(data.rows, data.target, tolerance=tolerance, linear=linear)
         bound = stability_objective_perturbation(
             gradient_bound=risk.head.gradient_bound,
             regularisation=risk.strength / data.n_records,
@@ -212,7 +212,7 @@ class ObjectivePerturbation:
             tolerance=tolerance / data.n_records,
             score_lipschitz=risk.head.score_lipschitz,
         )
-        return _released(self, data, gaussian_release(theta, trace, rng), event, bound, trace, random_state)
+        return _build_result(self, data, gaussian_release(theta, trace, rng), event, bound, trace, random_state)
 
     @property
     def _outputs(self) -> int:
@@ -244,7 +244,7 @@ class ObjectivePerturbation:
 
 
 @dataclass(frozen=True)
-class _Records:
+class _TrainingData:
     """Checked records and public sizes; lives only while training runs."""
 
     rows: Array
@@ -253,7 +253,7 @@ class _Records:
     n_records: int
     n_outputs: int
     classes: tuple[Any, ...] | None
-    centre: float
+    center: float
     public_facts: dict[str, object]
 
 
@@ -298,30 +298,30 @@ def _risk(mechanism: _Perturbation, n_outputs: int, strength: float) -> LinearRi
 
 def _prepare(
     mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: int | None, persons: Persons | None = None
-) -> _Records:
+) -> _TrainingData:
     raw = check_rows(X, finite=False)
     rows = feature_rows(raw, feature_bound=mechanism.feature_bound, intercept=mechanism.fit_intercept, dtype="float64")
     units = Persons.of_rows(persons, len(raw))
     from_data = [] if n_records is not None else [units.count_name]
     n = check_count(units.count_name, units.count if n_records is None else n_records)
     warn_large_delta(mechanism.budget, n)
-    classes, centre = mechanism.classes, 0.0
+    classes, center = mechanism.classes, 0.0
     target: NDArray[Any]
     if mechanism.y_bounds is not None and mechanism.loss in ("squared", "huber"):
         low, high = mechanism.y_bounds
         # without an intercept nothing can carry the centre back
-        centre = (low + high) / 2 if mechanism.fit_intercept else 0.0
-        target, classes = bounded_targets(y, mechanism.y_bounds) - centre, None
+        center = (low + high) / 2 if mechanism.fit_intercept else 0.0
+        target, classes = bounded_targets(y, mechanism.y_bounds) - center, None
     else:
         if classes is None:
-            classes = check_classes(found_labels(y), mechanism.loss)
+            classes = check_classes(observed_labels(y), mechanism.loss)
             from_data.append("classes")
         target = encode_labels(y, classes)
     if len(target) != len(raw):
         raise ValueError("X and y must hold the same number of records")
     facts: dict[str, object] = {
         "mechanism": type(mechanism).__name__,
-        "noise_multiplier": set_noise(mechanism.noise_multiplier),
+        "noise_multiplier": require_noise(mechanism.noise_multiplier),
         **units.public_facts(n),
         "n_features": raw.shape[1],
         "feature_bound": mechanism.feature_bound,
@@ -332,12 +332,12 @@ def _prepare(
     if mechanism.y_bounds is not None:
         facts["y_bounds"] = mechanism.y_bounds
     outputs = len(classes) if classes is not None and mechanism.loss == "cross_entropy" else 1
-    return _Records(rows, target, units, n, outputs, classes, centre, facts)
+    return _TrainingData(rows, target, units, n, outputs, classes, center, facts)
 
 
-def _released(
+def _build_result(
     mechanism: _Perturbation,
-    data: _Records,
+    data: _TrainingData,
     theta: Array,
     event: DpEvent,
     bound: Stability,
@@ -348,7 +348,7 @@ def _released(
     network = Network((data.rows.shape[1] - mechanism.fit_intercept, data.n_outputs), "relu", mechanism.fit_intercept)
     if mechanism.fit_intercept:
         theta = theta.copy()
-        network.layers(theta)[0][:, -1] += data.centre
+        network.layers(theta)[0][:, -1] += data.center
     delta = mechanism.huber_delta or _half_range(mechanism)
     model = DenseModel(network, Loss(mechanism.loss, (), delta), theta, data.classes, mechanism.feature_bound)
     facts = data.public_facts | ({"seeded": True} if random_state is not None else {})

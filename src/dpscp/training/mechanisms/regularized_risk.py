@@ -66,7 +66,7 @@ class LinearRisk:
         error *= weights[:, None]
         return value, (error.T @ rows).ravel() + self.strength * theta + linear
 
-    def minimise(
+    def minimize(
         self,
         rows: Array,
         target: NDArray[Any],

@@ -17,9 +17,15 @@ from dpscp._base.checks import check_count, check_positive, check_probability, c
 from dpscp.data.persons import Persons
 from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.privacy import secure_generator
-from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, grid_slack, summed, warn_large_delta
+from dpscp.training.engine.gaussian_release import (
+    SUM_SLACK,
+    gaussian_release,
+    grid_slack,
+    sum_in_parts,
+    warn_large_delta,
+)
 from dpscp.training.engine.networks import DenseModel, Loss, Network, check_rows, feature_rows
-from dpscp.training.mechanism import GaussianSums, Trained, paid_event, set_noise
+from dpscp.training.mechanism import GaussianSums, Trained, paid_event, require_noise
 from dpscp.training.targets import bounded_targets
 
 __all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimiser"]
@@ -87,7 +93,7 @@ class SufficientStatistics(GaussianSums):
 
     @property
     def _noise(self) -> float:
-        return set_noise(self.noise_multiplier) * (1 + SUM_SLACK)
+        return require_noise(self.noise_multiplier) * (1 + SUM_SLACK)
 
     def smallest_eigenvalue(self, n_features: int) -> float:
         """The public floor that the ridge lifts the noisy Gram matrix to."""
@@ -102,14 +108,14 @@ class SufficientStatistics(GaussianSums):
             check_rows(X, finite=False), feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64"
         )
         # clipped again: rounding may leave the range
-        target = np.clip(bounded_targets(y, self.y_bounds) - self._centre, -self.target_bound, self.target_bound)
+        target = np.clip(bounded_targets(y, self.y_bounds) - self._center, -self.target_bound, self.target_bound)
         if len(target) != len(rows):
             raise ValueError("X and y must hold the same number of records")
         if weights is not None:
             # the square root on both sides: the product of an array with itself is symmetric to the last bit
             roots = np.sqrt(weights)
             rows, target = rows * roots[:, None], target * roots
-        return summed(lambda part: part.T @ part, rows), summed(lambda part, y: part.T @ y, rows, target)
+        return sum_in_parts(lambda part: part.T @ part, rows), sum_in_parts(lambda part, y: part.T @ y, rows, target)
 
     def train(
         self,
@@ -137,10 +143,10 @@ class SufficientStatistics(GaussianSums):
         theta = ball_minimiser(adaptive_ridge(noisy_gram, floor), noisy_cross, reach)
         network = Network((raw.shape[1], 1), "relu", self.fit_intercept)
         if self.fit_intercept:
-            theta[-1] += self._centre
+            theta[-1] += self._center
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
-            "noise_multiplier": set_noise(self.noise_multiplier),
+            "noise_multiplier": require_noise(self.noise_multiplier),
             **units.public_facts(n),
             "n_features": raw.shape[1],
             "feature_bound": self.feature_bound,
@@ -176,7 +182,7 @@ class SufficientStatistics(GaussianSums):
         return replace(bound, shift_bound=bound.shift_bound + rounding / floor, assumptions=assumptions)
 
     @property
-    def _centre(self) -> float:
+    def _center(self) -> float:
         return sum(self.y_bounds) / 2 if self.fit_intercept else 0.0
 
     def _reach(self, n_features: int, n_records: int) -> float:

@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.base import Rows
-from dpscp.data.sources.places import as_one_block, is_here, unit_of_blocks
+from dpscp.data.sources.places import as_one_block, is_in_memory, unit_of_blocks
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
 from dpscp.privacy.noise_search import start_below
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
-from dpscp.training.engine.batching import ArrayFed, nominal_count
+from dpscp.training.engine.batching import ArrayTraining, nominal_count
 from dpscp.training.engine.gaussian_release import source_sum
 from dpscp.training.engine.networks import check_rows
 from dpscp.training.mechanism import (
@@ -40,10 +40,10 @@ from dpscp.training.mechanism import (
     find_dry_run,
     load_model,
     paid_event,
+    require_noise,
     require_persons,
     require_sources,
     saved_as,
-    set_noise,
     shift_bound,
     train_on,
     trains_persons,
@@ -94,7 +94,7 @@ class PreprocessedModel:
 
     def _in_parts(self, X: ArrayLike, of_rows: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
         rows = check_rows(X, self.n_features, finite=False)  # each part is looked at while it is in cache
-        block = Block(0, rows, rows[:, 0]).through(self.transform)
+        block = Block(0, rows, rows[:, 0]).with_steps(self.transform)
         return np.concatenate([of_rows(part) for _, part in block.parts()] or [of_rows(block.read())])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -127,7 +127,7 @@ class PreprocessedModel:
         return cls(transforms, load_model(config["inner"], part("inner/")), int(config["n_features"]))
 
 
-def unwrapped(model: Model) -> tuple[Model, tuple[Rows, ...]]:
+def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
     """The model behind all preprocessing, and what is done with rows (known to be finite) before it sees them."""
     steps: tuple[Rows, ...] = ()
     while isinstance(model, PreprocessedModel):
@@ -145,7 +145,7 @@ def _length_after(transforms: list[Transform]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Preprocessed(ArrayFed):
+class Preprocessed(ArrayTraining):
     """Steps in front of a mechanism, as one mechanism with one event.
 
     ``share`` is the public part of the squared Gaussian-DP budget that ``calibrated`` gives to the private
@@ -227,7 +227,7 @@ class Preprocessed(ArrayFed):
             epsilon,
             delta,
             accountant=accountant,
-            guess=start_below(set_noise(tunable.calibrated(left, delta, accountant=accountant).noise_multiplier)),
+            guess=start_below(require_noise(tunable.calibrated(left, delta, accountant=accountant).noise_multiplier)),
         )
         return replace(self, steps=steps, mechanism=tunable.with_noise(noise))
 
@@ -239,14 +239,14 @@ class Preprocessed(ArrayFed):
         width = source.width
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before a step releases anything
-        if not is_here(source):
+        if not is_in_memory(source):
             require_sources(self)
         n, _ = nominal_count(source, n_records)
         rng = secure_generator(stream_seed(random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            transforms.append(_fitted(step, source, n, rng))
-            source = source.map(methodcaller("through", transforms[-1].apply))
+            transforms.append(_fit_step(step, source, n, rng))
+            source = source.map(methodcaller("with_steps", transforms[-1].apply))
         inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)
         trajectory = inner.trajectory
@@ -262,7 +262,7 @@ class Preprocessed(ArrayFed):
         )
 
 
-def _fitted(step: Step, source: RecordSource, n_records: int, rng: np.random.Generator) -> Transform:
+def _fit_step(step: Step, source: RecordSource, n_records: int, rng: np.random.Generator) -> Transform:
     """The step's transform: from its sums over the source, or, for one that knows arrays only, from the rows."""
     if isinstance(step, SummedStep):
         return step.release(source_sum(step.part_moments, source, n_records), n_records=n_records, rng=rng)

@@ -22,14 +22,14 @@ from scipy.special import ndtri
 from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import is_here, places_of, unit_of_blocks
+from dpscp.data.sources.places import is_in_memory, places_of, unit_of_blocks
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.training.engine.batching import WrappedMechanism
 from dpscp.training.mechanism import Model, Trained, require_persons, require_sources, train_on
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.private_target import calibrated_beside
+from dpscp.training.preprocessing.private_target import calibrate_beside
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.preprocessing.transforms import FeatureTransform
 from dpscp.training.targets import unit_targets
@@ -92,7 +92,7 @@ class PrivateBounds(WrappedMechanism):
         check_positive("epsilon", epsilon)
         mu = gdp_mu(epsilon, check_probability("delta", delta))
         found = replace(self, noise=lattice_noise(math.sqrt(self._columns / self.share) / mu))
-        inner = calibrated_beside(found.mechanism, _paid(found), self.share, epsilon, delta, accountant)
+        inner = calibrate_beside(found.mechanism, _paid(found), self.share, epsilon, delta, accountant)
         return replace(found, mechanism=inner)
 
     def counts(self, block: Block) -> NDArray[np.int64]:
@@ -123,7 +123,7 @@ class PrivateBounds(WrappedMechanism):
         seed = stream_seed(random_state, BOUNDS)
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before anything is released
-        if not is_here(source):
+        if not is_in_memory(source):
             require_sources(self)
         counted = source
         if unit_of_blocks(source).by_person:
@@ -139,7 +139,7 @@ class PrivateBounds(WrappedMechanism):
         y_bounds = (float(low[-1]), float(high[-1])) if self.target else None
         if y_bounds is not None:
             facts["y_bounds"] = y_bounds
-        inside = source.map(_Inside(transforms, y_bounds))
+        inside = source.map(_ScaleIntoBounds(transforms, y_bounds))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HintWarning)  # about bounds that the caller could give
             inner = train_on(self.mechanism, inside, random_state=random_state, n_records=n_records)
@@ -158,14 +158,14 @@ class PrivateBounds(WrappedMechanism):
 
 
 @dataclass(frozen=True)
-class _Inside:
+class _ScaleIntoBounds:
     """A block with features and targets brought to [-1, 1] by the bounds that were found."""
 
     transforms: tuple[FeatureTransform, ...]
     y_bounds: tuple[float, float] | None
 
     def __call__(self, block: Block) -> Block:
-        block = block.through(*(transform.apply for transform in self.transforms))
+        block = block.with_steps(*(transform.apply for transform in self.transforms))
         return block if self.y_bounds is None else block.with_targets(unit_targets(block.targets, self.y_bounds))
 
 

@@ -16,21 +16,27 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive, check_probability, check_range
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.places import is_here, unit_of_blocks
+from dpscp.data.sources.places import is_in_memory, unit_of_blocks
 from dpscp.exceptions import BudgetError, HintWarning
 from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.random_streams import TARGET_SCALE, stream_seed
 from dpscp.training.engine.batching import WrappedMechanism, nominal_count
-from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, summed, total_of_blocks, weighted_rows
+from dpscp.training.engine.gaussian_release import (
+    gaussian_release,
+    sum_in_parts,
+    sum_slack,
+    total_of_blocks,
+    weighted_rows,
+)
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import (
     Mechanism,
     Model,
     Trained,
     paid_event,
+    require_noise,
     require_persons,
     require_sources,
-    set_noise,
     train_on,
 )
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
@@ -88,13 +94,13 @@ class PrivateTarget(WrappedMechanism):
         check_positive("epsilon", epsilon)
         mu = gdp_mu(epsilon, check_probability("delta", delta))
         noise = 1 / (mu * math.sqrt(self.share))
-        inner = calibrated_beside(self.mechanism, gaussian_event(noise), self.share, epsilon, delta, accountant)
+        inner = calibrate_beside(self.mechanism, gaussian_event(noise), self.share, epsilon, delta, accountant)
         return replace(self, noise_multiplier=noise, mechanism=inner)
 
     def moments(self, y: ArrayLike, weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """The exact weighted sums that `train` adds noise to; never released as they are."""
         v = unit_targets(y, self.y_bounds)
-        return np.array([summed(np.sum, weighted_rows(part, weights)) for part in (v, v**2 - 0.5)])
+        return np.array([sum_in_parts(np.sum, weighted_rows(part, weights)) for part in (v, v**2 - 0.5)])
 
     def _block_moments(self, block: Block) -> NDArray[np.float64]:
         return self.moments(block.targets, block.weights)
@@ -106,10 +112,10 @@ class PrivateTarget(WrappedMechanism):
         paid_event(self)  # fails before any record is used while some noise is not set
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before anything is released
-        if not is_here(source):
+        if not is_in_memory(source):
             require_sources(self)
         n, _ = nominal_count(source, n_records)
-        noise = set_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n))
+        noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n))
         rng = secure_generator(stream_seed(random_state, TARGET_SCALE))
         total = total_of_blocks(self._block_moments, source, n)
         mean, square = gaussian_release(total, noise, rng, n) / n
@@ -125,18 +131,18 @@ class PrivateTarget(WrappedMechanism):
                 HintWarning,
                 stacklevel=2,
             )
-        standardised = source.map(_Standardised(self.y_bounds, mean, scale))
-        inner = train_on(self.mechanism, standardised, random_state=random_state, n_records=n_records)
+        standardized = source.map(_StandardizeTargets(self.y_bounds, mean, scale))
+        inner = train_on(self.mechanism, standardized, random_state=random_state, n_records=n_records)
         low, high = self.y_bounds
         half, middle = (high - low) / 2, (low + high) / 2
-        model = _rescaled(inner.model, scale * half, middle + mean * half)
+        model = _rescale_model(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
-        event = compose(gaussian_event(set_noise(self.noise_multiplier)), inner.event)
+        event = compose(gaussian_event(require_noise(self.noise_multiplier)), inner.event)
         return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds}, unit=inner.unit)
 
 
 @dataclass(frozen=True)
-class _Standardised:
+class _StandardizeTargets:
     """A block with its targets brought to the released mean and scale."""
 
     y_bounds: tuple[float, float]
@@ -147,7 +153,7 @@ class _Standardised:
         return block.with_targets((unit_targets(block.targets, self.y_bounds) - self.mean) / self.scale)
 
 
-def calibrated_beside(
+def calibrate_beside(
     mechanism: Mechanism, beside: DpEvent, share: float, epsilon: float, delta: float, accountant: str | Accountant
 ) -> Mechanism:
     """The mechanism within what ``beside``, a release of this share of the squared budget, leaves of (epsilon, delta).
@@ -164,10 +170,10 @@ def calibrated_beside(
     raise BudgetError(f"no noise found for epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta")
 
 
-def _rescaled(model: Model, scale: float, shift: float) -> Model:
+def _rescale_model(model: Model, scale: float, shift: float) -> Model:
     """The same regression model with every output z replaced by shift + scale * z."""
     if isinstance(model, PreprocessedModel):
-        return replace(model, inner=_rescaled(model.inner, scale, shift))
+        return replace(model, inner=_rescale_model(model.inner, scale, shift))
     if not isinstance(model, DenseModel) or model.task != "regression" or not model.network.intercept:
         raise TypeError("PrivateTarget needs a regression mechanism that releases a DenseModel with intercept")
     parameters = np.array(model.parameters)

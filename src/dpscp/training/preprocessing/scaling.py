@@ -34,14 +34,14 @@ class ScaledTargetModel:
     def n_features(self) -> int:
         return self.inner.n_features
 
-    def rescaled(self, outputs: ArrayLike) -> NDArray[np.float64]:
+    def rescale_outputs(self, outputs: ArrayLike) -> NDArray[np.float64]:
         """Inner outputs in the target's own units."""
         low, high = self.y_bounds
         return np.asarray((low + high) / 2 + (high - low) / 2 * np.asarray(outputs, dtype=np.float64))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Outputs (n, k) in the target's own units."""
-        return self.rescaled(self.inner.outputs(X))
+        return self.rescale_outputs(self.inner.outputs(X))
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:  # noqa: ARG002
         raise TypeError("predict_proba needs a classification model; this one was trained for regression")

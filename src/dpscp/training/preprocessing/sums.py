@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_count, check_positive
 from dpscp.privacy import gaussian_event
-from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, summed, weighted_rows
+from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, weighted_rows
 from dpscp.training.engine.networks import check_rows, row_width
-from dpscp.training.mechanism import set_noise
+from dpscp.training.mechanism import require_noise
 from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 
 Array = NDArray[np.float64]
@@ -88,7 +88,7 @@ class SummedStep(ABC):
     def _total(self, X: ArrayLike, weights: Array | None) -> Array:
         rows = check_rows(X)
         arrays = (rows,) if weights is None else (rows, weights)
-        return summed(lambda part, weights=None: self.part_moments(part, weights), *arrays)
+        return sum_in_parts(lambda part, weights=None: self.part_moments(part, weights), *arrays)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
         return self.release(self._total(X, weights), n_records=n_records, rng=rng)
@@ -126,7 +126,7 @@ class PublicBounds(_PublicStep):
         _set_bounds(self)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
-        low, high = _spread(self.low, self.high, row_width(X))
+        low, high = _broadcast_bounds(self.low, self.high, row_width(X))
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
 
 
@@ -185,7 +185,7 @@ class PrivateCentring(SummedStep):
 
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> RowTransform:
         """The transform with the private mean in it."""
-        noise = set_noise(self.noise_multiplier) * self.bound * (1 + sum_slack(n_records))
+        noise = require_noise(self.noise_multiplier) * self.bound * (1 + sum_slack(n_records))
         mean = gaussian_release(total, noise, rng, n_records) / check_count("n_records", n_records)
         mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
         return RowTransform(float(self.bound), unit=False, shift=mean, n_features=len(mean))
@@ -230,7 +230,7 @@ class PrivateStandardize(SummedStep):
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
         """The transform with the private mean and scale in it."""
         n, width = check_count("n_records", n_records), total.shape[1]
-        noise = set_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
+        noise = require_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
         mean, square = gaussian_release(total, noise, rng, n) / n
         mean = np.clip(mean, -1.0, 1.0)
         # below this the variance would be mostly noise
@@ -242,7 +242,7 @@ class PrivateStandardize(SummedStep):
         )
 
     def _to_unit(self, width: int) -> FeatureTransform:
-        low, high = _spread(self.low, self.high, width)
+        low, high = _broadcast_bounds(self.low, self.high, width)
         # the limit acts only where rounding does, as with bounds that lie far from zero and close together
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2, limit=1.0)
 
@@ -261,7 +261,7 @@ def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:
         object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))
 
 
-def _spread(low: Any, high: Any, width: int) -> tuple[Array, Array]:
+def _broadcast_bounds(low: Any, high: Any, width: int) -> tuple[Array, Array]:
     for name, bound in (("low", low), ("high", high)):
         if np.ndim(bound) == 1 and len(bound) != width:
             raise ValueError(f"{name} must hold one number for each of the {width} features, got {len(bound)}")

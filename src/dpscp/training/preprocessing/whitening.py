@@ -18,7 +18,7 @@ from dpscp._base.checks import check_count, check_positive
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack
 from dpscp.training.engine.networks import Network, RowOutputs, check_rows
 from dpscp.training.engine.padding import blas_threads
-from dpscp.training.mechanism import set_noise
+from dpscp.training.mechanism import require_noise
 from dpscp.training.preprocessing.sums import SummedStep
 from dpscp.training.preprocessing.transforms import scaled_rows
 
@@ -110,7 +110,7 @@ class PrivateWhitening(SummedStep):
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
         """The transform with the private second moment in it."""
         n, width = check_count("n_records", n_records), len(total)
-        noise = set_noise(self.noise_multiplier) * (1 + sum_slack(n))
+        noise = require_noise(self.noise_multiplier) * (1 + sum_slack(n))
         released = gaussian_release(_coordinates(total), noise, rng, n) / n
         i, j = np.triu_indices(width)
         second = np.zeros((width, width))

@@ -17,9 +17,9 @@ import numpy as np
 from dpscp._base.object_state import changed_paths, state_digest
 from dpscp.training.torch.modules import (
     gradient_rows,
+    is_out_of_memory,
     load_opacus,
     load_torch,
-    out_of_memory,
     refuse_changes,
     released_copy,
     state_of,
@@ -211,7 +211,7 @@ class _Trial:
             with draws_by_row(list(keys)):
                 found = gradient_rows(wrapped, self.losses, rows, target)
         except RuntimeError as error:
-            if out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             failure = error
         if failure is not None:

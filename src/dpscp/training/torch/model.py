@@ -21,8 +21,8 @@ from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import saved_as
 from dpscp.training.torch.dry_run import dry_run, rows_per_forward, synthetic_rows
 from dpscp.training.torch.modules import (
+    is_out_of_memory,
     load_torch,
-    out_of_memory,
     private_copy,
     refuse_unknown_arrays,
     refuse_unknown_buffers,
@@ -84,7 +84,7 @@ class TorchModel:
                     chunk = torch.from_numpy(rows[start : start + at_once]).to(self.device)
                     parts.append(module(chunk).cpu().numpy())
         except Exception as error:
-            if out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             failure = type(error).__name__
         if failure:  # outside the handler: its words may carry values of the rows

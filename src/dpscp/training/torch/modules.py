@@ -146,7 +146,7 @@ def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
         )
 
 
-def advice(module: Any) -> str:
+def suggest_layers(module: Any) -> str:
     """Which trained layers Opacus cannot take, each with the one to put in its place; empty where none is known.
 
     ``private_copy`` has looked at normalisation layers already.
@@ -281,7 +281,7 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
 
     ValueError unless each has exactly one row a record: clipping rows that are not records bounds nothing. An error
     inside the module is told without its message, which may carry counts and values; where there is no room, torch's
-    goes to `with_room`. No gradient stays behind in the module.
+    goes to `translate_memory_errors`. No gradient stays behind in the module.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
     failure = ""
@@ -293,7 +293,7 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
             if one_loss_a_record:
                 values.sum().backward()
         except Exception as error:
-            if out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             failure = type(error).__name__
     samples = [p.grad_sample for p in trained]
@@ -317,13 +317,13 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
     return samples
 
 
-def out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether there was no room."""
     short = isinstance(error, MemoryError | load_torch().cuda.OutOfMemoryError)
     return short or "can't allocate memory" in str(error)  # a plain RuntimeError, on the processor
 
 
-def with_room(work: Callable[[], Result], remedy: str) -> Result:
+def translate_memory_errors(work: Callable[[], Result], remedy: str) -> Result:
     """What the work gives; where there is no room for it, MemoryError with our words.
 
     Those of torch and NumPy count bytes, and so the records of a batch, or all of them.
@@ -331,6 +331,6 @@ def with_room(work: Callable[[], Result], remedy: str) -> Result:
     try:
         return work()
     except Exception as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
     raise MemoryError(remedy)  # outside the handler: nothing leads from here to the other words

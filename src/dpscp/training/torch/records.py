@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpscp.training.torch.modules import comes_from_torch, load_torch
 
 _ITEMS_AT_ONCE = 1024
-_UNALIKE = "the items must hold equally shaped tensors or numbers: (input, target), or the input alone"
+_UNEQUAL_ITEMS = "the items must hold equally shaped tensors or numbers: (input, target), or the input alone"
 
 
 def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
@@ -76,7 +76,7 @@ def _columns(source: Any) -> tuple[NDArray[Any], ...]:
             np.concatenate([np.asarray(_array(part)) for part in parts]) for parts in zip(*batches, strict=True)
         )
     except (TypeError, ValueError):
-        raise ValueError(_UNALIKE) from None
+        raise ValueError(_UNEQUAL_ITEMS) from None
 
 
 def _items(dataset: Any) -> Iterator[Any]:
@@ -94,7 +94,7 @@ def _batches(items: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
         except Exception:  # its message may print items
             batch = None
         if batch is None:
-            raise ValueError(_UNALIKE)
+            raise ValueError(_UNEQUAL_ITEMS)
         yield tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 

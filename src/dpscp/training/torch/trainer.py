@@ -30,20 +30,19 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.places import UnitSource, blocks_here, places_of
+from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
 from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
-from dpscp.training.engine.batching import PerThread, labels_in, nominal_count
+from dpscp.training.engine.batching import PerThread, nominal_count, observed_source_labels
 from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gaussian_release import gaussian_release, warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import GRID, poisson_batches
 from dpscp.training.labels import check_classes, encode_labels, real_targets
-from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, set_noise
+from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.model import TorchModel, as_float32, torch_model, torch_rows
 from dpscp.training.torch.modules import (
-    advice,
     check_unchanged,
     gradient_rows,
     load_opacus,
@@ -52,7 +51,8 @@ from dpscp.training.torch.modules import (
     refuse_changes,
     released_copy,
     state_of,
-    with_room,
+    suggest_layers,
+    translate_memory_errors,
 )
 from dpscp.training.torch.random_state import secret_draws
 
@@ -66,7 +66,7 @@ LOSSES = ("cross_entropy", "squared", "huber")
 _UNITS = 2**32
 _MOST_RECORDS = 2**30
 # The last dry run of each module that passed: what it looked at, its loss, and the number of outputs.
-_TRIED: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, int]] = WeakKeyDictionary()
+_DRY_RUNS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, int]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class OpacusTraining(GaussianSums):
                 raise ValueError(f"loss={self.loss!r} is for regression: classes must be None, or loss 'cross_entropy'")
         reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
         if reasons:
-            told = advice(module) or "; ".join(str(reason) for reason in reasons)
+            told = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
             raise ValueError(f"Opacus refuses this module: {told}")
 
     @property
@@ -204,14 +204,14 @@ class OpacusTraining(GaussianSums):
         proof, does not depend on how records lie in blocks and processes. The modules of all processes start from this
         one's; draws of the module's own (dropout) follow a secret key, block and step.
         """
-        event, here = paid_event(self), blocks_here(source)
+        event, here = paid_event(self), blocks_in_memory(source)
         shape = self._shape(here[0].rows.shape[1:] if here else (source.width,))
         n, unit = nominal_count(source, n_records)
         warn_large_delta(self.budget, n)
         from_data = [unit.count_name] if n_records is None else []
         classes = self.classes
         if self.task == "classification" and classes is None:
-            classes = check_classes(labels_in(source), "cross_entropy")
+            classes = check_classes(observed_source_labels(source), "cross_entropy")
             from_data.append("classes")
         self._run_dry(shape, classes)
         rng = secure_generator(random_state)
@@ -223,7 +223,7 @@ class OpacusTraining(GaussianSums):
             "sampling_rate": self.sampling_rate,
             "learning_rate": self.learning_rate,
             "clip_norm": self.clip_norm,
-            "noise_multiplier": set_noise(self.noise_multiplier),
+            "noise_multiplier": require_noise(self.noise_multiplier),
             **unit.facts(n),
             "input_shape": shape,
             "normaliser": self.sampling_rate * n,
@@ -244,11 +244,11 @@ class OpacusTraining(GaussianSums):
             return numbers.to(dtype) if self.task == "regression" else numbers % len(classes or (0,))
 
         tried = state_of(self.module, trained=True), input_shape, classes, self.device, self.physical_batch
-        loss, found = self.loss, _TRIED.get(self.module)
+        loss, found = self.loss, _DRY_RUNS.get(self.module)
         if found is not None and found[0] == tried and found[1] is loss:
             return found[2]
         module = private_copy(self.module)
-        n_outputs = with_room(
+        n_outputs = translate_memory_errors(
             lambda: dry_run(
                 module,
                 input_shape,
@@ -258,13 +258,13 @@ class OpacusTraining(GaussianSums):
                 n_outputs=None if classes is None else len(classes),
                 most_rows=self.physical_batch,
             ),
-            self._no_room,
+            self._memory_error_text,
         )
-        _TRIED[self.module] = tried, loss, n_outputs
+        _DRY_RUNS[self.module] = tried, loss, n_outputs
         return n_outputs
 
     @property
-    def _no_room(self) -> str:
+    def _memory_error_text(self) -> str:
         return (
             f"device={self.device!r} has no room for gradients of physical_batch={self.physical_batch} records at "
             "once; give a smaller physical_batch, which changes nothing else"
@@ -286,8 +286,8 @@ class OpacusTraining(GaussianSums):
         else:
             optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
         # in clip norms; the slack is for torch, which may round a record's gradient differently in another batch
-        noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
-        noisy = _releasing(device, noise, rng, random_state, sum(p.numel() for p in trainable))
+        noise = require_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
+        noisy = _make_release(device, noise, rng, random_state, sum(p.numel() for p in trainable))
         layers = BlockStreams.of(random_state, LAYERS)
         gradient, places = _BatchSum(replace(self, module=module), layers, secure_bytes()(16)), places_of(source)
         for step, drawn in enumerate(self.batches(places.count, rng)):
@@ -321,7 +321,7 @@ class OpacusTraining(GaussianSums):
         return losses if losses.ndim == 1 else losses.sum(1)
 
 
-def _releasing(
+def _make_release(
     device: Any, noise: float, rng: np.random.Generator, random_state: int | None, size: int
 ) -> Callable[[list[Any]], list[Any]]:
     """What adds noise of this standard deviation to sums of ``size`` numbers and rounds to the grid, on the device."""
@@ -379,7 +379,7 @@ class _BatchSum:
 
     def __call__(self, block: Block) -> "_TensorSums":
         """The sums where they were computed, and the number of records."""
-        return with_room(lambda: self._summed(block), self.mechanism._no_room)
+        return translate_memory_errors(lambda: self._summed(block), self.mechanism._memory_error_text)
 
     def _summed(self, block: Block) -> "_TensorSums":
         torch, mechanism = load_torch(), self.mechanism
