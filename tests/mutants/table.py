@@ -647,7 +647,7 @@ mutant(
 # ---- sources
 
 mutant(
-    "sources.persons:met",
+    "sources.persons:join_persons",
     "senders * count",
     "senders * count + 1",
     "rows of a person miss the block of their person",

@@ -4,8 +4,8 @@ Floating-point noise has a fine structure that depends on the value it was added
 of statistic and noise is therefore rounded to a public grid, far finer than the noise and far coarser than
 the floats.
 
-The statistic itself is a rounded sum over records. `sum_in_parts` and `source_sum` keep the rounding below `sum_slack` of one
-record's share, and callers scale their noise by 1 + sum_slack.
+The statistic itself is a rounded sum over records. `sum_in_parts` and `source_sum` keep the rounding below `sum_slack`
+of one record's share. Callers scale their noise by 1 + sum_slack.
 """
 
 import math
@@ -39,8 +39,8 @@ PartSum = Callable[[NDArray[Any], NDArray[np.float64] | None], NDArray[np.float6
 def sum_slack(n_records: int) -> float:
     """How much more than its bound one record or person changes a sum whose nominal number, a public one, is this.
 
-    The rounding of a sum grows with its terms (`sum_in_parts`); above 2^26 nominal ones the noise grows along: by 0.4 % at
-    2.7 * 10^9. It covers four times the nominal number, and more are refused.
+    The rounding of a sum grows with its terms (`sum_in_parts`). Above 2^26 nominal records the noise grows with it: by
+    0.4 % at 2.7 * 10^9. The slack covers four times the nominal number; more records are refused.
     """
     return SUM_SLACK * max(1.0, n_records * _MORE_THAN_NOMINAL / _MOST_RECORDS)
 
