@@ -239,7 +239,7 @@ def check(found, folder):
     assert (kind, words) == (alone.type.__name__, str(alone.value))
     assert "one target for each row" in found["a_bad_shape"][1]
     assert found["a_bad_block"] == ("FileNotFoundError", "block 1")
-    assert "cannot travel between processes" in found["code_without_a_name"][1]
+    assert "cannot be sent to other processes" in found["code_without_a_name"][1]
     assert "called in every process" in found["on_its_own"][1]
 
 

@@ -235,7 +235,7 @@ def test_where_the_device_has_no_room_nothing_is_counted(monkeypatch):
     for place in ("rows_of", "of"):  # while the records are copied, and later
         with monkeypatch.context() as patch:
             patch.setattr(*((Persons, "rows_of") if place == "rows_of" else (DeviceRecords, "of")), no_room)
-            with pytest.raises(MemoryError, match=r"device='cpu' has no room .*\(device=None\)$") as told:
+            with pytest.raises(MemoryError, match=r"device='cpu' has too little memory .*\(device=None\)$") as told:
                 DPSGD(classes=(0, 1), steps=1, sampling_rate=0.5, noise_multiplier=1.0, device="cpu").train(X, y)
         assert told.value.__context__ is None
 

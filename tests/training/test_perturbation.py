@@ -386,7 +386,7 @@ def test_bad_input_is_named_without_data():
         OutputPerturbation(loss="hinge")
     with pytest.raises(BudgetError):
         ObjectivePerturbation(loss="logistic", penalty=0.01).calibrated(0.1, 1e-6)
-    with pytest.warns(GuaranteeWarning, match="publish a record"):
+    with pytest.warns(GuaranteeWarning, match="publishing one random record"):
         OutputPerturbation(classes=(0, 1, 2)).calibrated(1.0, 0.1).train(X, y, random_state=0)
     found = OutputPerturbation(noise_multiplier=1.0).train(X, y, random_state=0)
     assert found.public_facts["taken_from_data"] == ("n_records", "classes")

@@ -18,7 +18,7 @@ def check_classes(classes: Any, loss: str) -> tuple[Any, ...]:
     if len(set(labels)) != len(labels):
         raise ValueError("classes must not repeat a label")
     if len(labels) < 2:
-        raise ValueError("classes must name at least 2 labels; declare them with classes=(...)")
+        raise ValueError("classes must contain at least 2 labels; declare them with classes=(...)")
     if loss == "logistic" and len(labels) != 2:
         raise ValueError("loss='logistic' needs exactly 2 classes; use 'cross_entropy' for more")
     return labels
@@ -45,7 +45,7 @@ def observed_labels(y: ArrayLike) -> list[Any]:
     try:
         found: list[Any] = np.unique(_label_array(y)).tolist()
     except TypeError:
-        raise TypeError("y mixes labels that cannot be ordered; declare classes=(...)") from None
+        raise TypeError("y contains labels that cannot be sorted together; declare classes=(...)") from None
     return found
 
 

@@ -275,9 +275,9 @@ def require_persons(mechanism: Mechanism) -> PersonWise:
     if isinstance(mechanism, PersonWise) and mechanism.trains_persons:
         return mechanism
     raise TypeError(
-        f"{type(mechanism).__name__} cannot train on persons with several rows: use DPSGD, OutputPerturbation, "
-        "SufficientStatistics or OpacusTraining, or leave persons out and keep rows_per_person, which protects persons "
-        "by more noise"
+        f"{type(mechanism).__name__} cannot train on persons with several rows; use DPSGD, OutputPerturbation, "
+        "SufficientStatistics or OpacusTraining, or leave persons out and set rows_per_person, which protects persons "
+        "with more noise"
     )
 
 
@@ -316,7 +316,7 @@ def require_sources(mechanism: Mechanism) -> None:
     """TypeError for a mechanism that needs all records in one array."""
     if not trains_sources(mechanism):
         raise TypeError(
-            f"{type(mechanism).__name__} needs all records in one array: fit it on X and y, or use the recipe's model "
+            f"{type(mechanism).__name__} needs all records in one array; fit it on X and y, or use the recipe's model "
             "(estimator=None), DPSGD or OpacusTraining, which train block by block"
         )
 
@@ -328,7 +328,7 @@ def train_on(mechanism: Mechanism, source: RecordSource, *, random_state: int | 
     block = as_one_block(source)
     if block is None:
         require_sources(mechanism)
-        raise TypeError("this source has no array in memory")
+        raise TypeError("the records of this source are not in the memory of this process; fit on X and y")
     return train_persons(
         mechanism, block.read(), block.targets, persons=block.persons, random_state=random_state, n_records=n_records
     )
@@ -371,7 +371,7 @@ class GaussianSums:
 def require_noise(noise_multiplier: float | None) -> float:
     """The noise multiplier, or ValueError while it is not set: nothing is released without noise by accident."""
     if noise_multiplier is None:
-        raise ValueError("noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first")
+        raise ValueError("noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first")
     return float(noise_multiplier)
 
 
@@ -380,7 +380,7 @@ def paid_event(part: "HasEvent") -> "DpEvent":
     event = part.event
     if event is None:
         raise ValueError(
-            f"{type(part).__name__}: noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first"
+            f"{type(part).__name__}: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first"
         )
     return event
 
@@ -394,7 +394,7 @@ def saved_as(kind: str) -> Callable[[AnyModel], AnyModel]:
 
     def remember(model: AnyModel) -> AnyModel:
         if _SAVED.setdefault(kind, model) is not model:
-            raise ValueError(f"models are saved as {kind!r} already; choose another name")
+            raise ValueError(f"another class already saves its models as {kind!r}; choose another name")
         return model
 
     return remember
@@ -414,7 +414,7 @@ def _with_module(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
     if "inner" in config:
         return {**config, "inner": _with_module(config["inner"], module)}
     if config["model"] != "torch":
-        raise ValueError("module was given, and this file holds its whole model: leave module out")
+        raise ValueError("module was given, but this file holds its whole model: leave module out")
     return {**config, "module": module}
 
 
@@ -422,8 +422,8 @@ def require_loadable(config: Mapping[str, Any]) -> None:
     """Refuse to save what ``load_model`` could not rebuild: a file that nobody can open is worse than none."""
     if config.get("model") not in _SAVED:
         raise TypeError(
-            f"a model of kind {config.get('model')!r} cannot be saved: its class must say so, see "
-            "dpscp.training.mechanism.saved_as"
+            f"a model of kind {config.get('model')!r} cannot be saved; decorate its class with "
+            "dpscp.training.mechanism.saved_as(name)"
         )
     if "inner" in config:
         require_loadable(config["inner"])

@@ -47,7 +47,7 @@ class FunctionModel(Unsaved):
     n_features: int
     classes: tuple[Any, ...] | None = None
 
-    unsaved: ClassVar[str] = "a model given as a function cannot be saved: save the model it wraps"
+    unsaved: ClassVar[str] = "a model given as a function cannot be saved; save the model that the function calls"
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("classification", "regression"))
@@ -62,7 +62,7 @@ class FunctionModel(Unsaved):
         values = values[:, None] if values.ndim == 1 else values
         width = None if self.classes is None else len(self.classes)
         if values.ndim != 2 or len(values) != len(rows) or (width is not None and values.shape[1] != width):
-            raise ValueError("outputs must have one row a record and, for classification, one column a class")
+            raise ValueError("outputs must have one row per record and, for classification, one column per class")
         return values
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
@@ -93,7 +93,9 @@ class PrivateModel:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Model):
-            raise TypeError(f"model must have outputs(X) and the names of a Model, got {type(self.model).__name__}")
+            raise TypeError(
+                f"model must have outputs(X) and the other members of a Model, got {type(self.model).__name__}"
+            )
         if not isinstance(self.ledger, Ledger):
             raise TypeError(f"ledger must be a Ledger, got {type(self.ledger).__name__}")
 

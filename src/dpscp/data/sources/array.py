@@ -33,7 +33,9 @@ class ArraySource:
         ends = [len(rows) * i // count for i in range(count + 1)]
         parts = [slice(a, b) for a, b in pairwise(ends)]
         if max(part.stop - part.start for part in parts) > MOST_IN_A_BLOCK:
-            raise ValueError(f"n_blocks={n_blocks} leaves more than {MOST_IN_A_BLOCK} records in a block; take more")
+            raise ValueError(
+                f"n_blocks={n_blocks} puts more than {MOST_IN_A_BLOCK} records in a block; use a larger n_blocks"
+            )
         self._blocks = [Block(i, rows[part], targets[part]) for i, part in enumerate(parts)]
         self._functions: tuple[Callable[[Block], Block], ...] = ()
 

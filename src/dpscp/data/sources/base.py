@@ -244,7 +244,7 @@ def added(values: Iterable[Total]) -> Total:
             level += 1
         waiting.append((level, total))
     if not waiting:
-        raise ValueError("a source of records must have at least one block; it may be an empty one")
+        raise ValueError("a source of records must have at least one block; an empty block is allowed")
     result = waiting.pop()[1]
     while waiting:
         result = _plus(waiting.pop()[1], result)

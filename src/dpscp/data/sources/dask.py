@@ -113,8 +113,8 @@ def _person_blocks(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
 
     if len(given) > _MOST_PARTITIONS:
         raise ValueError(
-            f"bringing persons together needs at most {_MOST_PARTITIONS} partitions, the frame has {len(given)}: "
-            "repartition it"
+            f"a frame with person ids may have at most {_MOST_PARTITIONS} partitions, got {len(given)}; call "
+            "frame.repartition(...) with fewer"
         )
 
     def task(function: Callable[..., Any], *parts: Any) -> Any:
@@ -179,9 +179,11 @@ def _identity(block: Block) -> Block:
 def _block(number: int, rows: Any, targets: Any) -> Block:
     found, one_each = np.asarray(rows), np.asarray(targets)
     if found.dtype.kind not in "fiub":
-        raise ValueError("X must hold real numbers; encode other columns first, or use DaskSource.of_frame")
+        raise ValueError(
+            "X must contain real numbers; encode other columns first, or use DaskSource.of_frame with a schema"
+        )
     if len(found) != len(one_each):
-        raise ValueError("X and y must hold the same number of records in each chunk")
+        raise ValueError("X and y must have the same number of records in each chunk; rechunk one of them")
     return Block(number, found, one_each)
 
 

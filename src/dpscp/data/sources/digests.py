@@ -54,8 +54,9 @@ class SameBlocks:
     def __call__(self, block: Block) -> Block:
         if self.digests.get(block.id) != digest(block, self.key):
             raise RuntimeError(
-                "the source gave other records, or the same ones in another order, than at its first reading: records "
-                "that were trained on might be held out. Persist the collection, or write it to Parquet, and fit that"
+                "the source returned other records, or the same records in another order, than at its first reading. "
+                "Training records could become held-out records. Persist the collection or write it to Parquet, then "
+                "fit"
             )
         return block
 

@@ -45,7 +45,7 @@ def is_dask(X: Any) -> bool:
 def find_source(X: Any, y: Any) -> RecordSource | None:
     """The source of Dask arrays, or of a dask frame of numbers and a series; None for anything else."""
     if isinstance(X, str | PathLike):
-        raise TypeError("X is the path of a table, which is read by a schema: give schema=dp.Schema... as well")
+        raise TypeError("X is the path of a table, and a table needs a schema; give schema=dp.Schema(...) too")
     return DaskSource(X, y) if is_dask(X) else None
 
 

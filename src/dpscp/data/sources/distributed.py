@@ -63,7 +63,9 @@ class DistributedSource:
         description = here if isinstance(here, Failure) else (here[0].width, _has_persons(here[0]), here[1])
         shapes = unwrap_results(self._group.gather_all(description))
         if len({shape[:2] for shape in shapes}) > 1:
-            raise ValueError("X must have the same number of columns in every process, and all have persons or none")
+            raise ValueError(
+                "X must have the same number of columns in every process; give persons in all processes or in none"
+            )
         assert not isinstance(here, Failure)
         counts = [count for *_, count in shapes]
         source = self._group.exchange_rows(here[0], counts) if _has_persons(here[0]) else here[0]
@@ -111,7 +113,9 @@ class _OwnedRows:
 
     def __init__(self, X: Any, y: Any, persons: Any, n_blocks: int) -> None:
         if is_source(X):
-            raise ValueError("persons needs the rows of this process as an array; files name them in their schema")
+            raise ValueError(
+                "persons needs the rows of this process as an array; for files, declare the person column in the schema"
+            )
         (block,) = ArraySource(X, y).blocks
         self._block, self._ids, self._count = block, persons, check_count("n_blocks", n_blocks)
         self.width = block.width
@@ -154,8 +158,8 @@ class _Group:
             raise ImportError("DistributedSource needs torch: pip install 'dpscp[torch]'") from error
         if not distributed.is_available() or not distributed.is_initialized():
             raise RuntimeError(
-                "DistributedSource needs a process group: call torch.distributed.init_process_group(...) first, in "
-                "every process (torchrun starts them)"
+                "DistributedSource needs a process group; call torch.distributed.init_process_group(...) first in "
+                "every process (torchrun starts the processes)"
             )
         self._torch, self.rank, self._size = distributed, distributed.get_rank(), distributed.get_world_size()
         # None is the default group; nccl moves what lies on a GPU, and messages do not
@@ -194,7 +198,8 @@ class _Group:
         """What each block of each process gives, in the order of the ids."""
         if not self.is_leading:
             raise RuntimeError(
-                "a DistributedSource is used by fit, or by source.lead(lambda: ...), called in every process"
+                "a DistributedSource works only inside fit or source.lead(lambda: ...); call one of them in every "
+                "process"
             )
         packed = _pickle_value(request)  # what cannot be packed is noticed before anybody waits for it
         self._broadcast(packed)
@@ -236,8 +241,9 @@ class _Group:
             collective(*given, **options, group=self._over)
         except RuntimeError as error:
             raise RuntimeError(
-                "another process of the group has ended or does not answer: this work has ended in all of them, nobody "
-                "is fitted, and what was reserved is spent. See why that process ended, then start all of them again"
+                "another process of the group has ended or does not answer. The work has ended in all processes, no "
+                "model is fitted, and the reserved budget is spent. Find out why that process ended, then start all "
+                "again"
             ) from error
 
     def gather_all(self, value: Any) -> list[Any]:
@@ -303,6 +309,6 @@ def _pickle_value(value: Any) -> bytes:
         return pickle.dumps(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TypeError(
-            "something of this fit cannot travel between processes: define modules, losses, scores and groups at the "
+            "an object of this fit cannot be sent to other processes; define modules, losses, scores and groups at the "
             f"top level of a file, not inside a function or as a lambda ({error})"
         ) from None

@@ -71,7 +71,7 @@ class TableSource(ReadSource):
             raise FileNotFoundError(f"no such file: {str(given)!r}")
         self._files = sorted(p for p in given.iterdir() if _is_data(p)) if given.is_dir() else [given]
         if not self._files:
-            raise TableError(f"the folder {str(given)!r} holds no Parquet file")
+            raise TableError(f"the folder {str(given)!r} contains no Parquet file; give a folder of .parquet files")
         self._schema, width = schema.require_complete(), len(schema.feature_names)
         rows = max(1, _BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
         self._options = options | {"rows": rows}
@@ -84,7 +84,9 @@ class TableSource(ReadSource):
         for file in self._files:
             for batch in table_blocks(file, self._columns[file], **self._options):
                 if _file_state(file) != self._file_states[file]:
-                    raise TableError(f"{str(file)!r} was written to while it was read; fit again on a file that stays")
+                    raise TableError(
+                        f"{str(file)!r} was written to while it was read; fit again on a file that does not change"
+                    )
                 yield batch
 
     def _table(self) -> Iterator[Block]:

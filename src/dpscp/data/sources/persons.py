@@ -77,7 +77,7 @@ def split_by_person(rows: Array, targets: Array, persons: Any, count: int, first
     """
     ids = read_person_ids(persons)
     if not len(ids) == len(rows) == len(targets):
-        raise ValueError("persons must hold one id for each row")
+        raise ValueError("persons must contain one id for each row")
     place = ids.hashes() % np.uint64(count)
     order = np.argsort(place, kind="stable")
     ends = np.searchsorted(place[order], np.arange(1, count, dtype=np.uint64))

@@ -44,8 +44,8 @@ class SparkSource:
     def __init__(self, frame: Any, schema: Schema) -> None:
         if frame.sparkSession.sparkContext.getCheckpointDir() is None:
             raise ValueError(
-                "the frame must be written before it is read: call spark.sparkContext.setCheckpointDir(folder) first, "
-                "with a folder that all executors see and that is as safe as the records"
+                "the frame needs a checkpoint folder; call spark.sparkContext.setCheckpointDir(folder) first, with a "
+                "folder that all executors can read and that is protected like the records"
             )
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
         # a column that is missing is told of by the schema; Spark cannot hand on names with dots
@@ -78,7 +78,9 @@ class SparkSource:
             totals[number] = _join_pieces(pieces)
         numbers = sorted(totals)
         if numbers != self._known.setdefault("ids", numbers):
-            raise RuntimeError("Spark answered for other partitions than before: a sum over them would not be the same")
+            raise RuntimeError(
+                "Spark returned results of other partitions than before; fit again on a frame that does not change"
+            )
         result: Total = added(unwrap_results(totals[number] for number in numbers))
         return result
 
@@ -112,7 +114,7 @@ def _join_pieces(pieces: list[tuple[int, bytes]]) -> Any:
     """What the pieces of one answer hold; each must be there once."""
     ends = [place + len(piece) for place, piece in pieces]
     if [place for place, _ in pieces] != [0, *ends[:-1]]:
-        raise RuntimeError("Spark lost or repeated a piece of an answer")
+        raise RuntimeError("Spark lost or repeated a part of a result; fit again")
     return pickle.loads(b"".join(piece for _, piece in pieces))
 
 

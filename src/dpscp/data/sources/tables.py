@@ -28,7 +28,9 @@ def is_parquet(path: Path) -> bool:
     """Whether the name is that of a Parquet file; one that is neither that nor CSV is refused."""
     name = path.name.lower()
     if not name.endswith(_CSV + _PARQUET):
-        raise TableError(f"{str(path)!r} is neither CSV nor Parquet by its name; use .csv, .csv.gz, .tsv or .parquet")
+        raise TableError(
+            f"the name of {str(path)!r} is neither that of CSV nor of Parquet; use .csv, .csv.gz, .tsv or .parquet"
+        )
     return name.endswith(_PARQUET)
 
 
@@ -110,8 +112,10 @@ def _next(path: Path, batches: Iterator[Any]) -> Any:
     if "UTF8" in trouble:
         raise TableError(not_utf8(path))
     if "straddling" in trouble:
-        raise TableError(f"{str(path)!r} holds a record of more than {BLOCK_BYTES // 2**20} megabytes")
-    raise TableError(f"{str(path)!r} cannot be read: rows of different length, or another separator?")
+        raise TableError(
+            f"{str(path)!r} contains a record of more than {BLOCK_BYTES // 2**20} megabytes; remove or shorten it"
+        )
+    raise TableError(f"{str(path)!r} cannot be read; check that all rows have the same length, and the separator")
 
 
 def _watched(

@@ -69,7 +69,7 @@ def observed_source_labels(source: RecordSource) -> list[Any]:
     """The labels of the records, which the caller declares public; only of records in this process."""
     blocks = blocks_in_memory(source)
     if not blocks:
-        raise ValueError("classes must be declared for records that do not lie in this process: classes=(...)")
+        raise ValueError("classes must be declared for records outside this process; pass classes=(...)")
     return observed_labels(np.concatenate([block.targets for block in blocks]))
 
 

@@ -53,7 +53,7 @@ def check_device(name: str) -> Any:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"device={name!r} cannot be used ({reason}); leave it out to train on the processor") from None
+        raise ValueError(f"device={name!r} cannot be used ({reason}); leave it out to train on the CPU") from None
     return device
 
 
@@ -214,8 +214,8 @@ class _DeviceSums:
         while not self._rounds_alike():
             if self.size <= max(_FEWEST_ROWS, 4 * batch / _MOST_BLOCKS):
                 raise ValueError(
-                    f"{device} computes a record otherwise in another place of a batch, so that the effect of one "
-                    "record is not bounded; train on the processor (device=None)"
+                    f"{device} rounds a record differently in another place of a batch, so the effect of one record is "
+                    "not bounded; train on the CPU (device=None)"
                 )
             self.size = _whole_products(self.size / 2)
         # how many places of the next block are taken, and by which records
@@ -421,8 +421,8 @@ def _require_float64(device: Any) -> None:
         exact = sum(Fraction(a) * Fraction(b) for a, b in zip(left[i].tolist(), right[:, j].tolist(), strict=True))
         if abs(Fraction(computed[i, j].item()) - exact) > Fraction(allowed[i, j].item()):
             raise ValueError(
-                f"{device} does not multiply in float64, which the bound on the effect of one record needs; switch its "
-                "emulation off, or train on the processor (device=None)"
+                f"{device} does not multiply in float64, which the bound on the effect of one record needs; turn off "
+                "its emulation, or train on the CPU (device=None)"
             )
 
 

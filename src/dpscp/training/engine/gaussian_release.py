@@ -61,8 +61,8 @@ def total_of_blocks(
     total, count = source.sum(_SumWithCount(block_sum))
     if count > max(_MOST_RECORDS, n_records * _MORE_THAN_NOMINAL):
         raise ValueError(
-            f"the source holds more than {_MORE_THAN_NOMINAL} times the declared number, {n_records}: the rounding of "
-            "its sums is not bounded; declare the number that is near the true one"
+            f"the source holds more than {_MORE_THAN_NOMINAL} times the declared number, {n_records}, so the rounding "
+            "of its sums is not bounded; declare a number near the true one"
         )
     return total
 
@@ -103,7 +103,8 @@ def sum_in_parts(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray
     """
     if len(arrays[0]) > _MOST_RECORDS:
         raise ValueError(
-            f"X holds more than {_MOST_RECORDS} records, the most for which the rounding of a sum is bounded"
+            f"X holds more than {_MOST_RECORDS} records, the most for which the rounding of a sum is bounded; use a "
+            "source"
         )
     return _pairwise_sum(lambda start, stop: part_sum(*(array[start:stop] for array in arrays)), 0, len(arrays[0]))
 
@@ -144,8 +145,8 @@ def warn_large_delta(budget: tuple[float, float] | None, n_records: int) -> None
     """Warn when the budget's delta is so large that publishing one record at random would fit in it."""
     if budget is not None and budget[1] * n_records >= 1:
         warnings.warn(
-            f"delta = {budget[1]:g} is not below 1 / n_records = {1 / n_records:g}: such a budget allows to publish "
-            "a record at random; choose a smaller delta",
+            f"delta = {budget[1]:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would permit "
+            "publishing one random record; choose a smaller delta",
             GuaranteeWarning,
             stacklevel=4,
         )

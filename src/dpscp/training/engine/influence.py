@@ -160,19 +160,25 @@ def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
             X = step(X)
     if not isinstance(model, DenseModel):
         raise NoInfluenceFormError(
-            f"the self-influence correction is known for linear heads, not for {type(model).__name__}"
+            f"the self-influence correction works for linear heads only, not for {type(model).__name__}"
         )
     if len(model.network.widths) > 2:
-        raise NoInfluenceFormError("the self-influence correction is known for linear heads; this has hidden layers")
+        raise NoInfluenceFormError(
+            "the self-influence correction works for linear heads only; this model has hidden layers"
+        )
     return model, X
 
 
 def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArray[np.int64], NDArray[np.int64]]:
     """A usable trajectory, the iterates to read, and where the run of steps begins that each of them stands for."""
     if trajectory is None:
-        raise NoInfluenceFormError("the correction needs the trajectory: train with keep_trajectory=True")
+        raise NoInfluenceFormError(
+            "the self-influence correction needs the trajectory; train with keep_trajectory=True"
+        )
     if trajectory.weights is None:
-        raise NoInfluenceFormError("the correction needs optimizer='sgd': adam's steps are not sums of gradients")
+        raise NoInfluenceFormError(
+            "the self-influence correction needs optimizer='sgd'; the steps of adam are not sums of gradients"
+        )
     steps = len(trajectory.weights)
     stride = math.ceil(steps / check_count("max_points", limit))
     starts = np.arange(0, steps, stride)

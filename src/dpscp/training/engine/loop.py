@@ -237,7 +237,7 @@ def check_batch(size: int, most: int = MOST_RECORDS) -> None:
     most = min(most, MOST_RECORDS)
     if size > most:
         raise ValueError(
-            f"a batch holds more than {most} records, the most for which the rounding of a sum is bounded; "
+            f"a batch has more than {most} records, the most for which the rounding of a sum is bounded; "
             "lower sampling_rate"
         )
 

@@ -157,8 +157,8 @@ class DPSGD(GaussianSums):
         check_positive("learning_rate", self.learning_rate)
         if check_positive("clip_norm", self.clip_norm) < SMALLEST_CLIP_NORM:
             raise ValueError(
-                f"clip_norm must be at least {SMALLEST_CLIP_NORM:g}, got {self.clip_norm:g}: smaller gradients are "
-                "lost in rounding; rescale the features by public constants"
+                f"clip_norm must be at least {SMALLEST_CLIP_NORM:g}, got {self.clip_norm:g}, because rounding loses "
+                "smaller gradients; rescale the features by public constants"
             )
         if self.noise_multiplier is not None:
             check_nonnegative("noise_multiplier", self.noise_multiplier)
@@ -166,7 +166,7 @@ class DPSGD(GaussianSums):
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum:g}")
         check_choice("optimizer", self.optimizer, ("sgd", "adam"))
         if self.optimizer == "adam" and self.momentum:
-            raise ValueError("momentum belongs to optimizer='sgd'; for 'adam' set adam=(beta1, beta2, epsilon)")
+            raise ValueError("momentum is an option of optimizer='sgd'; for 'adam' set adam=(beta1, beta2, epsilon)")
         if isinstance(self.averaging, str):
             check_choice("averaging", self.averaging, ("tail",))
         elif self.averaging is not None:
@@ -178,7 +178,7 @@ class DPSGD(GaussianSums):
         check_positive("huber_delta", self.huber_delta)
         object.__setattr__(self, "quantiles", tuple(check_probability("quantiles[i]", q) for q in self.quantiles))
         if self.loss == "pinball" and not self.quantiles:
-            raise ValueError("quantiles must name at least one level for the pinball loss")
+            raise ValueError("quantiles must contain at least one level for the pinball loss")
         if len(self.adam) != 3:
             raise ValueError("adam must be (beta1, beta2, epsilon)")
         for name, beta in zip(("adam[0]", "adam[1]"), self.adam, strict=False):
@@ -270,8 +270,8 @@ class DPSGD(GaussianSums):
             return self._run_training(setup, random_state, observer)
         return translate_memory_errors(
             lambda: self._run_training(setup, random_state, observer),
-            f"device={self.device!r} has no room for the records or for the work on them; let them visit it in blocks, "
-            "dpscp.data.sources.ArraySource(X, y, n_blocks=...), or train on the processor (device=None)",
+            f"device={self.device!r} has too little memory for the records and the computation; send them in blocks, "
+            "dpscp.data.sources.ArraySource(X, y, n_blocks=...), or train on the CPU (device=None)",
         )
 
     def _run_training(self, setup: "Setup", random_state: int | None, observer: StepObserver | None) -> Trained:
@@ -316,18 +316,18 @@ class DPSGD(GaussianSums):
             n_records = source.sum(unit_count)
             from_data.append(unit.count_name)
             if not n_records:
-                raise ValueError("X holds no records; pass n_records, the public nominal number of records")
+                raise ValueError("X contains no records; pass n_records, the public nominal number of records")
         check_count(unit.count_name, n_records)
         expected = self.sampling_rate * n_records * unit.cap
         if expected > MOST_RECORDS / 2:
             raise ValueError(
                 f"sampling_rate * {unit.count_name} (times rows_per_person) must be at most {MOST_RECORDS // 2}, "
-                f"got {expected:g}: the rounding of larger sums is not bounded; lower sampling_rate"
+                f"got {expected:g}, because the rounding of larger sums is not bounded; lower sampling_rate"
             )
         if self.budget is not None and self.budget[1] * n_records >= 1:
             warnings.warn(
-                f"delta = {self.budget[1]:g} is not below 1 / n_records = {1 / n_records:g}: such a budget allows "
-                "publishing a record at random; choose a smaller delta",
+                f"delta = {self.budget[1]:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would "
+                "permit publishing one random record; choose a smaller delta",
                 GuaranteeWarning,
                 stacklevel=3,
             )

@@ -63,9 +63,9 @@ class ObjectiveLoss:
         check_nonnegative("log_determinant", self.log_determinant)
         check_count("rank", self.rank)
         if self.one_sided and self.rank != 1:
-            raise ValueError("one_sided needs rank 1: a sign is only fixed on a line")
+            raise ValueError("one_sided needs rank 1; a sign is fixed in one dimension only")
         if self.rank > 1 and self.expansion >= 1:
-            raise BudgetError("the penalty must exceed the smoothness of one record's loss: raise regularisation")
+            raise BudgetError("the penalty must exceed the smoothness of one record's loss; raise the penalty")
 
     def profile(self, epsilon: Array) -> Array:
         """An upper bound on delta(epsilon), epsilon >= 0, for adding and for removing one record."""
@@ -139,8 +139,8 @@ def dominating_mu(loss: ObjectiveLoss) -> float:
         good *= 1.5
         if good > _LARGEST_MU:
             raise BudgetError(
-                "objective perturbation has no useful privacy at this noise and penalty: raise noise_multiplier or "
-                "regularisation"
+                "objective perturbation has no useful privacy at this noise and penalty; raise noise_multiplier or the "
+                "penalty"
             )
     bad = loss.mu
     while good / bad > 1 + 1e-4:
@@ -184,7 +184,7 @@ def largest_mu(target: float, make_loss: Callable[[float], ObjectiveLoss]) -> fl
     good, bad = aim / 64, aim
     if not fits(good):
         raise BudgetError(
-            "no amount of noise meets this budget at this penalty: its Jacobian term alone is too revealing; "
+            "no amount of noise meets this budget at this penalty, because its Jacobian term alone costs too much; "
             "raise the penalty or the budget"
         )
     while bad / good > 1 + 1e-3:

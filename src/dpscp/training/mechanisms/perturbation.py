@@ -220,7 +220,10 @@ class ObjectivePerturbation:
 
     def _require_classes(self) -> tuple[Any, ...]:
         if self.loss == "cross_entropy" and self.classes is None:
-            raise ValueError("classes must be declared: the privacy of this mechanism depends on how many there are")
+            raise ValueError(
+                "classes must be declared, because the privacy of this mechanism depends on their number; pass "
+                "classes=(...)"
+            )
         return self.classes or ()
 
     def _largest_expansion(self, mu: float) -> float:

@@ -117,4 +117,6 @@ class LinearRisk:
             following = ahead - gradient / smooth
             ahead, theta = following + momentum * (following - theta), following
         # the tolerance is far above rounding, so exact arithmetic is the only thing that could have failed
-        raise ArithmeticError("the penalised risk could not be minimised to the tolerance that privacy needs")
+        raise ArithmeticError(
+            "the penalized risk could not be minimized to the tolerance that privacy needs; raise the penalty"
+        )

@@ -207,7 +207,7 @@ class Preprocessed(ArrayTraining):
             return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
         if not isinstance(self.mechanism, Tunable):
             raise TypeError(
-                f"{type(self.mechanism).__name__} has no noise_multiplier to solve for behind private steps: set its "
+                f"{type(self.mechanism).__name__} has no noise_multiplier to solve for after private steps; set its "
                 "noise yourself"
             )
         tunable, mu = self.mechanism, gdp_mu(epsilon, delta)

@@ -71,7 +71,7 @@ class PrivateBounds(WrappedMechanism):
         check_count("n_features", self.n_features, minimum=0)
         check_probability("share", self.share)
         if not self._columns:
-            raise ValueError("n_features must be positive, or target True: there is nothing to find bounds of")
+            raise ValueError("there is nothing to find bounds of; give a positive n_features, or target=True")
 
     @property
     def _columns(self) -> int:
@@ -201,5 +201,5 @@ def _edges(cells: NDArray[np.int64]) -> tuple[Array, Array]:
 def _paid(bounds: PrivateBounds) -> DpEvent:
     event = bounds.bounds_event
     if event is None:
-        raise ValueError("PrivateBounds: noise is not set: pass it, or call calibrated(epsilon, delta) first")
+        raise ValueError("PrivateBounds: noise is not set; pass it, or call calibrated(epsilon, delta) first")
     return event

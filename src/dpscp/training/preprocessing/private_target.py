@@ -125,9 +125,8 @@ class PrivateTarget(WrappedMechanism):
         scale = math.sqrt(min(1.0, max(floor**2, float(square) + 0.5 - mean**2)))
         if scale <= min(2 * floor, _WIDE):  # noise lifts it above the floor now and then
             warnings.warn(
-                f"y_bounds=({self.y_bounds[0]:g}, {self.y_bounds[1]:g}) is so wide that the spread of the target "
-                "drowns in noise, which grows with it: if targets are publicly known to lie closer together, give a "
-                "tighter range; y_bounds='private' finds one",
+                f"y_bounds=({self.y_bounds[0]:g}, {self.y_bounds[1]:g}) is so wide that the noise hides the spread of "
+                "the target. Give a tighter range if one is publicly known, or y_bounds='private', which finds one",
                 HintWarning,
                 stacklevel=2,
             )

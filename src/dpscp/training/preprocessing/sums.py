@@ -251,9 +251,9 @@ def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:
     try:
         low, high = np.asarray(step.low, dtype=np.float64), np.asarray(step.high, dtype=np.float64)
     except (TypeError, ValueError):
-        raise TypeError("low and high must be numbers, or one number a feature") from None
+        raise TypeError("low and high must be numbers, or one number per feature") from None
     if low.ndim > 1 or high.ndim > 1:
-        raise ValueError("low and high must be numbers, or one number a feature")
+        raise ValueError("low and high must be numbers, or one number per feature")
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
         raise ValueError("low and high must be finite with low < high for every feature")
     # tuples, so that a frozen step can be compared and hashed
@@ -264,7 +264,7 @@ def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:
 def _broadcast_bounds(low: Any, high: Any, width: int) -> tuple[Array, Array]:
     for name, bound in (("low", low), ("high", high)):
         if np.ndim(bound) == 1 and len(bound) != width:
-            raise ValueError(f"{name} must hold one number for each of the {width} features, got {len(bound)}")
+            raise ValueError(f"{name} must contain one number for each of the {width} features, got {len(bound)}")
     return np.broadcast_to(low, width).astype(np.float64), np.broadcast_to(high, width).astype(np.float64)
 
 

@@ -110,15 +110,15 @@ class _Trial:
         if fitting is None:
             # the cause speaks of synthetic rows only
             raise ValueError(
-                f"the module or its loss fails on made-up rows of shape {tuple(self.input_shape)}, before any record "
-                "was used: its first layer must fit the number of features, its outputs the loss"
+                f"the module or its loss fails on synthetic rows of shape {tuple(self.input_shape)}. No record was "
+                "used. The first layer must accept the number of features, and the loss must accept the outputs"
             ) from failure
         self.own = _Rows(fitting.kind)
         failure = self._try_rows(self.own, n_outputs)
         if not self._is_usable:
             raise ValueError(
-                "the module fails on made-up rows of float32, which it is given in training, before any record was "
-                "used: give module.float(), or convert rows in forward"
+                "the module fails on synthetic rows of float32, the type that training uses. No record was used. Give "
+                "module.float(), or convert rows in forward"
             ) from failure
         return fitting
 
@@ -139,7 +139,7 @@ class _Trial:
         except Exception as error:
             return error
         if values.shape != (_FEW_ROWS,):
-            raise ValueError("loss must return one number a record")
+            raise ValueError("loss must return one number per record")
         self._is_usable, self.n_outputs = finite, width
         return None
 
@@ -216,7 +216,7 @@ class _Trial:
             failure = error
         if failure is not None:
             raise ValueError(
-                "the module or its loss fails on a larger batch of synthetic rows, before any record was used"
+                "the module or its loss fails on a larger batch of synthetic rows. No record was used"
             ) from failure
         trained = [p for p in wrapped.parameters() if p.requires_grad]
         return [
@@ -265,8 +265,8 @@ class _Trial:
             whole, part = module(rows), module(rows[keys])
             if self._draws(module, rows[keys]):
                 raise ValueError(
-                    "on synthetic rows the module draws random numbers in evaluation mode: its predictions must be "
-                    "functions of the row; draw only where self.training is true"
+                    "the module draws random numbers in evaluation mode on synthetic rows, but a prediction must be a "
+                    "function of its row; draw only where self.training is true"
                 )
             single = torch.cat([module(rows[key : key + 1]) for key in keys[:_FEW_ROWS]])
         _require_same([part], [whole[keys]])
@@ -285,7 +285,7 @@ def _move_parameters(module: Any, step: float, seed: int) -> None:
 def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
     torch = load_torch()
     if not isinstance(outputs, torch.Tensor) or outputs.ndim == 0 or len(outputs) != _FEW_ROWS:
-        raise ValueError("module must return one tensor with one row a record")
+        raise ValueError("module must return one tensor with one row per record")
     if n_outputs is None:
         return int(outputs[0].numel())
     if outputs.ndim != 2 or outputs.shape[1] != n_outputs:
@@ -324,8 +324,8 @@ def _require_same(samples: list[Any], expected: list[Any]) -> None:
         allowed = relative * float(wanted.abs().max()) + absolute * largest if wanted.numel() else 0.0
         if not bool(((sample - wanted).abs() <= allowed).all()):
             raise ValueError(
-                "on made-up rows the gradient of a record depends on the other records, or is not the gradient of its "
-                "own loss: some layer or the loss mixes records (attention or means over the first dimension, "
-                "batch_first=False, division by the batch size), or uses parameters of another layer; treat each "
-                "record separately"
+                "on synthetic rows the gradient of a record depends on the other records, or is not the gradient of "
+                "its own loss. A layer or the loss mixes records (attention or means over the first dimension, "
+                "batch_first=False, division by the batch size) or uses parameters of another layer. Compute the "
+                "loss of each record from that record alone"
             )

@@ -73,7 +73,7 @@ class TorchModel:
         rows = torch_rows(X)
         if rows.shape[1:] != self.input_shape:
             if math.prod(rows.shape[1:]) != self.n_features:
-                raise ValueError(f"X must have {self.n_features} numbers a record, got {math.prod(rows.shape[1:])}")
+                raise ValueError(f"X must have {self.n_features} numbers per record, got {math.prod(rows.shape[1:])}")
             rows = rows.reshape(len(rows), *self.input_shape)
         module, at_once = separate_copy(self.module).eval(), rows_per_forward(self.input_shape)
         parts, failure = [], ""
@@ -89,8 +89,8 @@ class TorchModel:
             failure = type(error).__name__
         if failure:  # outside the handler: its words may carry values of the rows
             raise RuntimeError(
-                f"the module failed on the rows ({failure}); the message is withheld because it may carry something of "
-                "them: try synthetic rows of the same kind"
+                f"the module failed on the rows ({failure}). The original message is hidden because it may contain "
+                "values of the rows; reproduce the error with synthetic rows of the same kind"
             )
         values = np.concatenate(parts)
         return values[:, None] if values.ndim == 1 else values
@@ -108,7 +108,7 @@ class TorchModel:
         """The public constants as JSON values, and what the module answers on made-up rows."""
         answers = _answers(self.module, self.input_shape)
         if all(answer is None for answer in answers):
-            raise TypeError("a torch module that gives no finite output on any made-up rows cannot be saved")
+            raise TypeError("this torch module gives no finite output on any synthetic rows, so it cannot be saved")
         classes = None if self.classes is None else list(self.classes)
         listed = [None if answer is None else answer.tolist() for answer in answers]
         return {"model": "torch", "input_shape": list(self.input_shape), "classes": classes, "answers": listed}
@@ -118,7 +118,7 @@ class TorchModel:
         """The saved model in a copy of ``config["module"]``; ValueError if that is missing, or another architecture."""
         if config.get("module") is None:
             raise ValueError(
-                "it holds the parameters of a torch module and not its code: give the architecture, "
+                "the file contains the parameters of a torch module and not its code; give the architecture, "
                 "dp.load(path, module=net)"
             )
         return cls.restore(config["module"], {"answers": None, **config}, arrays)
@@ -136,7 +136,7 @@ class TorchModel:
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
         shape = tuple(check_count("input_shape", s) for s in config["input_shape"])
         if not shape or math.prod(shape) > _LONGEST_RECORD:
-            raise ValueError(f"input_shape must be that of a record of at most {_LONGEST_RECORD} numbers")
+            raise ValueError(f"input_shape must be the shape of a record with at most {_LONGEST_RECORD} numbers")
         copied = copy.deepcopy(module)
         _require_same_state(_state_arrays(copied), arrays)
         copied.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
@@ -155,8 +155,8 @@ def _state_arrays(module: Any) -> dict[str, NDArray[Any]]:
         except (AttributeError, TypeError, RuntimeError):
             kind = value.dtype if isinstance(value, load_torch().Tensor) else type(value).__name__
             raise TypeError(
-                f"{name!r} of the module's state dict is {kind}, which has no plain array: the model cannot be saved "
-                "(use float32 parameters, and no extra state)"
+                f"{name!r} of the module's state dict is {kind} and not a plain array, so the model cannot be saved; "
+                "use float32 parameters and no extra state"
             ) from None
     return arrays
 
@@ -165,14 +165,16 @@ def _require_same_state(own: Mapping[str, NDArray[Any]], saved: Mapping[str, NDA
     for name in sorted(own.keys() | saved.keys()):
         if name not in saved:
             raise ValueError(
-                f"module has {name!r} in its state dict, which the file lacks: give the saved architecture"
+                f"module has {name!r} in its state dict, and the file has not; give the saved architecture"
             )
         if name not in own:
-            raise ValueError(f"the file holds {name!r}, which module lacks: give the saved architecture")
+            raise ValueError(
+                f"the file has {name!r}, and the state dict of module has not; give the saved architecture"
+            )
         if own[name].shape != saved[name].shape or own[name].dtype != saved[name].dtype:
             raise ValueError(
                 f"{name!r} is {saved[name].dtype} of shape {saved[name].shape} in the file and {own[name].dtype} of "
-                f"shape {own[name].shape} in module: give the saved architecture"
+                f"shape {own[name].shape} in module; give the saved architecture"
             )
 
 
@@ -205,8 +207,8 @@ def _require_same_answers(module: Any, input_shape: tuple[int, ...], saved: Any)
             )
         if not same:
             raise ValueError(
-                "module has the saved parameters and answers otherwise on made-up rows: it is another architecture "
-                "(an activation, the order of layers, a constant); give the one that was saved"
+                "module accepts the saved parameters but gives other outputs on synthetic rows, so its architecture "
+                "differs (an activation, the order of layers, a constant); give the saved architecture"
             )
 
 
@@ -233,7 +235,7 @@ def torch_model(
     if input_shape is None:
         leading: Any = next((m for m in plain.modules() if not list(m.children())), None)
         if not isinstance(leading, torch.nn.Linear):
-            raise ValueError("input_shape is needed: the first layer of the module is not Linear")
+            raise ValueError("input_shape is needed, because the first layer of the module is not Linear")
         input_shape = (leading.in_features,)
     shape = tuple(check_count("input_shape", s) for s in input_shape)
     labels = None if classes is None else check_classes(classes, "cross_entropy")
@@ -254,7 +256,7 @@ def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
         rows = np.asarray(X)
         rows = rows if np.can_cast(rows.dtype, np.float32) else rows.astype(np.float64)
     except (TypeError, ValueError):
-        raise ValueError("X must hold real numbers in equally shaped records") from None
+        raise ValueError("X must contain real numbers in equally shaped records") from None
     if rows.ndim < 2:
         raise ValueError(f"X must have at least two dimensions (records, features...), got {rows.ndim}")
     if not np.isfinite(rows).all():

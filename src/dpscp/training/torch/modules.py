@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from dpscp._base.object_state import changed_paths, has_array, reachable, state_digest
 
 Result = TypeVar("Result")
-_EXTRA = "training a torch module needs torch and Opacus, which are an optional extra: pip install 'dpscp[torch]'"
+_EXTRA = "training a torch module needs torch and Opacus; run: pip install 'dpscp[torch]'"
 
 
 def load_torch() -> Any:
@@ -64,15 +64,19 @@ def private_copy(module: Any) -> Any:
     for path, part in module.named_modules():
         # asked of the kind: a lazy layer without a shape cannot be copied, let alone checked
         if isinstance(part, torch.nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
-            raise ValueError(f"{_place(path, part)} is lazy, without a shape: apply the module to a made-up row first")
+            raise ValueError(
+                f"{_place(path, part)} is lazy and has no shape; apply the module to a synthetic row first"
+            )
         if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) and part.max_norm is not None:
             raise ValueError(
-                f"{_place(path, part)} has max_norm={part.max_norm:g} and so rewrites its parameters while it is "
-                "applied, outside the noise: leave max_norm out"
+                f"{_place(path, part)} has max_norm={part.max_norm:g} and so rewrites its parameters in forward "
+                "without noise; leave max_norm out"
             )
     copied = separate_copy(module)
     if not any(p.requires_grad for p in copied.parameters()):
-        raise ValueError("module has no parameter that requires a gradient: there is nothing to train")
+        raise ValueError(
+            "module has no parameter that requires a gradient, so there is nothing to train; call requires_grad_(True)"
+        )
     frozen = _frozen_parts(copied)
     for path, part in copied.named_modules():
         if isinstance(part, torch.nn.modules.batchnorm._NormBase) and _keeps_or_uses_statistics(part):
@@ -96,8 +100,8 @@ def separate_copy(module: Any) -> Any:
             return copied
         failure = "the copy shares parts with the module"
     raise ValueError(
-        f"module cannot be copied ({failure}), and records may only meet copies of it: keep no tensors of earlier "
-        "calls on it, and no __deepcopy__ of its own"
+        f"module cannot be copied ({failure}), and training works on copies; remove tensors of earlier calls and any "
+        "__deepcopy__ method from it"
     )
 
 
@@ -134,15 +138,15 @@ def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
         reason = "mixes the records of a batch"
     instead = f"use {_replacement(norm)}"
     if norm.running_mean is None or norm.running_var is None:
-        raise ValueError(f"{place} {reason}, in evaluation mode too (it has no running statistics): {instead}")
+        raise ValueError(f"{place} {reason}, also in evaluation mode (it has no running statistics): {instead}")
     if any(p.requires_grad for p in norm.parameters()):
         raise ValueError(
             f"{place} {reason}: {instead}, or freeze it with requires_grad_(False), which keeps it in evaluation mode"
         )
     if norm.training and not frozen:
         raise ValueError(
-            f"{place} {reason}, without a parameter to train: {instead}, or call eval() on it if its running "
-            "statistics come from public data and shall stay as they are"
+            f"{place} {reason} and has no parameter to train: {instead}, or call eval() on it if its running "
+            "statistics come from public data and should not change"
         )
 
 
@@ -208,9 +212,9 @@ def refuse_changes(paths: tuple[str, ...]) -> None:
     """Refuse a module whose values at these paths changed."""
     if paths:
         raise ValueError(
-            f"the module changed its own state while it was applied ({', '.join(paths)}), and such state may hold "
-            "something of the records: keep layers with statistics frozen and in evaluation mode, and take every "
-            "update of parameters, buffers and attributes out of forward and of hooks"
+            f"the module changed its own state in a forward pass ({', '.join(paths)}), and such state may contain "
+            "data of the records. Keep layers with statistics frozen and in evaluation mode, and remove every update "
+            "of parameters, buffers and attributes from forward and from hooks"
         )
 
 
@@ -231,20 +235,20 @@ def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None)
     """Refuse buffers of a module trained elsewhere unless they are shown to be those of before training."""
     torch = load_torch()
     remedy = (
-        "take start_buffers={name: value.clone() for name, value in module.named_buffers()} before training, and "
+        "make start_buffers={name: value.clone() for name, value in module.named_buffers()} before training, and "
         "pass it here"
     )
     for name, value in module.named_buffers():
         if start_buffers is None or not isinstance(start_buffers.get(name), torch.Tensor):
-            raise ValueError(f"nothing shows that the buffer {name!r} does not come from the records: {remedy}")
+            raise ValueError(f"the buffer {name!r} may come from the records: {remedy}")
         before = start_buffers[name]
         if before.data_ptr() == value.data_ptr() and value.numel():
             raise ValueError(f"start_buffers[{name!r}] is the module's own memory, not a copy: {remedy}")
         alike = before.shape == value.shape and before.dtype == value.dtype and before.device == value.device
         if not alike or not torch.equal(_bits(before), _bits(value)):
             raise ValueError(
-                f"the buffer {name!r} changed during training: it holds statistics of the records that the engine's "
-                "account does not cover; train with the layer in evaluation mode"
+                f"the buffer {name!r} changed during training, so it contains statistics of the records that the "
+                "engine did not account for; train with the layer in evaluation mode"
             )
 
 
@@ -254,8 +258,8 @@ def refuse_unknown_arrays(module: Any) -> None:
     for path, held in reachable(module):
         if has_array(held) and id(held) not in declared:
             raise ValueError(
-                f"nothing shows that {path.lstrip('.')!r}, an array in an attribute of the module, does not come from "
-                "the records: register it as a buffer before training (register_buffer), or delete it"
+                f"{path.lstrip('.')!r}, an array in an attribute of the module, may come from the records; register "
+                "it as a buffer before training (register_buffer), or delete it"
             )
 
 
@@ -301,17 +305,17 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
         parameter.grad = parameter.grad_sample = None
     if failure:
         raise RuntimeError(
-            f"the module or its loss failed on the records ({failure}); the message is withheld because it may carry "
-            "something of them: try made-up records of the same kind"
+            f"the module or its loss failed on the records ({failure}). The original message is hidden because it may "
+            "contain values of the records; reproduce the error with synthetic records of the same kind"
         )
     if not one_loss_a_record:
-        raise ValueError("loss must return one number a record")
+        raise ValueError("loss must return one number per record")
     for parameter, sample in zip(trained, samples, strict=True):
         if sample is not None and (isinstance(sample, list) or sample.shape != (len(rows), *parameter.shape)):
             raise ValueError(
-                "a per-record gradient does not have exactly one row a record: some layer sees another number of rows "
-                "than there are records (tokens folded into the batch, for instance); keep records in the first "
-                "dimension through every layer with parameters: Linear, DPLSTM and DPMultiheadAttention take "
+                "a per-record gradient does not have exactly one row per record. A layer gets another number of rows "
+                "than there are records, for example because tokens are folded into the batch. Keep records in the "
+                "first dimension in every layer with parameters; Linear, DPLSTM and DPMultiheadAttention accept "
                 "(records, tokens, features)"
             )
     return samples

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpscp.training.torch.modules import comes_from_torch, load_torch
 
 _ITEMS_AT_ONCE = 1024
-_UNEQUAL_ITEMS = "the items must hold equally shaped tensors or numbers: (input, target), or the input alone"
+_UNEQUAL_ITEMS = "the items must be equally shaped tensors or numbers: (input, target), or the input alone"
 
 
 def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
@@ -27,7 +27,7 @@ def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
     if not _holds_items(X):
         return _array(X), _array(y)
     if y is not None:
-        raise ValueError(f"y must be left out: the items of a {type(X).__name__} hold their targets")
+        raise ValueError(f"y must be left out, because the items of a {type(X).__name__} contain the targets")
     columns = _columns(X)
     if len(columns) != 2:
         raise ValueError("each item must be a pair (input, target) of tensors or numbers")
@@ -70,7 +70,7 @@ def _columns(source: Any) -> tuple[NDArray[Any], ...]:
         dataset = source.dataset
     batches = list(_batches(_items(dataset)))
     if not batches:
-        raise ValueError(f"the {type(source).__name__} holds 0 sample(s): at least one record is needed")
+        raise ValueError(f"the {type(source).__name__} contains 0 sample(s); at least one record is needed")
     try:
         return tuple(
             np.concatenate([np.asarray(_array(part)) for part in parts]) for parts in zip(*batches, strict=True)
@@ -103,9 +103,9 @@ def _refuse_other_records(loader: Any) -> None:
     data = load_torch().utils.data
     if loader.collate_fn is not data.default_collate:
         raise ValueError(
-            "collate_fn sees several records at once, and what it makes of one may depend on the others (padding to "
-            "the longest record, a mean): give a Dataset whose items are (input, target) of one record each, of one "
-            "public shape, and a DataLoader without collate_fn"
+            "collate_fn sees several records at once, so its result for one record may depend on the others (padding "
+            "to the longest record, a mean). Give a Dataset whose items are the (input, target) of one record in one "
+            "public shape, or a DataLoader without collate_fn"
         )
     batches = loader.batch_sampler
     plain = type(batches) is data.BatchSampler  # not a subclass, which may draw what it likes
@@ -119,7 +119,7 @@ def _refuse_other_records(loader: Any) -> None:
     if not plain or not once or type(loader).__iter__ is not data.DataLoader.__iter__:
         raise ValueError(
             f"this {type(loader).__name__} draws its own batches ({type(sampler).__name__}) and may drop or repeat "
-            "records; batches are drawn privately here: give its dataset, or a DataLoader without a sampler"
+            "records; batches are drawn privately here, so give its dataset, or a DataLoader without a sampler"
         )
     if batches.drop_last:
-        raise ValueError("drop_last=True drops records: give the dataset itself, or a DataLoader with drop_last=False")
+        raise ValueError("drop_last=True drops records; give the dataset itself, or a DataLoader with drop_last=False")

@@ -138,11 +138,13 @@ class OpacusTraining(GaussianSums):
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, "cross_entropy"))
             if self.loss in ("squared", "huber"):
-                raise ValueError(f"loss={self.loss!r} is for regression: classes must be None, or loss 'cross_entropy'")
+                raise ValueError(
+                    f"loss={self.loss!r} is for regression; leave classes out, or use loss='cross_entropy'"
+                )
         reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
         if reasons:
-            told = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
-            raise ValueError(f"Opacus refuses this module: {told}")
+            text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
+            raise ValueError(f"Opacus refuses this module: {text}")
 
     @property
     def task(self) -> str:
@@ -172,7 +174,7 @@ class OpacusTraining(GaussianSums):
             return found
         if math.prod(found) != math.prod(self.input_shape):
             raise ValueError(
-                f"X must have {math.prod(self.input_shape)} numbers a record, for input_shape={self.input_shape}, got "
+                f"X must have {math.prod(self.input_shape)} numbers per record for input_shape={self.input_shape}, got "
                 f"{math.prod(found)}"
             )
         return self.input_shape
@@ -266,8 +268,8 @@ class OpacusTraining(GaussianSums):
     @property
     def _memory_error_text(self) -> str:
         return (
-            f"device={self.device!r} has no room for gradients of physical_batch={self.physical_batch} records at "
-            "once; give a smaller physical_batch, which changes nothing else"
+            f"device={self.device!r} has too little memory for the gradients of physical_batch={self.physical_batch} "
+            "records at once; give a smaller physical_batch, which does not change the result"
         )
 
     def _descend(
@@ -293,7 +295,10 @@ class OpacusTraining(GaussianSums):
         for step, drawn in enumerate(self.batches(places.count, rng)):
             found = source.sum(replace(gradient, step=step, shares=places.shares(drawn)))
             if found.size > _MOST_RECORDS:
-                raise ValueError(f"a batch holds more than {_MOST_RECORDS} records, whose sum may not fit in 64 bits")
+                raise ValueError(
+                    f"a batch has more than {_MOST_RECORDS} records, and their sum may not fit in 64 bits; lower "
+                    "sampling_rate"
+                )
             exact = [total.to(device).double() / _UNITS for total in found.sums]  # in clip norms
             for parameter, released in zip(trainable, noisy(exact) if noise else exact, strict=True):
                 parameter.grad = (released * (self.clip_norm / normaliser)).to(parameter.dtype)
@@ -499,9 +504,9 @@ def ledger_of_engine(privacy_engine: Any) -> Ledger:
     accountant = getattr(privacy_engine, "accountant", None)
     history = getattr(accountant, "history", None)
     if history is None:
-        raise TypeError("privacy_engine must be an Opacus PrivacyEngine: it has no accountant with a history")
+        raise TypeError("privacy_engine must be an Opacus PrivacyEngine; this object has no accountant with a history")
     if not history:
-        raise ValueError("privacy_engine has recorded no step: the module was not trained with it")
+        raise ValueError("privacy_engine has recorded no step; pass the engine that trained the module")
     ledger = Ledger()
     for noise, rate, steps in history:
         event = dpsgd_event(float(noise), float(rate), int(steps)) if noise > 0 else non_private_event()
