@@ -357,7 +357,8 @@ def test_a_failure_on_the_records_tells_nothing_of_them():
     X, y = rng.integers(0, 10, (37, 5)), np.arange(37) % 2
     training(module).train(X, y)  # token ids work, although synthetic normal rows do not
     X[3, 2] = 4711
-    with pytest.raises(RuntimeError, match=r"failed on the records \(IndexError\)\. The original message is hidden") as caught:
+    hidden = r"failed on the records \(IndexError\)\. The original message is hidden"
+    with pytest.raises(RuntimeError, match=hidden) as caught:
         training(module).train(X, y)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None

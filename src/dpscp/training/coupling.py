@@ -51,8 +51,7 @@ def coupled_run(
     n_records: int | None = None,
     random_state: int | None = None,
 ) -> CoupledRun:
-    """Train on (X, y) and on (X, y) plus one record with the same masks, the same noise and the same public
-    constants.
+    """Train with and without one record, sharing masks, noise and constants.
 
     The extra record has its own mask, drawn with the others. `n_records=None` takes the size without it, for
     both runs.
@@ -94,6 +93,6 @@ def coupled_run(
 
 
 def _first(batches: Iterator[NDArray[np.int64] | None], n: int) -> Iterator[NDArray[np.int64] | None]:
-    """The batches with the last record left out (batches are sorted)."""
+    """Return the batches with the last record left out (batches are sorted)."""
     for batch in batches:
         yield batch if batch is None else batch[: np.searchsorted(batch, n)]

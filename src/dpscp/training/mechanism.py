@@ -33,31 +33,43 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Model(Protocol):
-    """A released predictor: parameters and public constants, nothing whose size grows with the records."""
+    """A released predictor.
+
+    Parameters and public constants, nothing whose size grows with the records.
+    """
 
     @property
     def task(self) -> str:
-        """Either "classification" or "regression"."""
+        """Return either "classification" or "regression"."""
 
     @property
     def n_features(self) -> int:
-        """Width of a row."""
+        """Return width of a row."""
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
-        """The public labels in the order of the columns of `outputs`; None for regression."""
+        """Return the public labels in the order of the columns of `outputs`.
+
+        None for regression.
+        """
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Logits (n, classes), or real outputs (n, k): k = 1, or one column a quantile."""
+        """Return logits (n, classes), or real outputs (n, k).
+
+        K = 1, or one column a quantile.
+        """
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities (n, classes); TypeError for regression."""
+        """Return class probabilities (n, classes); TypeError for regression."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The parameters, for saving."""
+        """Return the parameters, for saving."""
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values: with `arrays` enough to rebuild the model."""
+        """Return the public constants as JSON values.
+
+        With `arrays` enough to rebuild the model.
+        """
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -66,19 +78,24 @@ class Model(Protocol):
 
 @runtime_checkable
 class Shaped(Protocol):
-    """A model whose records have a shape of their own; it takes them as rows of so many numbers too."""
+    """A model whose records have a shape of their own.
+
+    It takes them as rows of so many numbers too.
+    """
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one record."""
+        """Return the shape of one record."""
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The points where DP-SGD evaluated its gradients, and what each gradient weighed in the released model.
+    """The points where DP-SGD took its gradients, and the weight of each.
+
+    The weight is that of the gradient in the released model.
 
     `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients; `weights[t]` is
-    minus the derivative of the released parameters with respect to that step's normalised clipped gradient
+    minus the derivative of the released parameters with respect to that step's normalized clipped gradient
     when later gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging,
     larger under momentum, None under Adam. `rule` gives the weights when later gradients answer, and
     `row_length` is the length of every row where preprocessing gives them one. All of it is a function of the
@@ -121,7 +138,7 @@ class HasEvent(Protocol):
 
     @property
     def event(self) -> "DpEvent | None":
-        """What one run costs; None while the noise is not set."""
+        """Return the cost of one run; None while the noise is not set."""
 
 
 @runtime_checkable
@@ -130,10 +147,13 @@ class Mechanism(Protocol):
 
     @property
     def event(self) -> "DpEvent | None":
-        """What one run costs, from public constants only; None while the noise is not set."""
+        """Return the cost of one run, from public constants only.
+
+        None while the noise is not set.
+        """
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> "Mechanism":
-        """A new mechanism whose noise is solved from the budget and never ends above it.
+        """Return a new mechanism whose noise keeps it within the budget.
 
         Raises BudgetError when no finite noise meets the budget.
         """
@@ -141,7 +161,10 @@ class Mechanism(Protocol):
     def train(
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """Train on the records; `n_records=None` declares len(X) public, `random_state=None` is system entropy."""
+        """Train on the records.
+
+        `n_records=None` declares len(X) public, `random_state=None` is system entropy.
+        """
 
 
 @dataclass(frozen=True)
@@ -160,10 +183,10 @@ class Needs:
 
 @runtime_checkable
 class Configurable(Protocol):
-    """A mechanism that can be told what the release needs."""
+    """A mechanism that accepts the needs of a release."""
 
     def configured(self, needs: Needs) -> Mechanism:
-        """The same mechanism for these needs."""
+        """Return the same mechanism for these needs."""
 
 
 @runtime_checkable
@@ -172,21 +195,21 @@ class Tunable(Mechanism, Protocol):
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Noise standard deviation over sensitivity; None while it is not set."""
+        """Return noise standard deviation over sensitivity; None while it is not set."""
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> "Tunable":
-        """As for every mechanism."""
+        """Return a mechanism within the budget; see `Mechanism`."""
 
     def with_noise(self, noise_multiplier: float) -> "Tunable":
-        """The same mechanism with this noise."""
+        """Return the same mechanism with this noise."""
 
 
 @runtime_checkable
 class Bounded(Protocol):
-    """A mechanism that knows before training how far one record can move the released parameters."""
+    """A mechanism with a bound on the shift by one record before training."""
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> "Stability | None":
-        """The shift bound under shared noise; None where none is proven."""
+        """Return the shift bound under shared noise; None where none is proven."""
 
 
 @runtime_checkable
@@ -201,7 +224,7 @@ class PersonWise(Mechanism, Protocol):
 
     @property
     def trains_persons(self) -> bool:
-        """Whether all that this mechanism is made of can."""
+        """Return whether all that this mechanism is made of can."""
 
     def train(
         self,
@@ -212,29 +235,34 @@ class PersonWise(Mechanism, Protocol):
         n_records: int | None = None,
         persons: "Persons | None" = None,
     ) -> Trained:
-        """As for every mechanism; with `persons`, `n_records` is the nominal number of persons."""
+        """Train on records of persons.
+
+        With `persons`, `n_records` is the nominal number of persons.
+        """
 
 
 @runtime_checkable
 class SourceWise(Mechanism, Protocol):
-    """A mechanism whose work on records is sums over blocks: it can train on any source of records.
+    """A mechanism whose work on records is sums over blocks.
+
+    It can train on any source of records.
 
     What is done with a block is a pure function that can be pickled; noise is drawn once, by the caller of `sum`.
     """
 
     @property
     def trains_sources(self) -> bool:
-        """Whether all that this mechanism is made of can."""
+        """Return whether all that this mechanism is made of can."""
 
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """As `train`, for records whose numbers are known to be finite and whose labels are known ones."""
+        """Train on a source with finite numbers and known labels; see `train`."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a run on made-up records showed: "classification" or "regression", and how many outputs a record has."""
+    """The result of a run on synthetic records: the task and number of outputs."""
 
     task: str
     n_outputs: int
@@ -242,36 +270,42 @@ class DryRun:
 
 @runtime_checkable
 class HasDryRun(Protocol):
-    """A mechanism around code of the caller's own, which is tried on made-up records before real ones are used."""
+    """A mechanism with the caller's own code, tried on synthetic records first."""
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        """Run on made-up records of this shape; ValueError says what is wrong, None that there was nothing to try."""
+        """Run on synthetic records of this shape.
+
+        ValueError says what is wrong. None means that there was nothing to try.
+        """
 
 
 def find_dry_run(mechanism: Mechanism, input_shape: tuple[int, ...]) -> DryRun | None:
-    """The mechanism's rehearsal; None where it runs no code but this package's."""
+    """Run the mechanism on synthetic records.
+
+    None where it runs only the code of this package.
+    """
     return mechanism.run_dry(input_shape) if isinstance(mechanism, HasDryRun) else None
 
 
 def configured(mechanism: Mechanism, needs: Needs) -> Mechanism:
-    """The mechanism for these needs; one that takes no needs stays as it is."""
+    """Return the mechanism for these needs; one that takes no needs stays as it is."""
     return mechanism.configured(needs) if isinstance(mechanism, Configurable) else mechanism
 
 
 def shift_bound(
     mechanism: Mechanism, n_features: int, n_records: int, classes: tuple[Any, ...] | None
 ) -> "Stability | None":
-    """The mechanism's shift bound; None where it knows none."""
+    """Return the mechanism's shift bound; None where it knows none."""
     return mechanism.stability(n_features, n_records, classes) if isinstance(mechanism, Bounded) else None
 
 
 def trains_persons(mechanism: Mechanism) -> bool:
-    """Whether a mechanism can train on persons with several rows."""
+    """Return whether a mechanism can train on persons with several rows."""
     return isinstance(mechanism, PersonWise) and mechanism.trains_persons
 
 
 def require_persons(mechanism: Mechanism) -> PersonWise:
-    """The mechanism, or TypeError for one that would treat each row as a person."""
+    """Return the mechanism, or raise TypeError if it cannot train on persons."""
     if isinstance(mechanism, PersonWise) and mechanism.trains_persons:
         return mechanism
     raise TypeError(
@@ -299,21 +333,24 @@ def train_persons(
 
 
 def trains_sources(mechanism: Mechanism) -> bool:
-    """Whether a mechanism can train on records that lie in several blocks."""
+    """Return whether a mechanism can train on records that lie in several blocks."""
     # a class of mechanisms has the names of one, and is none
     able = isinstance(mechanism, SourceWise) and not isinstance(mechanism, type) and mechanism.trains_sources
     return able and not _changes_train_alone(type(mechanism))
 
 
 def _changes_train_alone(kind: type) -> bool:
-    """Whether a class has a `train` of its own in front of an inherited `train_source`, which would pass it by."""
+    """Return whether a class overrides `train` but inherits `train_source`.
+
+    Training on a source would bypass such a `train`.
+    """
     names = ("train", "train_source")
     definers = [next((base for base in kind.__mro__ if name in vars(base)), object) for name in names]
     return definers[0] is not definers[1] and issubclass(definers[0], definers[1])
 
 
 def require_sources(mechanism: Mechanism) -> None:
-    """TypeError for a mechanism that needs all records in one array."""
+    """Raise TypeError for a mechanism that needs all records in one array."""
     if not trains_sources(mechanism):
         raise TypeError(
             f"{type(mechanism).__name__} needs all records in one array; fit it on X and y, or use the recipe's model "
@@ -322,7 +359,10 @@ def require_sources(mechanism: Mechanism) -> None:
 
 
 def train_on(mechanism: Mechanism, source: RecordSource, *, random_state: int | None, n_records: int | None) -> Trained:
-    """Train on a source; a mechanism that knows arrays only gets the rows of a source in memory."""
+    """Train on a source.
+
+    A mechanism that knows arrays only gets the rows of a source in memory.
+    """
     if isinstance(mechanism, SourceWise) and not _changes_train_alone(type(mechanism)):
         return mechanism.train_source(source, random_state=random_state, n_records=n_records)
     block = as_one_block(source)
@@ -336,31 +376,43 @@ def train_on(mechanism: Mechanism, source: RecordSource, *, random_state: int | 
 
 @dataclass(frozen=True)
 class GaussianSums:
-    """What mechanisms share that release sums with Gaussian noise of `noise_multiplier` sensitivities each."""
+    """The base of mechanisms that release sums with Gaussian noise.
+
+    The noise of each sum is `noise_multiplier` times its sensitivity.
+    """
 
     @property
     @abstractmethod
     def noise_multiplier(self) -> float | None:
-        """Noise standard deviation over sensitivity; None while it is not set, 0 for no noise and no privacy."""
+        """Return noise standard deviation over sensitivity.
+
+        None while it is not set, 0 for no noise and no privacy.
+        """
 
     @property
     @abstractmethod
     def releases(self) -> tuple[float, int]:
-        """The share of the records, drawn at random, in each sum, and how many sums there are."""
+        """Return the sampling rate of each sum and the number of sums."""
 
     @property
     def event(self) -> "DpEvent | None":
-        """What one run costs, from public constants only; None while the noise is not set."""
+        """Return the cost of one run, from public constants only.
+
+        None while the noise is not set.
+        """
         if self.noise_multiplier is None:
             return None
         return dpsgd_event(self.noise_multiplier, *self.releases) if self.noise_multiplier else non_private_event()
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
+        """Return a copy with this noise."""
         return self._with(noise_multiplier=noise_multiplier)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> Self:
-        """A copy with the smallest noise that keeps one run within (epsilon, delta); BudgetError if none does."""
+        """Return a copy with the smallest noise within (epsilon, delta).
+
+        BudgetError if no noise is enough.
+        """
         noise = noise_multiplier(epsilon, delta, *self.releases, accountant=accountant)
         return self._with(noise_multiplier=noise, budget=(float(epsilon), float(delta)))
 
@@ -369,14 +421,17 @@ class GaussianSums:
 
 
 def require_noise(noise_multiplier: float | None) -> float:
-    """The noise multiplier, or ValueError while it is not set: nothing is released without noise by accident."""
+    """Return the noise multiplier, or raise ValueError while it is not set.
+
+    Nothing is released without noise by accident.
+    """
     if noise_multiplier is None:
         raise ValueError("noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first")
     return float(noise_multiplier)
 
 
 def paid_event(part: "HasEvent") -> "DpEvent":
-    """The event of a mechanism or step whose noise is set; ValueError for one that has no noise yet."""
+    """Return the event of a part, or raise ValueError if its noise is not set."""
     event = part.event
     if event is None:
         raise ValueError(
@@ -390,7 +445,10 @@ AnyModel = TypeVar("AnyModel", bound=type[Any])
 
 
 def saved_as(kind: str) -> Callable[[AnyModel], AnyModel]:
-    """A class decorator: models of this class are written to files under this name, and built again from there."""
+    """Return a class decorator that saves models under this name.
+
+    Files with this name are loaded into the decorated class.
+    """
 
     def remember(model: AnyModel) -> AnyModel:
         if _SAVED.setdefault(kind, model) is not model:
@@ -410,7 +468,10 @@ def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], mo
 
 
 def _with_module(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
-    """The config whose innermost part holds the module: files hold none, code does not come from them."""
+    """Return the config with the module in its innermost part.
+
+    Files contain no module: code does not come from them.
+    """
     if "inner" in config:
         return {**config, "inner": _with_module(config["inner"], module)}
     if config["model"] != "torch":
@@ -419,7 +480,7 @@ def _with_module(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
 
 
 def require_loadable(config: Mapping[str, Any]) -> None:
-    """Refuse to save what ``load_model`` could not rebuild: a file that nobody can open is worse than none."""
+    """Refuse to save a model that ``load_model`` could not rebuild."""
     if config.get("model") not in _SAVED:
         raise TypeError(
             f"a model of kind {config.get('model')!r} cannot be saved; decorate its class with "

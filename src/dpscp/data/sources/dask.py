@@ -23,19 +23,25 @@ _MOST_PARTITIONS = 500
 
 
 class DaskSource:
-    """Rows and one target each in Dask collections: an array (n, features) and an array, or a frame and a series.
+    """Read records from Dask arrays or frames, in the workers that hold them.
 
-    A block is a chunk of rows of ``X`` with the targets of the same rows; columns are brought into one chunk. What
-    training reads at every step is kept by the workers (``persist``): together they need memory for one number of four
-    or eight bytes for each feature of each record. A worker that is lost loses nothing else: its blocks are made again,
-    draw the same batches, and spend nothing.
+    A block is a chunk of rows of ``X`` with the targets of the same rows. Columns are joined into one chunk. The
+    workers keep what training reads at every step (``persist``). Together they need four or eight bytes of memory for
+    each feature of each record. The blocks of a lost worker are computed again; they draw the same batches and spend
+    nothing.
 
-    Collections must give the same rows each time they are computed. A dask frame with a shuffle, a sample without a
-    seed or a data base that changes does not: persist it, or write it to Parquet first. ``fit`` compares a keyed digest
-    of each block between readings and refuses another content or order.
+    Parameters
+    ----------
+    X : dask array of shape (n_records, n_features), or dask frame of numbers
+    y : dask array of shape (n_records,), or dask series
+        It must have the same chunks of rows as ``X``.
 
-    Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does; they belong inside
-    the trusted side. Give the cluster encrypted connections (``distributed.Security``) where its network is shared.
+    Assumes: the collections give the same rows each time they are computed. A frame with a shuffle, a sample without a
+    seed or a changing database does not. Persist it, or write it to Parquet first. ``fit`` compares a keyed digest of
+    each block between readings and refuses another content or order.
+
+    Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does. They belong inside
+    the trusted side. Use encrypted connections (``distributed.Security``) where the network of the cluster is shared.
     """
 
     def __init__(self, X: Any, y: Any) -> None:
@@ -49,9 +55,20 @@ class DaskSource:
 
     @classmethod
     def of_frame(cls, frame: Any, schema: Schema) -> "DaskSource":
-        """The records of a dask frame, features and targets as the schema declares them.
+        """Build a source from a dask frame and a schema.
 
-        Where it declares persons, rows travel once between workers, to the one that gets all rows of their person.
+        If the schema declares persons, rows are sent once between workers, to the worker that gets all rows of their
+        person.
+
+        Parameters
+        ----------
+        frame : dask frame
+        schema : Schema
+            It declares features, target and, if any, the person column.
+
+        Returns
+        -------
+        DaskSource
         """
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
         given = list(frame[names].to_delayed())
@@ -62,12 +79,15 @@ class DaskSource:
         return cls.__new__(cls)._set(parts, len(schema.feature_names))
 
     def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
-        """Blocks as functions of Dask's pieces, and what is done with them."""
+        """Return blocks as functions of Dask's pieces, and what is done with them."""
         self._parts, self.width, self._functions = parts, width, functions
         return self
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DaskSource":
-        """The source of ``function(block)``; what is to be kept stays in the memory of the workers."""
+        """Return the source of ``function(block)``.
+
+        What is to be kept stays in the memory of the workers.
+        """
         import dask
 
         new = DaskSource.__new__(DaskSource)
@@ -76,14 +96,14 @@ class DaskSource:
         return new._set([(_identity, part) for part in dask.persist(*self._tasks(function))], self.width)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total over the blocks, see ``RecordSource``: one round."""
+        """Return the total over the blocks, see ``RecordSource``: one round."""
         import dask
 
         result: Total = added(unwrap_results(dask.compute(*self._tasks(function))))
         return result
 
     def _tasks(self, function: Callable[[Block], Any]) -> list[Any]:
-        """The work on each block, to be computed where its rows are."""
+        """Return the work on each block, to be computed where its rows are."""
         import dask
 
         functions = (*self._functions, function)
@@ -96,7 +116,10 @@ class DaskSource:
 
 
 def _run_functions(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
-    """What the functions, one after the other, make of the parts; or the error of them or of what made the parts."""
+    """Apply the functions one after another to the parts.
+
+    Return the result, or the first error as a ``Failure``.
+    """
 
     def work() -> Any:
         result = functions[0](*unwrap_results(parts))
@@ -108,7 +131,10 @@ def _run_functions(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
 
 
 def _person_blocks(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
-    """Blocks of whole persons, kept by the workers; made again they are the same, from the pieces in their order."""
+    """Return blocks of whole persons, kept by the workers.
+
+    A lost block is rebuilt identically from the pieces in their order.
+    """
     import dask
 
     if len(given) > _MOST_PARTITIONS:
@@ -137,7 +163,9 @@ def _join_block(number: int, *pieces: PersonRows) -> Block:
 
 
 def _fuse_tasks(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The same blocks, each made by one task: rows that one worker makes and another one needs would travel.
+    """Return the same blocks, each built by one task.
+
+    Rows built by one worker and needed by another one would be sent over the network.
 
     Pieces that are in the memory of workers already, or that share their beginnings (a shuffle, an array in this
     process), are left to Dask.
@@ -164,7 +192,7 @@ def _compute_block(make: Callable[..., Block], graph: Any, keys: list[Any]) -> B
 
 
 def _is_on_workers(piece: Any) -> bool:
-    """Whether workers hold something that the piece is made of."""
+    """Return whether workers hold something that the piece is made of."""
     try:
         from distributed.client import futures_of
     except ImportError:  # pragma: no cover (the test environment has it)
@@ -196,7 +224,7 @@ def _is_array(collection: Any) -> bool:
 
 
 def _chunks(collection: Any, dimensions: int) -> list[Any]:
-    """The pieces of a Dask array or frame, cut between rows only."""
+    """Return the pieces of a Dask array or frame, cut between rows only."""
     if collection.ndim != dimensions:
         raise ValueError(f"{'X' if dimensions == 2 else 'y'} must have {dimensions} dimensions, got {collection.ndim}")
     if _is_array(collection) and collection.ndim == 2 and len(collection.chunks[1]) > 1:

@@ -1,4 +1,4 @@
-"""Records of a ``torch.distributed`` group: every process brings its own and calls the same ``fit``.
+"""Records of a ``torch.distributed`` group: every process has its own and calls the same ``fit``.
 
 Process 0 leads: it alone draws noise, reserves budget and decides. It sends functions to the others, each sums over its
 own blocks, and the totals of all blocks are added by process 0 in the order of their ids, so that they have the bits of
@@ -26,26 +26,35 @@ Functions = tuple[Callable[[Block], Any], ...]
 
 
 class DistributedSource:
-    """The records of all processes of the default group of ``torch.distributed``, which must be initialised.
+    """Read the records of all processes of a ``torch.distributed`` group.
 
-    ``X`` and ``y`` are the rows and targets of this process alone (arrays or tensors on the CPU), in ``n_blocks``
-    blocks; or ``X`` is a source of one's own in this process, such as the ``ParquetSource`` of its part of the files. A
-    record must be with one process only. ``persons`` holds the ids of the rows' persons, as in ``fit``, where one may
-    have several. Rows then travel once, to the process that gets all rows of their person by a hash of the id (so they
-    do where a ``ParquetSource`` or ``CSVSource`` reads a schema that names persons). Every process makes the source,
-    and then calls the same::
+    The default group must be initialized. Every process makes the source from its own records and then calls the same::
 
         estimator.fit(DistributedSource(X_here, y_here))
         trained = source.lead(lambda: mechanism.train_source(source, n_records=n))
 
     The arguments of process 0 count (its seed, its budget store); warnings and progress appear there. Every process
-    gets the same fitted attributes, or the same error. For the same blocks, in the order of the processes, they are
-    those of one process to the last bit, if processes run the same libraries, with the same number of threads, on the
-    same kind of processor. A process that dies ends the fit of all others, at the latest after the group's timeout;
-    nobody is fitted, and what was reserved is spent. Messages are bytes in the processor's memory: beside an ``"nccl"``
-    group one of ``"gloo"`` is made for them.
+    gets the same fitted attributes, or the same error. A process that dies ends the fit of all others, at the latest
+    after the timeout of the group. Then no model is fitted, and the reserved budget is spent. Messages are bytes in CPU
+    memory, so a ``"gloo"`` group is made beside an ``"nccl"`` group.
 
-    Privacy: processes see records, keys of batches and exact sums; they, and the network between them, belong inside
+    Parameters
+    ----------
+    X : array or CPU tensor of shape (n_records, n_features), or RecordSource
+        The rows of this process alone, or a source of this process such as the ``ParquetSource`` of its part of the
+        files.
+    y : array or CPU tensor of shape (n_records,)
+        One target for each row; left out for a source.
+    persons : sequence of ids of shape (n_records,), or None
+        The person of each row, where a person may have several rows. Rows are then sent once, to the process that gets
+        all rows of their person by a hash of the id. The same happens if the schema of a file source declares persons.
+    n_blocks : int
+        The number of blocks in this process.
+
+    Assumes: a record is in one process only. For results equal to the last bit to those of one process with the same
+    blocks: the same libraries, the same number of threads and the same kind of processor in every process.
+
+    Privacy: processes see records, keys of batches and exact sums. They, and the network between them, belong inside
     the trusted side.
     """
 
@@ -59,7 +68,7 @@ class DistributedSource:
 
         self._group = _Group()
         here = capture_error(own)
-        # an error in one process is told to all: nobody waits for a process that is gone
+        # every process learns of an error in one of them, so none waits for a process that has ended
         description = here if isinstance(here, Failure) else (here[0].width, _has_persons(here[0]), here[1])
         shapes = unwrap_results(self._group.gather_all(description))
         if len({shape[:2] for shape in shapes}) > 1:
@@ -76,20 +85,29 @@ class DistributedSource:
 
     @property
     def is_leading(self) -> bool:
-        """Whether process 0 is at work and the others serve it."""
+        """Return whether process 0 is at work and the others serve it."""
         return self._group.is_leading
 
     def lead(self, work: Callable[[], Total]) -> Total:
-        """``work()`` by process 0, which may use this source, while the others serve; its outcome in every process."""
+        """Run ``work`` in process 0 while the others serve; return its outcome in all.
+
+        ``work`` may use this source.
+        """
         outcome: Total = self._group.lead(work)
         return outcome
 
     def check_picklable(self, *code: Any) -> None:
-        """TypeError for code of the caller's own (a module, a loss, a score) that cannot be sent to other processes."""
+        """Raise TypeError for the caller's code that cannot be sent to processes.
+
+        Such code is a module, a loss or a score.
+        """
         _pickle_value(code)
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DistributedSource":
-        """The source of ``function(block)``; what is to be kept stays with the process that has the block."""
+        """Return the source of ``function(block)``.
+
+        What is to be kept stays with the process that has the block.
+        """
         number, functions = self._number, (*self._functions, function)
         if keep:
             number, functions = self._group.keep(_Request(number, functions)), ()
@@ -99,13 +117,16 @@ class DistributedSource:
         return new
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total over the blocks of all processes, see ``RecordSource``: one round."""
+        """Return the total over the blocks of all processes, see ``RecordSource``.
+
+        One round.
+        """
         result: Total = added(self._group.request_results(_Request(self._number, (*self._functions, function))))
         return result
 
     _functions: Functions
     by_person: bool
-    """Whether all rows of a person lie in one block."""
+    """Whether all rows of a person are in one block."""
 
 
 class _OwnedRows:
@@ -132,13 +153,13 @@ class _OwnedRows:
 
 
 def _has_persons(source: Any) -> TypeGuard[_OwnedRows | TableSource]:
-    """Whether rows have to travel to those of the same person."""
+    """Return whether rows must be exchanged to bring persons together."""
     return isinstance(source, _OwnedRows) or (isinstance(source, TableSource) and source.by_person)
 
 
 @dataclass(frozen=True)
 class _Request:
-    """Work for every process: functions of the blocks of a source that it keeps under a number.
+    """Work for every process: functions of the blocks of a kept source.
 
     ``keep_as``: the number under which the results, blocks, are to be kept; None: they come to process 0.
     """
@@ -177,7 +198,7 @@ class _Group:
             outcome = work()
             packed = _pickle_value(outcome)
         except BaseException as error:
-            with suppress(Exception):  # a process that is gone is told of by the error itself
+            with suppress(Exception):  # the error itself reports a process that has ended
                 self._broadcast(final=_pickle_value(Failure.of(error)))
             raise
         finally:
@@ -195,7 +216,7 @@ class _Group:
             self._gather_answers(request)
 
     def request_results(self, request: _Request) -> list[Any]:
-        """What each block of each process gives, in the order of the ids."""
+        """Return the result of each block of each process, in the order of the ids."""
         if not self.is_leading:
             raise RuntimeError(
                 "a DistributedSource works only inside fit or source.lead(lambda: ...); call one of them in every "
@@ -206,13 +227,16 @@ class _Group:
         return list(chain.from_iterable(unwrap_results(self._gather_answers(packed))))
 
     def keep(self, request: _Request) -> int:
-        """The number under which every process now keeps the blocks that were asked for."""
+        """Keep the requested blocks in every process and return their number."""
         number = len(self.kept)
         self.request_results(replace(request, keep_as=number))
         return number
 
     def _gather_answers(self, packed: bytes) -> list[Any]:
-        """The answers of all processes, in process 0; nothing in the others. No error keeps one from answering."""
+        """Return the answers of all processes in process 0, nothing in the others.
+
+        A process with an error answers too.
+        """
         answer = capture_error(lambda: _pickle_value(self._run_request(pickle.loads(packed))))
         found: list[bytes] | None = [b""] * self._size if self.rank == 0 else None
         sent = _pickle_value(answer) if isinstance(answer, Failure) else answer
@@ -230,13 +254,16 @@ class _Group:
         return []
 
     def _broadcast(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:
-        """What process 0 says, in every process: a request, or at the end the outcome."""
+        """Send a request or the final outcome from process 0 to every process."""
         held = [request, final]
         self._run_collective(self._torch.broadcast_object_list, held, src=0)
         return held[0] or b"", held[1]
 
     def _run_collective(self, collective: Callable[..., None], *given: Any, **options: Any) -> None:
-        """What all processes do together; torch's own words for one that is missing are of sockets."""
+        """Run a collective operation of all processes.
+
+        The messages of torch about a missing process speak of sockets, so they are replaced.
+        """
         try:
             collective(*given, **options, group=self._over)
         except RuntimeError as error:
@@ -247,23 +274,26 @@ class _Group:
             ) from error
 
     def gather_all(self, value: Any) -> list[Any]:
-        """What every process has, in every process."""
+        """Return the values of all processes in every process."""
         found = [b""] * self._size
         self._run_collective(self._torch.all_gather_object, found, _pickle_value(value))
         return list(map(pickle.loads, found))
 
     def exchange_rows(self, here: _OwnedRows | TableSource, counts: list[int]) -> RecordSource:
-        """All rows of the persons who fall to this process, from all processes, as ``counts[rank]`` blocks."""
+        """Return all rows of the persons assigned to this process.
+
+        Rows come from all processes and form ``counts[rank]`` blocks.
+        """
         pieces = self._receive_rows(here, counts)
         found = capture_error(lambda: here.join_persons(pieces, counts[self.rank], self._size))
-        for _ in pieces:  # who failed (no room on the disk, say) goes on dealing: others wait for its rows
+        for _ in pieces:  # a process that failed (a full disk) still sends its rows, because others wait for them
             pass
         unwrap_results(self.gather_all(found if isinstance(found, Failure) else None))
         assert not isinstance(found, Failure)
         return found
 
     def _receive_rows(self, here: _OwnedRows | TableSource, counts: list[int]) -> Iterator[PersonRows]:
-        """What is dealt to the places of this process: time after time, by each process in turn."""
+        """Yield the rows sent to this process, batch by batch and sender by sender."""
         ends = list(accumulate(counts, initial=0))
         batches = here.split_by_person(ends[-1], self.rank << 40)  # a process has fewer than 2^40 rows
         nothing = split_by_person(np.empty((0, here.width)), np.empty(0), [], counts[self.rank])
@@ -272,17 +302,20 @@ class _Group:
             said = unwrap_results(self.gather_all(batch if isinstance(batch, Failure) else batch is not None))
             if not any(said):
                 return
-            for sender, deals in enumerate(said):
+            for sender, sends in enumerate(said):
                 found: list[Any] = [None]
-                if deals:
+                if sends:
                     parts = [_pickle_value(batch[a:b]) for a, b in pairwise(ends)] if sender == self.rank else None
                     self._run_collective(self._torch.scatter_object_list, found, parts, src=sender)
-                yield from pickle.loads(found[0]) if deals else nothing
+                yield from pickle.loads(found[0]) if sends else nothing
 
 
 @dataclass(frozen=True)
 class _AsList:
-    """Results that are put side by side where others would be added: process 0 adds, in its own order."""
+    """A function whose result is a list, so that results are joined, not added.
+
+    Process 0 adds them in its own order.
+    """
 
     function: Callable[[Block], Any]
 

@@ -24,19 +24,25 @@ from dpscp.data.sources.tables import (
 Total = TypeVar("Total")
 # Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
 _BLOCK_NUMBERS = 2**21
-# Blocks that persons are dealt out to: each batch of a table leaves a piece for each of them.
+# Blocks into which persons are split: each batch of a table leaves a piece for each of them.
 _MOST_PLACES = 256
 
 
 class ReadSource:
-    """Blocks that are read anew, in the same order, whenever a sum is asked for; one at a time is in memory."""
+    """Blocks that are read again, in the same order, for every sum.
+
+    One block at a time is in memory.
+    """
 
     def __init__(self, read: Callable[[], Iterable[Block]], width: int, folder: str | PathLike[str] | None) -> None:
         self._read, self.width, self._folder = read, width, folder
         self._functions: tuple[Callable[[Block], Block], ...] = ()
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ReadSource":
-        """The source of ``function(block)``; what is to be kept goes to a scratch file."""
+        """Return the source of ``function(block)``.
+
+        What is to be kept goes to a scratch file.
+        """
         mapped = ReadSource(self._read, self.width, self._folder)
         mapped._functions = (*self._functions, function)
         if not keep:
@@ -44,7 +50,7 @@ class ReadSource:
         return ReadSource(Scratch(mapped._blocks(), self._folder).__iter__, self.width, self._folder)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total over the blocks, see ``RecordSource``."""
+        """Return the total over the blocks, see ``RecordSource``."""
         return added(function(block) for block in self._blocks())
 
     def _blocks(self) -> Iterator[Block]:
@@ -95,7 +101,10 @@ class TableSource(ReadSource):
             yield Block(number, self._schema.matrix(frame), self._schema.targets(frame))
 
     def _persons(self) -> Iterable[Block]:
-        """Blocks of whole persons, from a scratch file that the first reading writes."""
+        """Return blocks of whole persons from a scratch file.
+
+        The first reading writes the file.
+        """
         if self._by_person is None:
             count = self.places()
             self._by_person = spill_person_blocks(chain.from_iterable(self.split_by_person(count)), count, self._folder)
@@ -103,16 +112,19 @@ class TableSource(ReadSource):
 
     @property
     def by_person(self) -> bool:
-        """Whether the schema says whose record a row is."""
+        """Return whether the schema says whose record a row is."""
         return self._schema.person is not None
 
     def places(self) -> int:
-        """How many blocks of whole persons these records are worth."""
+        """Return how many blocks of whole persons these records are worth."""
         records, rows = sum(map(len, self._batches())), int(self._options["rows"])
         return min(_MOST_PLACES, max(1, -(-records // rows)))
 
     def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
-        """The rows of each batch, dealt out to so many places; the first row has this number."""
+        """Yield the rows of each batch, split into ``count`` places by person.
+
+        The first row has the number ``first``.
+        """
         schema = self._schema
         for batch in self._batches():
             frame = as_frame(batch, schema)
@@ -120,7 +132,7 @@ class TableSource(ReadSource):
             first += len(frame)
 
     def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ReadSource:
-        """The source of what several senders dealt out to the places of this process, see ``persons``."""
+        """Return the source of the rows that several senders sent to this process."""
         written = spill_person_blocks(pieces, count, self._folder, senders=senders)
         return ReadSource(written.__iter__, self.width, self._folder)
 
@@ -130,22 +142,35 @@ def _is_data(path: Path) -> bool:
 
 
 def _file_state(path: Path) -> tuple[int, ...]:
-    """What changes with the content of a file: the time of its last change too, which no program can set."""
+    """Return properties of a file that change with its content.
+
+    The time of the last change is one of them; no program can set it.
+    """
     found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class ParquetSource(TableSource):
-    """The records of a Parquet file, or of all Parquet files of a folder in the order of their names.
+    """Read records from a Parquet file, or from all Parquet files of a folder.
 
-    ``schema`` declares columns, bounds, categories, target and classes; types and ranges are never taken from the data.
-    A file is read several times (checks, preprocessing, training, scores), and what training reads at every step lies
-    in a scratch file in ``scratch`` (None: the system's folder for temporary files; it holds records in the clear until
-    the fit is done, without a name and readable by nobody else). In memory is one block at a time, of ``block_rows``
-    records (None: two million numbers, 16 MB).
+    Files of a folder are read in the order of their names. Types and ranges come from the schema, never from the data.
+    A file is read several times. What training reads at every step is in a scratch file. One block at a time is in
+    memory.
 
-    Where the schema declares persons, all rows of a person are first brought into one block, by a hash of the ids, in
-    the scratch file; blocks are then those of up to 256 such places, whole persons each.
+    If the schema declares persons, all rows of a person are first moved into one block of the scratch file, by a hash
+    of the ids. There are then up to 256 blocks of whole persons.
+
+    Parameters
+    ----------
+    path : str or path
+        A Parquet file, or a folder of them.
+    schema : Schema
+        It declares columns, bounds, categories, target and classes.
+    scratch : str, path or None
+        The folder of the scratch file; None: the system's folder for temporary files. The file contains records without
+        encryption until the fit ends. It has no name, and nobody else can read it.
+    block_rows : int or None
+        Records in a block; None: two million numbers, 16 MB.
     """
 
     def __init__(
@@ -160,9 +185,23 @@ class ParquetSource(TableSource):
 
 
 class CSVSource(TableSource):
-    """The records of a CSV file (``.csv``, ``.csv.gz``, ``.tsv``) whose first line holds the column names.
+    """Read records from a CSV file whose first line holds the column names.
 
-    As ``ParquetSource``; a block is also at most eight megabytes of the file. Parquet is read several times faster.
+    It works like ``ParquetSource``. A block is also at most eight megabytes of the file. Parquet is several times
+    faster.
+
+    Parameters
+    ----------
+    path : str or path
+        A file with the ending ``.csv``, ``.csv.gz`` or ``.tsv``.
+    schema : Schema
+        It declares columns, bounds, categories, target and classes.
+    separator : str or None
+        The separator of cells; None: a tab for ``.tsv``, else a comma.
+    scratch : str, path or None
+        The folder of the scratch file, see ``ParquetSource``.
+    block_rows : int or None
+        Records in a block; None: two million numbers, 16 MB.
     """
 
     def __init__(
@@ -185,7 +224,10 @@ def table_source(
     separator: str | None = None,
     scratch: str | PathLike[str] | None = None,
 ) -> ParquetSource | CSVSource:
-    """The source of a table in a file, Parquet or CSV by its name; a folder holds Parquet files."""
+    """Return the source of a table in a file, Parquet or CSV by its name.
+
+    A folder holds Parquet files.
+    """
     if Path(path).is_dir() or is_parquet(Path(path)):
         return ParquetSource(path, schema, scratch=scratch)
     return CSVSource(path, schema, separator=separator, scratch=scratch)

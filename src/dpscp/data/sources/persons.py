@@ -1,10 +1,10 @@
-"""Persons with several rows in the blocks of a source: brought together into one block each, capped, counted.
+"""Persons with several rows: join all rows of a person in one block, and limit their number.
 
-Rows of a table lie in any order. Before anything else is done with them they are dealt out to blocks by a hash of the
-person's id, so that all rows of a person meet in one block. How many blocks there are follows from the number of rows:
-a person who comes or goes may move others to other blocks. Privacy does not rest on who lies where. The draws of
+Rows of a table are in any order. They are first split into blocks by a hash of the person's id, so that all rows of a
+person are in one block. The number of blocks depends on the number of rows. So adding or removing a person may move
+others to other blocks. Privacy does not depend on that. The draws of
 persons (kept rows, batches, held-out parts) belong to their places in the order of their first rows in the table, see
-``dpscp.sources.places``, whatever the blocks are; a person adds to a sum what the cap and the weights allow, in
+``dpscp.data.sources.places``, whatever the blocks are; a person adds to a sum what the cap and the weights allow, in
 whatever block; and the rounding of sums is bounded, and charged, for any order of records.
 """
 
@@ -31,7 +31,7 @@ PersonRows = tuple[Array, Array, PersonIds, Array]
 
 @dataclass(frozen=True)
 class KeptRows:
-    """At most so many rows of each person of a block, a uniform choice, the same at each reading.
+    """Limit the rows of each person to a uniform choice, equal at each reading.
 
     Theory: Result H
     """
@@ -41,7 +41,7 @@ class KeptRows:
     rows_per_person: int
 
     def for_block(self, number: int) -> "KeptRows":
-        """The same with the places of one block alone."""
+        """Return the same with the places of one block alone."""
         return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
@@ -53,7 +53,9 @@ class KeptRows:
 
 @dataclass(frozen=True)
 class OneRowEach:
-    """One row of each person of a block, chosen uniformly; plain counts of them change by one with a person.
+    """Choose one row of each person uniformly.
+
+    A count of these rows changes by at most one with a person.
 
     Theory: Result H
     """
@@ -62,7 +64,7 @@ class OneRowEach:
     places: Places
 
     def for_block(self, number: int) -> "OneRowEach":
-        """The same with the places of one block alone."""
+        """Return the same with the places of one block alone."""
         return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
@@ -71,7 +73,9 @@ class OneRowEach:
 
 
 def split_by_person(rows: Array, targets: Array, persons: Any, count: int, first: int = 0) -> list[PersonRows]:
-    """Rows, targets and ids dealt out to so many places by a hash of the ids, in their order.
+    """Split rows, targets and ids into places by a hash of the ids.
+
+    The order of rows is kept.
 
     ``first`` is the number of the first row in the order of the table; any numbers do that increase with it.
     """
@@ -87,14 +91,16 @@ def split_by_person(rows: Array, targets: Array, persons: Any, count: int, first
 def spill_person_blocks(
     pieces: Iterable[PersonRows], count: int, folder: str | PathLike[str] | None, *, senders: int = 1
 ) -> Scratch[Block]:
-    """As `join_persons`, on disk."""
+    """Join persons into blocks as ``join_persons`` does, on disk."""
     return Scratch(join_persons(Scratch(pieces, folder).some, count, senders=senders), folder)
 
 
 def join_persons(pieces: Callable[[slice], Iterable[PersonRows]], count: int, *, senders: int = 1) -> Iterator[Block]:
-    """Blocks of whole persons, from what each of the senders in turn dealt out to ``count`` places, time after time.
+    """Yield blocks of whole persons from the rows of several senders.
 
-    Rows stand in the order of the senders, and within one in the order in which it dealt them: a person who is missing
+    Each sender in turn split its rows into ``count`` places.
+
+    Rows stand in the order of the senders, and within one in the order in which it sent them: a person who is missing
     moves nobody else.
     """
     for place in range(count):
@@ -103,7 +109,7 @@ def join_persons(pieces: Callable[[slice], Iterable[PersonRows]], count: int, *,
 
 
 def join_person_block(number: int, pieces: Sequence[PersonRows]) -> Block:
-    """The block of what was dealt to one place; persons in the order in which they first appear."""
+    """Build the block of one place; persons are in order of first appearance."""
     # an empty piece too says of which kind the ids of its table are, unless that was empty as well
     ids = PersonIds.joined([piece[2] for piece in pieces])
     found = [piece for piece in pieces if len(piece[2])] or list(pieces[:1])

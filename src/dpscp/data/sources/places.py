@@ -1,7 +1,7 @@
 """Where persons stand in one order of all blocks: draws belong to places, so blocks do not change them.
 
 A source is read once to count the persons of each block; the counts stay inside the fit and are never released. From
-them every person has a place 0, 1, 2, ...: block after block, or, where persons were brought together from all over a
+them every person has a place 0, 1, 2, ...: block after block, or, where rows of a person were joined from all over a
 table, in the order of their first rows. Everything random about a person (the coin of the secret split, the batches,
 the choice of rows) is the draw of that place in one stream.
 
@@ -35,7 +35,10 @@ Total = TypeVar("Total")
 
 @dataclass(frozen=True)
 class _BlockCounts:
-    """How many persons and rows a block has; and, where they stand mixed, each person's order and number of rows."""
+    """How many persons and rows a block has.
+
+    And, where they stand mixed, each person's order and number of rows.
+    """
 
     number: int
     persons: int
@@ -46,7 +49,7 @@ class _BlockCounts:
 
 @dataclass(frozen=True)
 class Census:
-    """The counts of some blocks: private. Two of them are added by putting them side by side."""
+    """The private counts of some blocks; adding two joins their lists."""
 
     blocks: tuple[_BlockCounts, ...]
 
@@ -55,7 +58,7 @@ class Census:
 
 
 def take_census(block: Block) -> Census:
-    """The counts of one block."""
+    """Return the counts of one block."""
     owners = block.owners
     sizes = None if block.order is None else owners.sizes
     return Census((_BlockCounts(block.id, owners.count, len(block), block.order, sizes),))
@@ -63,7 +66,10 @@ def take_census(block: Block) -> Census:
 
 @dataclass(frozen=True)
 class Places:
-    """The place of each person of each block among all persons, and of each row among all rows person by person."""
+    """The place of each person among all persons, and of each row.
+
+    Rows are numbered person by person.
+    """
 
     persons: Mapping[int, Some]
     rows: Mapping[int, Some]
@@ -71,7 +77,7 @@ class Places:
 
     @classmethod
     def of(cls, counted: Census) -> Self:
-        """The places that follow from the counts of all blocks."""
+        """Return the places that follow from the counts of all blocks."""
         blocks = sorted(counted.blocks, key=lambda block: block.number)
         count = sum(block.persons for block in blocks)
         if any(block.order is not None for block in blocks):
@@ -104,11 +110,14 @@ class Places:
         )
 
     def for_block(self, number: int) -> Self:
-        """The places of one block alone."""
+        """Return the places of one block alone."""
         return replace(self, persons={number: self.persons[number]}, rows={number: self.rows[number]})
 
     def shares(self, drawn: Index) -> dict[int, Index]:
-        """Of each block, which of its persons are among those at these places, which increase."""
+        """Return the persons of each block that are at the drawn places.
+
+        The drawn places increase.
+        """
         if len(self.persons) == 1:
             return dict.fromkeys(self.persons, drawn)
         if self._holders is None:
@@ -129,7 +138,10 @@ class Places:
 
     @cached_property
     def _holders(self) -> tuple[Index, Index] | None:
-        """Of each place, the block (in order) and the person there, where blocks do not lie one after the other."""
+        """Return the block and the person at each place.
+
+        None where blocks follow one another.
+        """
         if len(self._ranges) == len(self.persons):
             return None
         holder, own_place = np.empty((2, self.count), dtype=np.int64)
@@ -139,14 +151,14 @@ class Places:
 
 
 def _runs(starts: Index, sizes: Index) -> Index:
-    """The numbers from each start on, as many as its size, one run after the other."""
+    """Return one run of consecutive numbers for each start and size."""
     offsets = np.cumsum(sizes) - sizes
     return np.asarray(np.repeat(starts - offsets, sizes) + np.arange(int(sizes.sum())), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class UnitSource:
-    """A source with whose privacy its blocks are about, and with its places where they are known.
+    """A source with its unit of privacy and, if known, its places.
 
     Where the unit is a person, every person has all their rows in one block, side by side, at most ``unit.cap`` of
     them. The places of what is mapped are not known: it may hold fewer persons.
@@ -168,34 +180,43 @@ class UnitSource:
 
 
 def unit_of_blocks(source: RecordSource) -> Unit:
-    """Whose privacy the blocks of a source are about."""
+    """Return the unit of privacy of a source."""
     return source.unit if isinstance(source, UnitSource) else RECORDS
 
 
 def innermost(source: RecordSource) -> RecordSource:
-    """The source that reads the records, without what was said about them."""
+    """Return the source that reads the records, without what was said about them."""
     return innermost(source.source) if isinstance(source, UnitSource) else source
 
 
 def places_of(source: RecordSource) -> Places:
-    """The places of a source's persons: known, or from one reading."""
+    """Return the places of a source's persons: known, or from one reading."""
     known = source.places if isinstance(source, UnitSource) else None
     return Places.of(source.sum(take_census)) if known is None else known
 
 
 def is_in_memory(source: RecordSource) -> bool:
-    """Whether the blocks of a source lie in the memory of this process; to keep what is made of them costs little."""
+    """Return whether the blocks of a source are in the memory of this process.
+
+    Keeping a result of such blocks costs little.
+    """
     return isinstance(innermost(source), InMemory)
 
 
 def blocks_in_memory(source: RecordSource) -> list[Block]:
-    """The blocks of a source in the memory of this process; none for a source whose records lie elsewhere."""
+    """Return the blocks of a source in the memory of this process.
+
+    None for a source whose records lie elsewhere.
+    """
     inner = innermost(source)
     return list(inner.blocks) if isinstance(inner, InMemory) else []
 
 
 def as_one_block(source: RecordSource) -> Block | None:
-    """All records in one block, for code that knows arrays only; None where they do not lie in this process."""
+    """Return all records in one block, for code that knows arrays only.
+
+    None where they do not lie in this process.
+    """
     blocks = blocks_in_memory(source)
     if len(blocks) < 2:
         return blocks[0] if blocks else None

@@ -28,17 +28,28 @@ _ANSWER, _PIECE_BYTES = "id long, place long, piece binary", 1 << 24
 
 
 class SparkSource:
-    """The records of a Spark frame, features and target as the schema declares them.
+    """Read records from a Spark frame, in the executors that hold them.
 
-    Needs ``spark.sparkContext.setCheckpointDir(folder)``, a folder that all executors see and that is as safe as the
-    frame: the columns that are used are written there in the clear when the source is made, and Spark removes them only
-    with ``spark.cleaner.referenceTracking.cleanCheckpoints``. Blocks are the partitions of the frame (at most 2^25
-    records each, and a worker holds one at a time). What training reads at every step is cached by the executors
-    (memory, then disk). A lost executor loses nothing else: its partitions are read again, draw the same batches and
-    spend nothing. Executors need this package, and the same libraries on the same kind of processor.
+    Blocks are the partitions of the frame: at most 2^25 records each, and a worker holds one at a time. Executors cache
+    what training reads at every step (memory, then disk). The partitions of a lost executor are read again; they draw
+    the same batches and spend nothing. Executors need this package.
 
-    Privacy: driver and executors see records, keys of batches and exact sums: they belong inside the trusted side. Give
-    Spark encrypted connections (``spark.network.crypto.enabled``) where its network is shared.
+    The columns in use are written to the checkpoint folder without encryption when the source is made. Spark removes
+    them only with ``spark.cleaner.referenceTracking.cleanCheckpoints``.
+
+    Parameters
+    ----------
+    frame : Spark frame
+    schema : Schema
+        It declares features, target and, if any, the person column.
+
+    Raises: ValueError without ``spark.sparkContext.setCheckpointDir(folder)``. All executors must be able to read the
+    folder, and it must be protected like the frame.
+
+    Assumes: the same libraries on the same kind of processor in all executors.
+
+    Privacy: driver and executors see records, keys of batches and exact sums. They belong inside the trusted side. Use
+    encrypted connections (``spark.network.crypto.enabled``) where the network is shared.
     """
 
     def __init__(self, frame: Any, schema: Schema) -> None:
@@ -48,7 +59,7 @@ class SparkSource:
                 "folder that all executors can read and that is protected like the records"
             )
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
-        # a column that is missing is told of by the schema; Spark cannot hand on names with dots
+        # the schema reports a missing column; Spark cannot process names with dots
         quoted = ["`" + name.replace("`", "``") + "`" for name in names]
         chosen = frame.select(*quoted).toDF(*map(str, range(len(names))))
         if schema.person in names:  # all rows of a person into one partition
@@ -61,7 +72,10 @@ class SparkSource:
         return self
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "SparkSource":
-        """The source of ``function(block)``; what is to be kept is cached by the executors."""
+        """Return the source of ``function(block)``.
+
+        What is to be kept is cached by the executors.
+        """
         new, functions = SparkSource.__new__(SparkSource), (*self._functions, function)
         if not keep:
             return new._set(self._frame, self.width, functions, self._known)
@@ -70,7 +84,7 @@ class SparkSource:
         return new._set(kept, self.width, (_read_kept_block,), self._known)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total over the blocks, see ``RecordSource``: one job."""
+        """Return the total over the blocks, see ``RecordSource``: one job."""
         answers = self._frame.mapInArrow(partial(_run_partition, (*self._functions, function)), _ANSWER).collect()
         totals: dict[int, Any] = {}
         for number in {row.id for row in answers}:
@@ -91,7 +105,10 @@ def _unpersist(frame: Any) -> None:
 
 
 def _run_partition(functions: Functions, batches: Iterable[Any]) -> Iterator[Any]:
-    """The work on one partition, as rows of pickled bytes; an error is an answer too: Spark would log it."""
+    """Return the work on one partition, as rows of pickled bytes.
+
+    An error is an answer too: Spark would log it.
+    """
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -111,7 +128,7 @@ def _run_partition(functions: Functions, batches: Iterable[Any]) -> Iterator[Any
 
 
 def _join_pieces(pieces: list[tuple[int, bytes]]) -> Any:
-    """What the pieces of one answer hold; each must be there once."""
+    """Return the value of one answer from its pieces, each present once."""
     ends = [place + len(piece) for place, piece in pieces]
     if [place for place, _ in pieces] != [0, *ends[:-1]]:
         raise RuntimeError("Spark lost or repeated a part of a result; fit again")
@@ -119,7 +136,7 @@ def _join_pieces(pieces: list[tuple[int, bytes]]) -> Any:
 
 
 def _block_from_partition(schema: Schema, names: list[str], given: tuple[int, list[Any]]) -> Block:
-    """A partition as a block."""
+    """Return a partition as a block."""
     import pyarrow as pa
 
     number, batches = given
@@ -129,12 +146,12 @@ def _block_from_partition(schema: Schema, names: list[str], given: tuple[int, li
     rows, targets, persons = schema.matrix(frame), schema.targets(frame), schema.persons(frame)
     if persons is None:
         return Block(number, rows, targets)
-    # Spark brought the rows here in an order of its own: persons stand partition after partition
+    # Spark chooses the order of rows, so persons are ordered partition after partition
     return replace(join_person_block(number, split_by_person(rows, targets, persons, 1)), order=None)
 
 
 def _read_kept_block(given: tuple[int, list[Any]]) -> Block:
-    """A block from what was cached of it."""
+    """Return a block from what was cached of it."""
     rows = [row for batch in given[1] for row in batch.to_pylist()]
     (block,) = unwrap_results([_join_pieces(sorted((row["place"], row["piece"]) for row in rows))])
     assert isinstance(block, Block)

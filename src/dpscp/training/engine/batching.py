@@ -45,7 +45,7 @@ Made = TypeVar("Made")
 
 
 def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> UnitSource:
-    """Rows and targets in memory as a source of one block, checked."""
+    """Return rows and targets in memory as a source of one block, checked."""
     rows, targets = check_rows(X), np.asarray(y)
     Persons.of_rows(persons, len(rows))
     if targets.ndim == 0 or len(targets) != len(rows):
@@ -55,18 +55,27 @@ def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> 
 
 
 def nominal_count(source: RecordSource, n_records: int | None) -> tuple[int, Unit]:
-    """The public nominal number of records or persons, and which of the two; None declares the true number public."""
+    """Return the public nominal number of records or persons, and which of the two.
+
+    None declares the true number public.
+    """
     unit = unit_of_blocks(source)
     return check_count(unit.count_name, source.sum(unit_count) if n_records is None else n_records), unit
 
 
 def unit_count(block: Block) -> int:
-    """How many persons, or records where nobody gave ids, a block holds: private."""
+    """Return how many persons, or records where nobody gave ids, a block holds.
+
+    Private.
+    """
     return block.owners.count
 
 
 def observed_source_labels(source: RecordSource) -> list[Any]:
-    """The labels of the records, which the caller declares public; only of records in this process."""
+    """Return the labels of the records, which the caller declares public.
+
+    Only of records in this process.
+    """
     blocks = blocks_in_memory(source)
     if not blocks:
         raise ValueError("classes must be declared for records outside this process; pass classes=(...)")
@@ -74,7 +83,7 @@ def observed_source_labels(source: RecordSource) -> list[Any]:
 
 
 class ArrayTraining:
-    """The `train` of a mechanism that reads its records from a source, for arrays in memory."""
+    """A mixin: `train` on arrays for a mechanism that reads a source."""
 
     @abstractmethod
     def train_source(
@@ -91,18 +100,21 @@ class ArrayTraining:
         n_records: int | None = None,
         persons: Persons | None = None,
     ) -> Trained:
-        """Train on arrays; `n_records=None` declares the number of records (or of `persons`) public."""
+        """Train on arrays.
+
+        `n_records=None` declares the number of records (or of `persons`) public.
+        """
         return self.train_source(array_source(X, y, persons), random_state=random_state, n_records=n_records)
 
 
 @dataclass(frozen=True)
 class WrappedMechanism(ArrayTraining):
-    """A mechanism around another one, which has the abilities of what it wraps."""
+    """A mechanism around another one, with the abilities of the inner one."""
 
     mechanism: Mechanism
 
     def configured(self, needs: Needs) -> Self:
-        """A copy whose mechanism is told."""
+        """Return a copy whose inner mechanism is configured for these needs."""
         return replace(self, mechanism=configured(self.mechanism, needs))
 
     @property
@@ -119,7 +131,10 @@ class WrappedMechanism(ArrayTraining):
 
 @dataclass(frozen=True)
 class EngineBlockBuilder:
-    """From a block to `EngineBlock`, the block as the gradient engine reads it; part by part, into one array."""
+    """A function from a block to an `EngineBlock`.
+
+    Rows are converted part by part into one array.
+    """
 
     loss: str
     classes: tuple[Any, ...] | None
@@ -128,7 +143,7 @@ class EngineBlockBuilder:
     dtype: str
 
     def __call__(self, block: Block) -> EngineBlock:
-        """The block with its engine rows, targets and squared norms."""
+        """Return the block with its engine rows, targets and squared norms."""
         target = encode_targets(block.targets, self.loss, self.classes, self.dtype)
         features = aligned_empty((len(block), block.width + self.intercept), self.dtype)
         if self.intercept:
@@ -139,7 +154,10 @@ class EngineBlockBuilder:
 
 
 class DriverMemory:
-    """What the thread that leads a run sums with; other threads and processes see none and make their own."""
+    """The memory in which the thread of the driver sums.
+
+    Other threads and processes do not see it and make their own.
+    """
 
     def __init__(self, sums: BatchSums | None = None, network: Network | None = None) -> None:
         self._here = threading.local()
@@ -153,11 +171,11 @@ class DriverMemory:
 
     @property
     def made(self) -> tuple[BatchSums, Network] | None:
-        """The memory and the network of the run, in the leader's thread."""
+        """Return the memory and the network of the run, in the leader's thread."""
         return getattr(self._here, "made", None)
 
     def layers(self, network: Network, parameters: Array) -> Sequence[Array]:
-        """The layers of the parameters, which change in place from step to step."""
+        """Return the layers of the parameters, which change in place from step to step."""
         if parameters is not self._parameters:
             self._parameters, self._layers = parameters, network.layers(parameters)
         return self._layers
@@ -165,7 +183,9 @@ class DriverMemory:
 
 @dataclass(frozen=True)
 class GradientConstants:
-    """What the gradients of a run need beside parameters and batches; ``batch`` is the public expected size.
+    """What the gradients of a run need beside parameters and batches.
+
+    ``batch`` is the public expected size.
 
     ``run`` names the run, for what a thread keeps between its steps.
     """
@@ -179,14 +199,14 @@ class GradientConstants:
     run: bytes = b""
 
     def sums(self) -> BatchSums | DeviceBatchSums:
-        """Memory for sums, where the blocks of one thread are."""
+        """Allocate the memory for sums of one thread."""
         public = self.network, self.loss, self.clip_norm, self.dtype, self.batch
         return BatchSums(*public) if self.device is None else DeviceBatchSums(*public, self.device)
 
 
 @dataclass(slots=True)  # one is made at every step
 class BatchGradient:
-    """The clipped gradients of one block's batch, summed, and how many records that were.
+    """The sum of the clipped gradients of one block's batch, and its size.
 
     A function of the block and of these values alone. `shares` says which persons of each block are in the batch
     (None: everybody); they visit the device, if any, of the process that has the block.
@@ -201,11 +221,11 @@ class BatchGradient:
     leader: DriverMemory = field(default_factory=DriverMemory)
 
     def for_block(self, number: int) -> Self:
-        """The same with the share of one block alone."""
+        """Return the same with the share of one block alone."""
         return self if self.shares is None else replace(self, shares={number: self.shares[number]})
 
     def __call__(self, block: Block) -> tuple[Array, int]:
-        """The sum over the block's batch, and the number of its records."""
+        """Return the sum over the block's batch, and the number of its records."""
         assert isinstance(block, EngineBlock)
         drawn = None if self.shares is None else self.shares[block.id]
         size = len(block) if drawn is None else len(block.owners.rows_of(drawn))
@@ -216,7 +236,7 @@ class BatchGradient:
         return self._elsewhere(block, drawn), size
 
     def _elsewhere(self, block: EngineBlock, drawn: NDArray[np.int64] | None) -> Array:
-        """The sum in a thread that does not lead."""
+        """Return the sum in a thread that does not lead."""
         constants = self.constants
         with _SUMS.of(constants, constants.sums, last=self.last) as sums:
             if isinstance(sums, DeviceBatchSums):
@@ -228,7 +248,9 @@ class BatchGradient:
 
 
 class PerThread(Generic[Made]):
-    """What a thread makes once to work on the blocks of a run; its memory holds records of the block before.
+    """An object that a thread makes once and uses for all blocks of a run.
+
+    Its memory contains records of the last block.
 
     So it goes with the run's last step, and with an error.
     """
@@ -238,7 +260,7 @@ class PerThread(Generic[Made]):
 
     @contextmanager
     def of(self, key: Any, make: Callable[[], Made], *, last: bool) -> Iterator[Made]:
-        """This thread's own for the key."""
+        """Return the object of this thread for the key."""
         if getattr(self._here, "key", None) != key:
             self._here.key, self._here.made = key, make()
         kept = False
@@ -254,7 +276,10 @@ _SUMS: PerThread[BatchSums | DeviceBatchSums] = PerThread()
 
 
 class SourceTotals:
-    """The sums of a run over the blocks of a source: state and noise are with the caller, gradients with the blocks."""
+    """The sums of a run over the blocks of a source.
+
+    The caller has state and noise; gradients are computed where the blocks are.
+    """
 
     def __init__(
         self, public: RunConstants, source: RecordSource, places: Places | None = None, device: str | None = None
@@ -267,7 +292,7 @@ class SourceTotals:
         self._leader = DriverMemory(own, public.network)
 
     def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:
-        """The sum over the batches of all blocks."""
+        """Return the sum over the batches of all blocks."""
         shares = None if persons is None else self._places.shares(persons)
         work = BatchGradient(self._constants, parameters, shares, last, self._leader)
         total, size = self._source.sum(work)

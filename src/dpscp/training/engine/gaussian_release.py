@@ -29,7 +29,7 @@ _RECORDS_PER_PART = 1 << 10
 
 
 def weighted_rows(rows: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[Any]:
-    """The rows, each times its weight; None is a weight of one for all."""
+    """Return the rows, each times its weight; None is a weight of one for all."""
     return rows if weights is None else (rows.T * weights).T
 
 
@@ -37,7 +37,9 @@ PartSum = Callable[[NDArray[Any], NDArray[np.float64] | None], NDArray[np.float6
 
 
 def sum_slack(n_records: int) -> float:
-    """How much more than its bound one record or person changes a sum whose nominal number, a public one, is this.
+    """Return the relative excess over the bound that rounding may add to a sum.
+
+    The excess is that of one record or person; ``n_records`` is the public nominal number.
 
     The rounding of a sum grows with its terms (`sum_in_parts`). Above 2^26 nominal records the noise grows with it: by
     0.4 % at 2.7 * 10^9. The slack covers four times the nominal number; more records are refused.
@@ -46,14 +48,17 @@ def sum_slack(n_records: int) -> float:
 
 
 def source_sum(part_sum: PartSum, source: RecordSource, n_records: int) -> NDArray[np.float64]:
-    """The total of ``part_sum(rows, weights)`` over a source; one record or person changes it as `sum_slack` says."""
+    """Return the total of ``part_sum(rows, weights)`` over a source.
+
+    One record or person changes it by at most 1 + `sum_slack` times its bound.
+    """
     return total_of_blocks(_BlockSum(part_sum), source, n_records)
 
 
 def total_of_blocks(
     block_sum: Callable[[Block], NDArray[np.float64]], source: RecordSource, n_records: int
 ) -> NDArray[np.float64]:
-    """The total of what `sum_in_parts` gives for each block.
+    """Return the total of what `sum_in_parts` gives for each block.
 
     Blocks add their totals by pairs: with the levels inside a block, a term still goes through fewer than D additions.
     A person's terms add up to at most the bound of one record, so that it is persons that count.
@@ -93,12 +98,14 @@ class _BlockSum:
 
 
 def sum_in_parts(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[np.float64]:
-    """``part_sum(*arrays)``, a sum over records, with a rounding error that does not grow with them.
+    """Return ``part_sum(*arrays)`` with a bounded rounding error.
+
+    ``part_sum`` is a sum over records.
 
     A record inserted in front changes the rounding of all other terms. Here a term goes through at most D = 1100
     float64 additions: 1024 in a part, at most 45 between parts and between blocks, and a few roundings of the result on
     its way to the grid. In whatever order they run, the sum of N terms of norm at most B is off by at most D u N B, u =
-    2^-53, so that two neighbouring sums differ by at most B (1 + 2 D u N) < B (1 + 6.6e-5) for N <= 2^28. Rounding of
+    2^-53, so that two neighboring sums differ by at most B (1 + 2 D u N) < B (1 + 6.6e-5) for N <= 2^28. Rounding of
     the terms themselves has the rest of SUM_SLACK. For more, in blocks, see `sum_slack`.
     """
     if len(arrays[0]) > _MOST_RECORDS:
@@ -110,7 +117,7 @@ def sum_in_parts(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray
 
 
 def _pairwise_sum(part_sum: Callable[[int, int], Any], start: int, stop: int) -> NDArray[np.float64]:
-    """The sum over the records from ``start`` to ``stop``, by halves down to parts."""
+    """Return the sum over a range of records, by halves down to parts."""
     if stop - start <= _RECORDS_PER_PART:
         return np.asarray(part_sum(start, stop), dtype=np.float64)
     half = start + (stop - start) // 2
@@ -120,7 +127,7 @@ def _pairwise_sum(part_sum: Callable[[int, int], Any], start: int, stop: int) ->
 def gaussian_release(
     exact: ArrayLike, noise_std: float, rng: np.random.Generator, n_records: int = 0
 ) -> NDArray[np.float64]:
-    """``exact`` plus independent Gaussian noise in every coordinate, rounded to the public grid.
+    """Return ``exact`` plus Gaussian noise, rounded to the public grid.
 
     Rounding is post-processing: the event is the Gaussian mechanism's. A sum of more than 2^26 nominal records gets a
     grid that grows with them, as the floats of its size do; at 10^10 it is still 4,000 times finer than the noise.
@@ -134,7 +141,9 @@ def gaussian_release(
 
 
 def grid_slack(noise_std: float, n_parameters: int) -> float:
-    """How much farther apart rounding can move two releases that share their noise.
+    """Return the largest extra distance that rounding adds to two releases.
+
+    The two releases share their noise.
 
     Theory: Result C
     """
@@ -142,7 +151,7 @@ def grid_slack(noise_std: float, n_parameters: int) -> float:
 
 
 def warn_large_delta(budget: tuple[float, float] | None, n_records: int) -> None:
-    """Warn when the budget's delta is so large that publishing one record at random would fit in it."""
+    """Warn if delta is so large that it permits publishing a random record."""
     if budget is not None and budget[1] * n_records >= 1:
         warnings.warn(
             f"delta = {budget[1]:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would permit "

@@ -74,37 +74,67 @@ SCHEDULES = ("constant", "cosine", "linear")
 
 @dataclass(frozen=True)
 class DPSGD(GaussianSums):
-    """Differentially private SGD with per-record clipping; `sampling_rate=1` is full-batch private gradient
-    descent. With persons the sums are weighted and batches draw persons (Result H).
+    """Train a linear head or dense network by differentially private SGD.
 
-    One run releases `steps` noisy gradient sums, each with Gaussian noise of standard deviation
-    `noise_multiplier * clip_norm`, over Poisson batches of rate `sampling_rate`: `event` says exactly that,
-    and everything else (learning rate, momentum, averaging, projection) is post-processing.
+    Gradients are clipped per record. ``sampling_rate=1`` is full-batch private gradient descent. With persons the sums
+    are weighted and batches draw persons (Result H).
+
+    Privacy: one run releases ``steps`` noisy sums of clipped gradients over Poisson batches of rate ``sampling_rate``.
+    ``event`` is these Gaussian releases. The unit is one record, or one person; a sum has sensitivity ``clip_norm``,
+    and its noise scale is ``noise_multiplier * clip_norm``. Everything else is post-processing.
+
+    Assumes: a record's gradient has the same bits in every place of a batch; a dry run on synthetic records checks it.
 
     Parameters
     ----------
-    hidden, activation : widths of the hidden layers (none: a linear head) and "relu" or "tanh".
-    classes : the public labels in order; None declares the labels found in y public.
-    loss : "cross_entropy", "logistic" (two classes), "squared" (z - y)^2, "huber" or "pinball".
-    sampling_rate, steps, clip_norm, noise_multiplier : the private part. noise_multiplier=None: call
-        `calibrated` first; 0 trains without noise and without privacy, and the event says so.
-    learning_rate, schedule : base rate and "constant", "cosine" or "linear" (both fall to 0 after the last
-        step).
-    momentum, optimizer, adam : "sgd" with heavy-ball momentum, or "adam" with (beta1, beta2, epsilon).
-    averaging : None releases the last iterate; a fraction f in (0, 1] the plain average of the last ceil(f *
-        steps) iterates; "tail" is 0.5.
-    radius : project every iterate on the ball of this radius around zero; None: no projection.
-    feature_bound : public bound on the norm of a row without its bias coordinate; longer rows are scaled onto
-        it, in training and in prediction. It makes a stability bound possible; clipping alone already makes
-        training private.
-    quantiles, huber_delta : constants of the pinball and Huber losses.
-    init_seed, init_scale : the public starting point, see `Network.initial`.
-    delta_n : failure probability spent on the stability bound under Poisson sampling (full batch needs none).
-    keep_trajectory : keep the iterates for the self-influence correction.
-    device : None trains in NumPy on the processor; "cuda", or another device of torch's, trains there, noise included.
-        Of records in several blocks (files, clusters) only the gradients are computed there, batch by batch, on a
-        device of the process that has the block.
-    budget : set by `calibrated`: the (epsilon, delta) the noise was solved for.
+    hidden : tuple of int
+        Widths of the hidden layers; empty: a linear head.
+    activation : "relu" or "tanh"
+    classes : tuple or None
+        The public labels in order; None declares the labels in y public.
+    loss : "cross_entropy", "logistic", "squared", "huber" or "pinball"
+        "logistic" is for two classes; "squared" is (z - y)^2.
+    sampling_rate : float in (0, 1]
+        The probability with which one record enters a batch.
+    steps : int
+    learning_rate : float
+    clip_norm : float
+        The largest norm of one record's gradient.
+    noise_multiplier : float or None
+        Noise scale over ``clip_norm``. None: call ``calibrated`` first. 0: no noise and no privacy, and the event says
+        so.
+    momentum : float in [0, 1)
+        Heavy-ball momentum of "sgd".
+    optimizer : "sgd" or "adam"
+    averaging : None, float in (0, 1] or "tail"
+        None releases the last iterate; a fraction f the average of the last ceil(f * steps) iterates; "tail" is 0.5.
+    radius : float or None
+        Project every iterate on the ball of this radius around zero; None: no projection.
+    schedule : "constant", "cosine" or "linear"
+        The last two fall to 0 after the last step.
+    feature_bound : float or None
+        A public bound on the norm of a row without its bias coordinate. Longer rows are scaled onto it, in training and
+        in prediction. A stability bound needs it; privacy does not.
+    fit_intercept : bool
+    quantiles : tuple of float
+        The levels of the pinball loss.
+    huber_delta : float
+        The constant of the Huber loss.
+    adam : (beta1, beta2, epsilon)
+    init_seed : int
+        The public starting point is a fixed function of it, see `Network.initial`.
+    init_scale : float or None
+        The scale of the starting point.
+    dtype : "float32" or "float64"
+    delta_n : float
+        The failure probability of the stability bound under Poisson sampling; a full batch needs none.
+    keep_trajectory : bool
+        Keep the iterates for the self-influence correction.
+    budget : (epsilon, delta) or None
+        Set by ``calibrated``: the budget of the noise.
+    device : str or None
+        None trains in NumPy on the CPU. "cuda", or another device of torch, trains there, noise included. For records
+        in several blocks only gradients are computed there, on a device of the process that has the block.
 
     >>> mechanism = DPSGD(classes=(0, 1), steps=50, learning_rate=1.0).calibrated(1.0, 1e-5)
     >>> rng = np.random.default_rng(0)
@@ -113,7 +143,7 @@ class DPSGD(GaussianSums):
     >>> trained.model.predict_proba(X[:2]).shape
     (2, 2)
 
-    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normaliser of Theory: section 1.6
+    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normalizer of Theory: section 1.6
     """
 
     hidden: tuple[int, ...] = ()
@@ -197,21 +227,21 @@ class DPSGD(GaussianSums):
 
     @property
     def task(self) -> str:
-        """Either "classification" or "regression", from the loss."""
+        """Return either "classification" or "regression", from the loss."""
         return "classification" if self.loss in ("cross_entropy", "logistic") else "regression"
 
     @property
     def releases(self) -> tuple[float, int]:
-        """A noisy sum over a Poisson batch at each step."""
+        """Return a noisy sum over a Poisson batch at each step."""
         return self.sampling_rate, self.steps
 
     def configured(self, needs: Needs) -> Self:
-        """A copy that trains for these classes and keeps its iterates if they are needed."""
+        """Return a copy for these classes that keeps its iterates if needed."""
         return replace(self, classes=needs.classes, keep_trajectory=needs.trajectory)
 
     @cached_property
     def learning_rates(self) -> Array:
-        """The public step sizes, one a step."""
+        """Return the public step sizes, one a step."""
         done = np.arange(self.steps) / self.steps
         shape = {"constant": np.ones(self.steps), "cosine": (1 + np.cos(math.pi * done)) / 2, "linear": 1 - done}
         rates: Array = self.learning_rate * shape[self.schedule]
@@ -219,18 +249,18 @@ class DPSGD(GaussianSums):
 
     @property
     def rule(self) -> UpdateRule:
-        """The post-processing part: what is done with each noisy gradient."""
+        """Return the post-processing part: what is done with each noisy gradient."""
         share = 0.5 if self.averaging == "tail" else self.averaging
         averaged = 1 if share is None else max(1, math.ceil(float(share) * self.steps - 1e-9))
         return UpdateRule(self.optimizer, self.learning_rates, self.momentum, self.adam, self.radius, averaged)
 
     def network(self, n_features: int, n_classes: int | None = None) -> Network:
-        """The network trained on rows of this width."""
+        """Return the network trained on rows of this width."""
         outputs = {"cross_entropy": n_classes or 0, "pinball": len(self.quantiles)}.get(self.loss, 1)
         return Network((n_features, *self.hidden, outputs), self.activation, self.fit_intercept)
 
     def run_dry(self, input_shape: tuple[int, ...]) -> None:  # noqa: ARG002 (a protocol's)
-        """Look for the device: one that is not there is told of before any budget is reserved."""
+        """Fail early if the device is unavailable."""
         if self.device is not None:
             check_device(self.device)
 
@@ -244,12 +274,24 @@ class DPSGD(GaussianSums):
         persons: Persons | None = None,
         observer: StepObserver | None = None,
     ) -> Trained:
-        """Train privately on the records; the cost is `event`, whatever the records are.
+        """Train privately on arrays; the cost is `event`, whatever the records are.
 
-        `n_records` is the public nominal number of records, or of `persons` where rows belong to some (None declares
-        the true number public). `random_state=None` takes the operating system's entropy; an int makes the run
-        repeatable and therefore not private. `observer`, for tests and audits, is called with a `StepView` of each
-        step; what it hears is not private.
+        Parameters
+        ----------
+        X : array of shape (n_rows, n_features)
+        y : array of shape (n_rows,)
+        random_state : int or None
+            None uses the operating system's entropy. An int makes the run repeatable and therefore not private.
+        n_records : int or None
+            The public nominal number of records, or of persons; None declares the true number public.
+        persons : Persons or None
+            The persons to whom the rows belong, where one may have several.
+        observer : callable or None
+            For tests and audits: called with a `StepView` of each step. What it sees is not private.
+
+        Returns
+        -------
+        Trained
         """
         setup = self.prepare(X, y, n_records=n_records, persons=persons)
         return self._run(setup, random_state, observer)
@@ -262,7 +304,10 @@ class DPSGD(GaussianSums):
         n_records: int | None = None,
         observer: StepObserver | None = None,
     ) -> Trained:
-        """As `train`, on the records of a source; how they lie in blocks changes nothing but the order of sums."""
+        """Train on the records of a source; see `train`.
+
+        The division into blocks changes the order of sums only.
+        """
         return self._run(self.prepare_source(source, n_records=n_records), random_state, observer)
 
     def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
@@ -303,12 +348,15 @@ class DPSGD(GaussianSums):
     def prepare(
         self, X: ArrayLike, y: ArrayLike, *, n_records: int | None = None, persons: Persons | None = None
     ) -> "Setup":
-        """Check the records against the public constants and fix everything one run needs except its randomness."""
+        """Check the records and fix everything of a run except its randomness."""
         require_noise(self.noise_multiplier)
         return self.prepare_source(array_source(X, y, persons), n_records=n_records)
 
     def prepare_source(self, source: RecordSource, *, n_records: int | None = None) -> "Setup":
-        """As `prepare`; blocks that are not one array in memory are made ready for the engine where they lie."""
+        """Prepare a run on a source; see `prepare`.
+
+        Each block is converted for the engine in the process that has it.
+        """
         noise = require_noise(self.noise_multiplier)
         from_data = []
         unit = unit_of_blocks(source)
@@ -360,7 +408,9 @@ class DPSGD(GaussianSums):
         return Setup(self, network, classes, n_records, noise, source.map(engine, keep=True), facts, unit)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
-        """The bound on ||theta_{n+1} - theta_n|| under shared masks and noise, or None where none is proven.
+        """Return the proven bound on ||theta_{n+1} - theta_n||, or None.
+
+        The two runs share masks and noise.
 
         Proven for linear heads with a feature bound, plain SGD (no momentum, no Adam), a smooth loss, and
         clipping that keeps the loss convex: never active for cross_entropy, any clip_norm for one-output
@@ -411,7 +461,10 @@ class DPSGD(GaussianSums):
 
 @dataclass(frozen=True)
 class Setup:
-    """One run with everything fixed except its randomness; holds the records, so it must not outlive training."""
+    """One run with everything fixed except its randomness.
+
+    It holds the records, so it must not outlive training.
+    """
 
     mechanism: DPSGD
     network: Network
@@ -425,33 +478,36 @@ class Setup:
 
     @property
     def records(self) -> EngineBlock:
-        """The only block of records in memory."""
+        """Return the only block of records in memory."""
         (block,) = blocks_in_memory(self.source)
         assert isinstance(block, EngineBlock)
         return block
 
     @cached_property
     def places(self) -> Places:
-        """The places of the persons in the order of all blocks."""
+        """Return the places of the persons in the order of all blocks."""
         return places_of(self.source)
 
     @property
     def loss(self) -> Loss:
-        """The record loss with its constants."""
+        """Return the record loss with its constants."""
         return Loss(self.mechanism.loss, self.mechanism.quantiles, self.mechanism.huber_delta)
 
     @property
     def normaliser(self) -> float:
-        """The public expected batch size."""
+        """Return the public expected batch size."""
         return self.mechanism.sampling_rate * self.n_records
 
     @property
     def moves_to_device(self) -> bool:
-        """Whether the records are one block here, which moves to the device once; else batches visit a device."""
+        """Return whether the records are one block that is copied to the device.
+
+        Otherwise batches are copied to the device one by one.
+        """
         return self.mechanism.device is not None and len(blocks_in_memory(self.source)) == 1
 
     def start_run(self, observer: StepObserver | None, second: SecondThread | None) -> Descent | DeviceDescent:
-        """A run at its public starting point, over all records."""
+        """Return a run at its public starting point, over all records."""
         device = self.mechanism.device
         if device is not None and self.moves_to_device:
             there = DeviceRecords.of(self.records, self.network, check_device(device))
@@ -462,12 +518,15 @@ class Setup:
         return Descent(self._constants, totals, observer)
 
     def descent(self, records: EngineBlock, observer: StepObserver | None = None) -> Descent:
-        """A run at its public starting point, over these records."""
+        """Return a run at its public starting point, over these records."""
         totals = SourceTotals(self._constants, ArraySource.of_blocks([records]))
         return Descent(self._constants, totals, observer)
 
     def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> NoiseVectors | None:
-        """The noise of a run in units of the grid, drawn where the steps are taken; None for a run without."""
+        """Return the noise of a run in grid units; None for a run without noise.
+
+        It is drawn where the steps are taken.
+        """
         size, device = self.network.n_parameters, self.mechanism.device
         if not self.noise:
             return None
@@ -490,12 +549,15 @@ class Setup:
         )
 
     def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
-        """Poisson batches over the persons, or full ones."""
+        """Return Poisson batches over the persons, or full ones."""
         rate = self.mechanism.sampling_rate
         return full_batches() if rate == 1 else poisson_batches(rng, self.places.count, rate)
 
     def model(self, parameters: Array) -> DenseModel:
-        """The released model; parameters that are not finite are refused (they are released values: no leak)."""
+        """Return the released model.
+
+        Parameters that are not finite are refused (they are released values: no leak).
+        """
         if not np.isfinite(parameters).all():
             raise ValueError(
                 f"training diverged with learning_rate = {self.mechanism.learning_rate:g}; lower it or set radius"
@@ -503,7 +565,7 @@ class Setup:
         return DenseModel(self.network, self.loss, parameters, self.classes, self.mechanism.feature_bound)
 
     def trajectory(self, iterates: Array) -> Trajectory:
-        """The iterates with the weight of each step in the released parameters."""
+        """Return the iterates with the weight of each step in the released parameters."""
         mechanism, rule = self.mechanism, self.mechanism.rule
         public = (mechanism.clip_norm, self.normaliser, mechanism.sampling_rate)
         return Trajectory(iterates, rule.influence_weights(), *public, rule)

@@ -3,7 +3,7 @@
 Every number lies in one cell of the grid: near zero, or a sign and the power of two below it. The records in each cell
 are counted for each column, exact integer noise is added to every count, and the bounds of a column are the outer edges
 of the outermost cells whose noisy count is beyond what noise alone reaches (beside such a cell, likely so). Values
-outside are clipped, as with public bounds; how many is not told.
+outside are clipped, as with public bounds; their number is not released.
 
 This is the habit of the "approximate bounds" of Google's differential privacy library. Where bounds are publicly known,
 giving them costs nothing and is better.
@@ -49,7 +49,7 @@ _LIKELY = 2.0
 
 @dataclass(frozen=True)
 class PrivateBounds(WrappedMechanism):
-    """A mechanism behind bounds of features, of the target, or of both, found privately.
+    """A mechanism with privately found bounds of features, target, or both.
 
     One record (or one random record of each person) lies in one cell of each column, so the counts of one column are
     one release of sensitivity 1 with exact discrete Gaussian noise, and all columns compose. ``share`` is the part of
@@ -79,12 +79,15 @@ class PrivateBounds(WrappedMechanism):
 
     @property
     def bounds_event(self) -> DpEvent | None:
-        """What the counts cost; None while the noise is not set."""
+        """Return the cost of the counts; None while the noise is not set."""
         return None if self.noise is None else self.noise.event(self._columns)
 
     @property
     def event(self) -> DpEvent | None:
-        """The counts, composed with the mechanism; None while some noise is not set."""
+        """Return the counts, composed with the mechanism.
+
+        None while some noise is not set.
+        """
         own, inner = self.bounds_event, self.mechanism.event
         return None if own is None or inner is None else compose(own, inner)
 
@@ -96,7 +99,10 @@ class PrivateBounds(WrappedMechanism):
         return replace(found, mechanism=inner)
 
     def counts(self, block: Block) -> NDArray[np.int64]:
-        """How many records lie in each cell, (columns, cells); never released as they are."""
+        """Return how many records lie in each cell, (columns, cells).
+
+        Never released as they are.
+        """
         total = np.zeros((self._columns, _CELLS), dtype=np.int64)
         for part, rows in block.parts():
             columns = [grid_cells(rows)] if self.n_features else []
@@ -106,7 +112,7 @@ class PrivateBounds(WrappedMechanism):
         return total
 
     def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[Array, Array]:
-        """Lower and upper bounds of the columns, from noisy counts."""
+        """Return lower and upper bounds of the columns, from noisy counts."""
         noise = self.noise
         assert noise is not None
         drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
@@ -118,7 +124,10 @@ class PrivateBounds(WrappedMechanism):
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """Find the bounds, train inside them, and hand back the model in the units of the records."""
+        """Find the bounds and train inside them.
+
+        The model is returned in the units of the records.
+        """
         own = _paid(self)  # fails before any record is used while the noise is not set
         seed = stream_seed(random_state, BOUNDS)
         if unit_of_blocks(source).by_person:
@@ -159,7 +168,7 @@ class PrivateBounds(WrappedMechanism):
 
 @dataclass(frozen=True)
 class _ScaleIntoBounds:
-    """A block with features and targets brought to [-1, 1] by the bounds that were found."""
+    """Scale features and targets of a block to [-1, 1] by the found bounds."""
 
     transforms: tuple[FeatureTransform, ...]
     y_bounds: tuple[float, float] | None
@@ -170,7 +179,10 @@ class _ScaleIntoBounds:
 
 
 def grid_cells(values: ArrayLike) -> NDArray[np.int64]:
-    """The cell of each number: 0 is the most negative one, the middle one holds zero. Exact for every float."""
+    """Return the cell of each number.
+
+    0 is the most negative one, the middle one holds zero. Exact for every float.
+    """
     numbers = np.asarray(values, dtype=np.float64)
     # frexp: |v| = m 2^e with m in [1/2, 1), so that 2^(e - 1) <= |v| < 2^e
     level = np.clip(np.frexp(np.abs(numbers))[1] - _SMALLEST, 0, _LEVELS)
@@ -179,7 +191,7 @@ def grid_cells(values: ArrayLike) -> NDArray[np.int64]:
 
 
 def _outermost(noisy: NDArray[np.int64], alarm: float, likely: float) -> tuple[int, int]:
-    """The first and last cell with records in it, as far as noisy counts tell."""
+    """Return the first and last cell with records in it, as far as noisy counts tell."""
     # where no cell stands out, the largest count is the best guess
     beyond = np.flatnonzero(noisy >= min(int(noisy.max()), alarm))
     first, last = int(beyond[0]), int(beyond[-1])
@@ -191,7 +203,7 @@ def _outermost(noisy: NDArray[np.int64], alarm: float, likely: float) -> tuple[i
 
 
 def _edges(cells: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Lower and upper edge of each cell."""
+    """Return lower and upper edge of each cell."""
     level = cells - _LEVELS
     outer = np.ldexp(1.0, _SMALLEST + np.abs(level))
     inner = np.where(level == 0, -outer, outer / 2)

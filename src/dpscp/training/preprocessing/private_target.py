@@ -45,13 +45,15 @@ from dpscp.training.targets import unit_targets
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
 # this in norm.
 SENSITIVITY = math.sqrt(1.25)
-# A released spread below what noise resolves is told from this part of half the range on: few records hide more.
+# Warn about a released spread that noise hides only below this part of half the range.
 _WIDE = 0.2
 
 
 @dataclass(frozen=True)
 class PrivateTarget(WrappedMechanism):
-    """A regression mechanism whose targets are clipped to public bounds and standardised with a private mean and scale.
+    """A regression mechanism with privately standardized targets.
+
+    Targets are first clipped to public bounds.
 
     Targets are mapped to v in [-1, 1]; the release is the sum of (v, v^2 - 1/2) over the records plus
     Gaussian noise of standard deviation noise_multiplier * sqrt(5/4), divided by n_records. The scale is
@@ -60,7 +62,7 @@ class PrivateTarget(WrappedMechanism):
 
     The wrapped mechanism must release a `DenseModel`, possibly behind preprocessing: the two numbers go into
     its last layer. What they cost counts as training. There is no stability bound, and no trajectory is
-    handed on (it would be in the standardised units).
+    handed on (it would be in the standardized units).
 
     Theory: sections 1.1, 1.5; Result B
     """
@@ -79,14 +81,17 @@ class PrivateTarget(WrappedMechanism):
 
     @property
     def event(self) -> DpEvent | None:
-        """The release of mean and scale, composed with the mechanism; None while some noise is not set."""
+        """Return the release of mean and scale, composed with the mechanism.
+
+        None while some noise is not set.
+        """
         inner = self.mechanism.event
         if self.noise_multiplier is None or inner is None:
             return None
         return compose(gaussian_event(self.noise_multiplier), inner)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A new mechanism whose whole event is (epsilon, delta)-DP.
+        """Return a new mechanism whose whole event is (epsilon, delta)-DP.
 
         The mechanism gets what Gaussian DP leaves; where the accountant finds the composition above the
         budget, a little less.
@@ -98,7 +103,10 @@ class PrivateTarget(WrappedMechanism):
         return replace(self, noise_multiplier=noise, mechanism=inner)
 
     def moments(self, y: ArrayLike, weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """The exact weighted sums that `train` adds noise to; never released as they are."""
+        """Return the exact weighted sums that `train` adds noise to.
+
+        Never released as they are.
+        """
         v = unit_targets(y, self.y_bounds)
         return np.array([sum_in_parts(np.sum, weighted_rows(part, weights)) for part in (v, v**2 - 0.5)])
 
@@ -108,7 +116,10 @@ class PrivateTarget(WrappedMechanism):
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
+        """Release mean and scale, then train on standardized targets.
+
+        The model is returned in the units of the target.
+        """
         paid_event(self)  # fails before any record is used while some noise is not set
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before anything is released
@@ -142,7 +153,7 @@ class PrivateTarget(WrappedMechanism):
 
 @dataclass(frozen=True)
 class _StandardizeTargets:
-    """A block with its targets brought to the released mean and scale."""
+    """Standardize the targets of a block with the released mean and scale."""
 
     y_bounds: tuple[float, float]
     mean: float
@@ -155,7 +166,9 @@ class _StandardizeTargets:
 def calibrate_beside(
     mechanism: Mechanism, beside: DpEvent, share: float, epsilon: float, delta: float, accountant: str | Accountant
 ) -> Mechanism:
-    """The mechanism within what ``beside``, a release of this share of the squared budget, leaves of (epsilon, delta).
+    """Return the mechanism within the budget that ``beside`` leaves.
+
+    ``beside`` is a release of ``share`` of the squared budget.
 
     It gets what Gaussian DP leaves; where the accountant finds the composition above the budget, a little less.
     """
@@ -170,7 +183,7 @@ def calibrate_beside(
 
 
 def _rescale_model(model: Model, scale: float, shift: float) -> Model:
-    """The same regression model with every output z replaced by shift + scale * z."""
+    """Return the regression model with every output z as shift + scale * z."""
     if isinstance(model, PreprocessedModel):
         return replace(model, inner=_rescale_model(model.inner, scale, shift))
     if not isinstance(model, DenseModel) or model.task != "regression" or not model.network.intercept:

@@ -1,6 +1,6 @@
 """Preprocessing steps that are honest about privacy: public constants, or noisy sums of rows whose size is enforced.
 
-Standardising with the data's own mean and scale leaks, because the released predictor contains them. A step
+Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step
 here either uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, ``NormClip``: no
 cost), or releases noisy sums over rows whose size it enforces (``PrivateCentring``, ``PrivateStandardize``:
 Gaussian events). Sums are divided by the public ``n_records``, never by the number of rows.
@@ -32,37 +32,50 @@ Array = NDArray[np.float64]
 
 @runtime_checkable
 class Step(Protocol):
-    """A preprocessing step before it has seen data: public constants, and the event of fitting it."""
+    """A preprocessing step before it has seen data.
+
+    Public constants, and the event of fitting it.
+    """
 
     data_independent: ClassVar[bool]
 
     @property
     def event(self) -> DpEvent | None:
-        """What fitting costs, from public constants only; None while the noise is not set."""
+        """Return the cost of fitting, from public constants only.
+
+        None while the noise is not set.
+        """
 
     def with_noise(self, noise_multiplier: float) -> "Step":
-        """The same step with this noise; a step without a cost stays as it is."""
+        """Return the same step with this noise; a step without a cost stays as it is."""
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> Transform:
-        """The fitted transform."""
+        """Return the fitted transform."""
 
 
 @runtime_checkable
 class WeightedStep(Step, Protocol):
-    """A step whose private sums take a weight for each row: it can be fitted on persons.
+    """A step whose private sums take a weight for each row.
+
+    It can be fitted on persons.
 
     Theory: Result H
     """
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
-        """The fitted transform; the weights of one person add up to at most one."""
+        """Return the fitted transform; the weights of one person add up to at most one."""
 
     def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """The exact weighted sums that ``fit`` adds noise to; never released as they are."""
+        """Return the exact weighted sums that ``fit`` adds noise to.
+
+        Never released as they are.
+        """
 
 
 class SummedStep(ABC):
-    """A private step in two halves: sums over rows where the records are, and one release of the total.
+    """A private step in two halves.
+
+    Sums over rows where the records are, and one release of the total.
 
     Theory: section 1.5; Result H
     """
@@ -72,11 +85,14 @@ class SummedStep(ABC):
 
     @abstractmethod
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
-        """The exact weighted sums over some rows; a function of them alone, and so of each row alone."""
+        """Return the exact weighted sums over some rows.
+
+        A function of them alone, and so of each row alone.
+        """
 
     @abstractmethod
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> Transform:
-        """The transform with the noisy total in it."""
+        """Return the transform with the noisy total in it."""
 
     @property
     def event(self) -> DpEvent | None:
@@ -95,17 +111,20 @@ class SummedStep(ABC):
 
 
 class _PublicStep:
-    """A step of public constants: of the data only its width is used, and nothing is spent."""
+    """A step of public constants.
+
+    Of the data only its width is used, and nothing is spent.
+    """
 
     data_independent: ClassVar[bool] = True
 
     @property
     def event(self) -> DpEvent:
-        """Nothing."""
+        """Return the event of a step without cost."""
         return NoOpDpEvent()
 
     def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
-        """Itself: there is nothing to hide."""
+        """Return this step unchanged; it needs no noise."""
         return self
 
 
@@ -113,7 +132,7 @@ class _PublicStep:
 class PublicBounds(_PublicStep):
     """Clip each feature to public bounds and rescale it to [-1, 1].
 
-    ``low`` and ``high`` are numbers, or one number a feature. They must come from outside the data. No
+    ``low`` and ``high`` are numbers, or one number per feature. They must come from outside the data. No
     privacy cost.
 
     Theory: section 1.1
@@ -159,12 +178,14 @@ class NormClip(_PublicStep):
 
 @dataclass(frozen=True)
 class PrivateCentring(SummedStep):
-    """Subtract a private mean from rows of norm at most ``bound`` (longer rows are shortened first).
+    """Subtract a private mean from rows of norm at most ``bound``.
+
+    Longer rows are shortened first.
 
     One record (or person) changes the weighted sum of the rows by at most ``bound``; the release is the sum
     plus Gaussian noise of standard deviation noise_multiplier * bound in each coordinate (0.01 % more, for
-    the rounding of the sum), divided by n_records and brought back to the ball of radius ``bound`` (a mean
-    of such rows lies there). Centred rows have norm at most 2 * bound.
+    the rounding of the sum), divided by n_records and projected on the ball of radius ``bound`` (a mean
+    of such rows lies there). Centered rows have norm at most 2 * bound.
 
     Theory: sections 1.1, 1.5
     """
@@ -180,11 +201,11 @@ class PrivateCentring(SummedStep):
         return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
-        """The weighted sum of the rows."""
+        """Return the weighted sum of the rows."""
         return np.asarray(weighted_rows(scaled_rows(rows, self.bound, unit=False), weights).sum(axis=0))
 
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> RowTransform:
-        """The transform with the private mean in it."""
+        """Return the transform with the private mean in it."""
         noise = require_noise(self.noise_multiplier) * self.bound * (1 + sum_slack(n_records))
         mean = gaussian_release(total, noise, rng, n_records) / check_count("n_records", n_records)
         mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
@@ -193,12 +214,14 @@ class PrivateCentring(SummedStep):
 
 @dataclass(frozen=True)
 class PrivateStandardize(SummedStep):
-    """Subtract a private mean and divide by a private scale, feature by feature, inside public bounds.
+    """Subtract a private mean and divide by a private scale, per feature.
+
+    Features are first clipped to public bounds.
 
     Features are clipped to [low, high] and mapped to v in [-1, 1]; the released vector is the sum of (v,
     v^2 - 1/2) over the rows plus Gaussian noise. One record (or person) changes that sum by at most sqrt(5/4 *
     features) in norm. The scale is never below ``scale_floor`` (of half the range) nor below what the noise
-    can resolve, both public; standardised features are clipped to +-``limit``.
+    can resolve, both public; standardized features are clipped to +-``limit``.
 
     Theory: sections 1.1, 1.5
     """
@@ -219,16 +242,19 @@ class PrivateStandardize(SummedStep):
         return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
-        """The weighted sums of (v, v^2 - 1/2), shape (2, features)."""
+        """Return the weighted sums of (v, v^2 - 1/2), shape (2, features)."""
         unit = self._to_unit(rows.shape[1]).apply(rows)
         return np.stack([weighted_rows(v, weights).sum(axis=0) for v in (unit, unit**2 - 0.5)])
 
     def sensitivity(self, n_features: int) -> float:
-        """Largest change of ``moments`` by one record or person, in Euclidean norm."""
+        """Return the largest change of ``moments`` by one record or person.
+
+        The change is measured in Euclidean norm.
+        """
         return math.sqrt(1.25 * n_features)
 
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
-        """The transform with the private mean and scale in it."""
+        """Return the transform with the private mean and scale in it."""
         n, width = check_count("n_records", n_records), total.shape[1]
         noise = require_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
         mean, square = gaussian_release(total, noise, rng, n) / n

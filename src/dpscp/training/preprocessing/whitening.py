@@ -27,7 +27,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class WhiteningTransform:
-    """Multiply a row by a released matrix and scale the result to norm one; a row of zeros stays zero.
+    """Multiply a row by a released matrix and scale the result to norm one.
+
+    A row of zeros stays zero.
 
     Theory: section 1.5
     """
@@ -49,7 +51,7 @@ class WhiteningTransform:
         return {}
 
     def __reduce__(self) -> tuple[type[Self], tuple[Array]]:
-        """What is computed from the matrix does not travel."""
+        """Pickle the matrix only, not what is computed from it."""
         return type(self), (self.matrix,)
 
     def arrays(self) -> dict[str, Array]:
@@ -65,7 +67,9 @@ class WhiteningTransform:
 
 @dataclass(frozen=True)
 class PrivateWhitening(SummedStep):
-    """Even out the second moment of rows of norm at most ``bound`` (longer rows are shortened first), privately.
+    """Even out the second moment of rows of norm at most ``bound``, privately.
+
+    Longer rows are shortened first.
 
     One record adds x x^T / bound^2, of Frobenius norm at most 1, to the sum of outer products, and a person a
     weighted mean of such terms; the release is that sum plus symmetric Gaussian noise (standard deviation
@@ -96,7 +100,7 @@ class PrivateWhitening(SummedStep):
         return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
-        """The weighted sum of outer products."""
+        """Return the weighted sum of outer products."""
         scaled = scaled_rows(rows, self.bound, unit=False)
         scaled /= self.bound
         if weights is not None:
@@ -104,11 +108,14 @@ class PrivateWhitening(SummedStep):
         return np.asarray(scaled.T @ scaled)
 
     def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """The exact weighted sum of outer products, in orthonormal coordinates; ``fit`` adds noise, never released."""
+        """Return the exact weighted sum of outer products, in orthonormal coordinates.
+
+        ``fit`` adds noise, never released.
+        """
         return _coordinates(self._total(X, weights))
 
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
-        """The transform with the private second moment in it."""
+        """Return the transform with the private second moment in it."""
         n, width = check_count("n_records", n_records), len(total)
         noise = require_noise(self.noise_multiplier) * (1 + sum_slack(n))
         released = gaussian_release(_coordinates(total), noise, rng, n) / n
@@ -123,6 +130,6 @@ class PrivateWhitening(SummedStep):
 
 
 def _coordinates(symmetric: Array) -> Array:
-    """A symmetric matrix in an orthonormal basis of the symmetric ones."""
+    """Return a symmetric matrix in an orthonormal basis of the symmetric ones."""
     i, j = np.triu_indices(len(symmetric))
     return np.asarray(symmetric[i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))

@@ -42,7 +42,7 @@ Targets = Callable[[int, Any], Any]
 
 
 def rows_per_forward(input_shape: tuple[int, ...]) -> int:
-    """How many rows of this shape go through a module at once where no gradient is computed."""
+    """Return how many rows go through a module at once without gradients."""
     return int(min(_MOST_ROWS, max(64, _MOST_NUMBERS // math.prod(input_shape))))
 
 
@@ -77,14 +77,20 @@ def dry_run(
 
 @dataclass(frozen=True)
 class _Rows:
-    """A kind of synthetic rows, and the precision in which the module takes them; None: its own, with float32 rows."""
+    """A kind of synthetic rows, and the precision in which the module takes them.
+
+    None: its own, with float32 rows.
+    """
 
     kind: int
     dtype: Any = None
 
 
 class _Trial:
-    """A module with synthetic rows and targets that it accepts; every call is made on a copy of its own."""
+    """A module with synthetic rows and targets that it accepts.
+
+    Every call is made on a copy of its own.
+    """
 
     own: _Rows
     n_outputs: int
@@ -96,7 +102,10 @@ class _Trial:
     # ---- rows that the module takes
 
     def find_rows(self, n_outputs: int | None) -> _Rows:
-        """The first precision and kind of rows with which the module runs: float64 shows the weakest mixing."""
+        """Return the first precision and kind of rows with which the module runs.
+
+        Float64 shows the weakest mixing.
+        """
         torch = load_torch()
         failure: Exception | None = None
         fitting = None
@@ -123,7 +132,10 @@ class _Trial:
         return fitting
 
     def _try_rows(self, found: _Rows, n_outputs: int | None) -> Exception | None:
-        """Apply the module once; sets ``_is_usable`` and the number of outputs, and returns what went wrong."""
+        """Apply the module once.
+
+        Sets ``_is_usable`` and the number of outputs, and returns what went wrong.
+        """
         torch = load_torch()
         self._is_usable = False
         module = self._copy(found)
@@ -156,7 +168,10 @@ class _Trial:
     # ---- state
 
     def check_state(self) -> None:
-        """Refuse a module that changes anything in itself; the first look comes before the first call."""
+        """Refuse a module that changes anything in itself.
+
+        The first look comes before the first call.
+        """
         for training in (True, False):
             for step in (0.0, _FAR):
                 module = self._copy(self.own).train(training)
@@ -179,7 +194,7 @@ class _Trial:
     # ---- gradients
 
     def check_gradients(self, found: _Rows, sizes: tuple[int, ...], seeds: tuple[int, ...]) -> None:
-        """Refuse the module if what Opacus calls the gradient of a record is anything else."""
+        """Refuse the module if Opacus returns anything but a record's gradient."""
         wrapper, _ = load_opacus()
         for seed in seeds:
             plain = self._copy(found)
@@ -192,7 +207,7 @@ class _Trial:
                 self._compare(plain, wrapped, rows, target, sizes)
 
     def _compare(self, plain: Any, wrapped: Any, rows: Any, target: Any, sizes: tuple[int, ...]) -> None:
-        """Compare each record's gradient in the whole batch, in other batches, and by plain autograd."""
+        """Compare each record's gradient between batches and with plain autograd."""
         n = len(rows)
         whole = self._samples(wrapped, rows, target, range(n))
         for size in sizes[1:]:
@@ -225,9 +240,11 @@ class _Trial:
         ]
 
     def _alone(self, plain: Any, rows: Any, target: Any, key: int) -> list[Any]:
-        """The gradient of a record alone, by plain autograd; beside a few other rows where the module draws.
+        """Return the gradient of a record alone, by plain autograd.
 
-        A draw that all rows share cannot be told from a row's own where there is one row.
+        Beside a few other rows where the module draws.
+
+        With one row, a draw that all rows share looks like a row's own draw.
         """
         torch = load_torch()
         others = _SIZES[-1] - 1 if self._draws(plain, rows) else 0
@@ -255,7 +272,10 @@ class _Trial:
     # ---- outputs
 
     def check_outputs(self) -> None:
-        """Refuse a module that mixes records or draws random numbers in evaluation mode, where records are scored."""
+        """Refuse a module that mixes records or draws in evaluation mode.
+
+        Records are scored in evaluation mode.
+        """
         torch = load_torch()
         most = rows_per_forward(self.input_shape)
         rows, _ = self._batch(self.own, most, _SEEDS[0])
@@ -298,7 +318,10 @@ def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
 
 
 def synthetic_rows(input_shape: tuple[int, ...], count: int = _FEW_ROWS, seed: int = 0) -> Iterator[Any]:
-    """Rows for modules of any numbers, of numbers in (0, 1), and of token ids; the same ones wherever they are made."""
+    """Return rows for modules of any numbers, of numbers in (0, 1), and of token ids.
+
+    The same ones wherever they are made.
+    """
     torch = load_torch()
     shape = (count, *input_shape)
     # SplitMix64 of 1, 2, ...: torch's generators may change from version to version

@@ -1,7 +1,8 @@
-"""A trained torch module as a model of this library: asked through NumPy arrays, written to files without its code.
+"""A trained torch module as a model of this library: called with NumPy arrays, saved without its code.
 
-A file holds the module's state dict as plain arrays, and what the module answers on made-up rows. Reading it back takes
-a module of the same architecture; it must have the same names, shapes and kinds of numbers, and give the same answers.
+A file holds the module's state dict as plain arrays, and what the module answers on synthetic rows. Reading it back
+takes a module of the same architecture; it must have the same names, shapes and kinds of numbers, and give the same
+answers.
 """
 
 import copy
@@ -34,7 +35,7 @@ from dpscp.training.torch.random_state import secret_draws
 if TYPE_CHECKING:
     import torch
 
-# Made-up rows of several lengths: between them the layers leave the range where one activation looks like another.
+# Synthetic rows of several lengths: between them the layers leave the range where one activation looks like another.
 _LENGTHS = (1.0, 1.0, 10.0, 10.0, 100.0, 100.0)
 # Other processors round float32 sums differently, by far less than this; another activation answers otherwise.
 _SAME_ANSWER = 1e-4
@@ -44,9 +45,11 @@ _LONGEST_RECORD = 2**24
 @saved_as("torch")
 @dataclass(frozen=True)
 class TorchModel:
-    """A trained torch module behind the names of a Model; inputs and outputs are NumPy arrays.
+    """A trained torch module behind the names of a Model.
 
-    ``module`` never sees a row: rows meet a copy of it that is thrown away, so that nothing a forward pass leaves on
+    Inputs and outputs are NumPy arrays.
+
+    ``module`` never sees a row: rows go through a copy that is deleted, so that nothing a forward pass leaves on
     its module is kept, pickled or saved. ``arrays`` holds the state dict. The module's code is not data: reading it
     back needs a module of the same architecture.
 
@@ -64,11 +67,14 @@ class TorchModel:
 
     @property
     def n_features(self) -> int:
-        """Numbers in one record."""
+        """Return numbers in one record."""
         return math.prod(self.input_shape)
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Logits (n, classes) or real outputs (n, k); rows may be flat or of ``input_shape``."""
+        """Return logits (n, classes) or real outputs (n, k).
+
+        Rows may be flat or of ``input_shape``.
+        """
         torch = load_torch()
         rows = torch_rows(X)
         if rows.shape[1:] != self.input_shape:
@@ -101,11 +107,14 @@ class TorchModel:
         return softmax(self.outputs(X).astype(np.float64))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The state dict as NumPy arrays; TypeError for a part of it that has no such form."""
+        """Return the state dict as NumPy arrays.
+
+        TypeError for a part of it that has no such form.
+        """
         return _state_arrays(self.module)
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values, and what the module answers on made-up rows."""
+        """Return the public constants and the outputs on synthetic rows, as JSON."""
         answers = _answers(self.module, self.input_shape)
         if all(answer is None for answer in answers):
             raise TypeError("this torch module gives no finite output on any synthetic rows, so it cannot be saved")
@@ -115,7 +124,10 @@ class TorchModel:
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The saved model in a copy of ``config["module"]``; ValueError if that is missing, or another architecture."""
+        """Return the saved model in a copy of ``config["module"]``.
+
+        ValueError if that is missing, or another architecture.
+        """
         if config.get("module") is None:
             raise ValueError(
                 "the file contains the parameters of a torch module and not its code; give the architecture, "
@@ -125,10 +137,12 @@ class TorchModel:
 
     @classmethod
     def restore(cls, module: "torch.nn.Module", config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The saved model in a copy of ``module``, which must be the module that was saved but for its parameters.
+        """Load the saved model into a copy of ``module``.
 
-        Names, shapes and kinds of numbers are compared, and the answers on made-up rows, so that another activation or
-        another order of layers is noticed too. ``config`` of earlier versions has no answers to compare with.
+        ``module`` must have the saved architecture.
+
+        Names, shapes and kinds of numbers are compared, and the answers on synthetic rows, so that another activation
+        or another order of layers is noticed too. ``config`` of earlier versions has no answers to compare with.
         """
         torch = load_torch()
         check_choice("model", config["model"], ["torch"])
@@ -179,7 +193,10 @@ def _require_same_state(own: Mapping[str, NDArray[Any]], saved: Mapping[str, NDA
 
 
 def _answers(module: Any, input_shape: tuple[int, ...]) -> list[NDArray[np.float32] | None]:
-    """What the module answers on each kind of made-up rows, on the CPU; None where that is no finite number."""
+    """Return the module's outputs on each kind of synthetic rows, on the CPU.
+
+    None where that is no finite number.
+    """
     torch = load_torch()
     on_cpu = copy.deepcopy(module).cpu()
     lengths = torch.tensor(_LENGTHS).reshape(-1, *(1 for _ in input_shape))
@@ -190,7 +207,7 @@ def _answers(module: Any, input_shape: tuple[int, ...]) -> list[NDArray[np.float
             given = rows.float() * lengths if kind == 0 else rows.float()
             try:
                 outputs = on_cpu(given).reshape(len(_LENGTHS), -1).numpy()
-            except Exception:  # rows that a module was not made for; all it can say is about made-up rows
+            except Exception:  # rows that a module was not made for; all it can say is about synthetic rows
                 answers.append(None)
                 continue
             answers.append(outputs if np.isfinite(outputs).all() else None)
@@ -220,7 +237,9 @@ def torch_model(
     device: str = "cpu",
     start_buffers: Mapping[str, Any] | None = None,
 ) -> TorchModel:
-    """A TorchModel around a copy of a trained module (unwrapped if Opacus wrapped it).
+    """Wrap a copy of a trained module as a TorchModel.
+
+    A wrapper of Opacus is removed.
 
     Refused like a module to be trained: layers that mix records, folded tokens, another number of outputs than
     classes; an array in an attribute; every buffer that ``start_buffers`` does not show to be that of before training.
@@ -251,7 +270,7 @@ def torch_model(
 
 
 def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
-    """Finite real records of any shape, as float32."""
+    """Return finite real records of any shape, as float32."""
     try:
         rows = np.asarray(X)
         rows = rows if np.can_cast(rows.dtype, np.float32) else rows.astype(np.float64)
@@ -265,6 +284,9 @@ def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Finite numbers as float32; larger ones become 2**100, as in the NumPy engine: one record must not decide more."""
+    """Return finite numbers as float32.
+
+    Larger ones become 2**100, as in the NumPy engine: one record must not decide more.
+    """
     end = 2.0**100
     return np.asarray(np.clip(values, -end, end), dtype=np.float32)

@@ -4,7 +4,7 @@ Three things are checked. Every submodule, by kind: layers that mix records, kee
 parameters are refused, or held in evaluation mode for good where they are frozen. The whole module, on synthetic rows
 before any record is used (``torch_dry_run``). And its state after training: nothing in it may have changed.
 
-The only file that imports torch, but for the source that uses its process groups; and only when it is asked to:
+The only file that imports torch, but for the source that uses its process groups; and only when it is needed:
 ``pip install dpscp[torch]``.
 """
 
@@ -22,7 +22,10 @@ _EXTRA = "training a torch module needs torch and Opacus; run: pip install 'dpsc
 
 
 def load_torch() -> Any:
-    """The torch package; an ImportError that names the extra where it is missing."""
+    """Return the torch package.
+
+    An ImportError that names the extra where it is missing.
+    """
     try:
         import torch
     except ImportError as error:
@@ -31,7 +34,7 @@ def load_torch() -> Any:
 
 
 def load_opacus() -> tuple[Any, Any]:
-    """Opacus' GradSampleModule and ModuleValidator."""
+    """Return Opacus' GradSampleModule and ModuleValidator."""
     load_torch()
     try:
         with warnings.catch_warnings():
@@ -44,7 +47,10 @@ def load_opacus() -> tuple[Any, Any]:
 
 
 def comes_from_torch(value: Any) -> bool:
-    """Whether an object's class is torch's or made from one of torch's; torch is not imported for that."""
+    """Return whether an object's class is torch's or made from one of torch's.
+
+    Torch is not imported for that.
+    """
     return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
 
 
@@ -52,17 +58,18 @@ def comes_from_torch(value: Any) -> bool:
 
 
 def private_copy(module: Any) -> Any:
-    """A copy of the module in training mode, its frozen parts in evaluation mode for good; ValueError for a layer that
-    mixes records.
+    """Return a copy in training mode whose frozen parts stay in evaluation mode.
 
-    A part is frozen when it has parameters and none of them is trained. A normalisation layer without parameters is
+    ValueError for a layer that mixes records.
+
+    A part is frozen when it has parameters and none of them is trained. A normalization layer without parameters is
     frozen when it lies in such a part, or is in evaluation mode.
     """
     torch = load_torch()
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     for path, part in module.named_modules():
-        # asked of the kind: a lazy layer without a shape cannot be copied, let alone checked
+        # checked by kind: a lazy layer without a shape cannot be copied, let alone checked
         if isinstance(part, torch.nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
             raise ValueError(
                 f"{_place(path, part)} is lazy and has no shape; apply the module to a synthetic row first"
@@ -89,7 +96,10 @@ def private_copy(module: Any) -> Any:
 
 
 def separate_copy(module: Any) -> Any:
-    """A deep copy that shares no part, parameter or buffer with the module; ValueError where there is none."""
+    """Return a deep copy that shares no part, parameter or buffer with the module.
+
+    ValueError where there is none.
+    """
     try:
         copied = copy.deepcopy(module)
     except Exception as error:
@@ -110,7 +120,7 @@ def _parts_of(module: Any) -> list[Any]:
 
 
 def _stays_in_evaluation(part: Any, mode: bool = True) -> Any:  # noqa: ARG001 (the signature of Module.train)
-    """Takes the place of a frozen part's ``train``."""
+    """Replace ``train`` of a frozen part, which stays in evaluation mode."""
     return part
 
 
@@ -124,7 +134,10 @@ def _frozen_parts(module: Any) -> set[Any]:
 
 
 def _keeps_or_uses_statistics(norm: Any) -> bool:
-    """Whether a normalisation layer uses more of a batch than one record, or remembers it, in training mode."""
+    """Return whether a normalization layer uses or stores batch statistics.
+
+    This concerns training mode.
+    """
     instance = load_torch().nn.modules.instancenorm._InstanceNorm
     return not isinstance(norm, instance) or norm.running_mean is not None or norm.running_var is not None
 
@@ -151,9 +164,11 @@ def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
 
 
 def suggest_layers(module: Any) -> str:
-    """Which trained layers Opacus cannot take, each with the one to put in its place; empty where none is known.
+    """Return replacements for trained layers that Opacus cannot handle.
 
-    ``private_copy`` has looked at normalisation layers already.
+    The text is empty where none is known.
+
+    ``private_copy`` has looked at normalization layers already.
     """
     norm = load_torch().nn.modules.batchnorm._NormBase
     found = [
@@ -165,7 +180,10 @@ def suggest_layers(module: Any) -> str:
 
 
 def _replacement(part: Any) -> str:
-    """The layer to use instead, written out as ``ModuleValidator.fix`` would put it in place; empty where none is."""
+    """Return the layer to use instead, as code; empty where none is known.
+
+    It is the one of ``ModuleValidator.fix``.
+    """
     nn = load_torch().nn
     kind = type(part).__name__
     if isinstance(part, nn.modules.instancenorm._InstanceNorm):
@@ -191,7 +209,10 @@ def _place(path: str, part: Any) -> str:
 
 
 def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
-    """A digest of all that a module holds, Python attributes included; of trained parameters only where asked for."""
+    """Return a digest of all that a module holds, Python attributes included.
+
+    Trained parameters are included only if ``trained`` is true.
+    """
     digest = state_digest(module)
     if not trained:
         for name, parameter in module.named_parameters():
@@ -223,7 +244,10 @@ def _bits(value: Any) -> Any:
 
 
 def released_copy(start: Any, trained: Any) -> Any:
-    """The starting module with the trained parameters and nothing else of what training left behind."""
+    """Copy the trained parameters into the starting module and return it.
+
+    Nothing else of training is kept.
+    """
     parameters = dict(trained.named_parameters())
     with load_torch().no_grad():
         for name, parameter in start.named_parameters():
@@ -232,7 +256,10 @@ def released_copy(start: Any, trained: Any) -> Any:
 
 
 def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None) -> None:
-    """Refuse buffers of a module trained elsewhere unless they are shown to be those of before training."""
+    """Refuse buffers of a module trained elsewhere that training may have set.
+
+    ``start_buffers`` shows which buffers did not change.
+    """
     torch = load_torch()
     remedy = (
         "make start_buffers={name: value.clone() for name, value in module.named_buffers()} before training, and "
@@ -253,7 +280,10 @@ def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None)
 
 
 def refuse_unknown_arrays(module: Any) -> None:
-    """Refuse arrays that a module trained elsewhere holds beside its parameters and buffers."""
+    """Refuse arrays in attributes of a module trained elsewhere.
+
+    Parameters and buffers are allowed.
+    """
     declared = {id(value) for value in (*module.parameters(), *module.buffers())}
     for path, held in reachable(module):
         if has_array(held) and id(held) not in declared:
@@ -264,7 +294,7 @@ def refuse_unknown_arrays(module: Any) -> None:
 
 
 def without_opacus_hooks(module: Any) -> Any:
-    """A copy of a module that an Opacus wrapper held, without what the wrapper hung on it."""
+    """Return a copy of a module without the hooks of an Opacus wrapper."""
     copied = copy.deepcopy(module)
     for part in copied.modules():
         for hooks in (part._forward_hooks, part._backward_hooks):
@@ -281,9 +311,11 @@ def without_opacus_hooks(module: Any) -> Any:
 
 
 def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, target: Any) -> list[Any]:
-    """One (records, *shape) gradient for every trained parameter of a GradSampleModule; None for an unused one.
+    """Return the per-record gradient of each trained parameter.
 
-    ValueError unless each has exactly one row a record: clipping rows that are not records bounds nothing. An error
+    Each has the shape (records, *shape); None for an unused parameter.
+
+    ValueError unless each has exactly one row per record: clipping rows that are not records bounds nothing. An error
     inside the module is told without its message, which may carry counts and values; where there is no room, torch's
     goes to `translate_memory_errors`. No gradient stays behind in the module.
     """
@@ -322,13 +354,13 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether there was no room."""
+    """Return whether an error is due to missing memory."""
     short = isinstance(error, MemoryError | load_torch().cuda.OutOfMemoryError)
     return short or "can't allocate memory" in str(error)  # a plain RuntimeError, on the processor
 
 
 def translate_memory_errors(work: Callable[[], Result], remedy: str) -> Result:
-    """What the work gives; where there is no room for it, MemoryError with our words.
+    """Run the work; where memory is missing, raise MemoryError with ``remedy``.
 
     Those of torch and NumPy count bytes, and so the records of a batch, or all of them.
     """

@@ -20,7 +20,9 @@ _UNEQUAL_ITEMS = "the items must be equally shaped tensors or numbers: (input, t
 
 
 def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
-    """Inputs and targets as arrays; what does not come from torch stays as it is.
+    """Return inputs and targets as arrays.
+
+    What does not come from torch stays as it is.
 
     A ``Dataset`` or ``DataLoader`` holds both, (input, target) in each item; its order is that of the data set.
     """
@@ -35,12 +37,18 @@ def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def inputs_of(X: Any) -> Any:
-    """The inputs alone, as an array: of a ``Dataset`` or ``DataLoader`` the first part of each item."""
+    """Return the inputs alone, as an array.
+
+    Of a ``Dataset`` or ``DataLoader`` the first part of each item.
+    """
     return _columns(X)[0] if _holds_items(X) else _array(X)
 
 
 def has_own_items(value: Any) -> bool:
-    """Whether code of the caller's may make the items: those of a ``TensorDataset`` are rows of its tensors."""
+    """Return whether code of the caller's may make the items.
+
+    Those of a ``TensorDataset`` are rows of its tensors.
+    """
     if not _holds_items(value):
         return False
     data = load_torch().utils.data
@@ -62,7 +70,7 @@ def _array(value: Any) -> Any:
 
 
 def _columns(source: Any) -> tuple[NDArray[Any], ...]:
-    """The parts of all items, one array each."""
+    """Return the parts of all items, one array each."""
     torch = load_torch()
     dataset = source
     if isinstance(source, torch.utils.data.DataLoader):
@@ -86,7 +94,10 @@ def _items(dataset: Any) -> Iterator[Any]:
 
 
 def _batches(items: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
-    """The parts of some items at a time, put side by side as torch does it: items of other shapes do not fit."""
+    """Return the parts of some items at a time, put side by side as torch does it.
+
+    Items of other shapes do not fit.
+    """
     collate = load_torch().utils.data.default_collate
     while some := list(islice(items, _ITEMS_AT_ONCE)):
         try:
