@@ -217,7 +217,7 @@ def test_one_more_record_changes_its_own_share_alone(table, n_blocks):
     descents = []
     for source in (with_one, without):
         setup = mechanism.prepare_source(source, n_records=N)
-        descents.append(setup.started(None, None))
+        descents.append(setup.start_run(None, None))
     batches = poisson_batches(np.random.default_rng(1), N, rate)
     moved = []
     for _ in range(9):

@@ -536,7 +536,7 @@ BAD_RECORDS = [
     ({}, np.ones((2, 2)), [0, 1, 1], "same number"),
     ({}, np.ones((2, 2)), [[0, 1], [1, 0]], "one-dimensional"),
     ({"classes": None}, np.ones((2, 2)), [31337, 31337], "at least 2 labels"),
-    ({"classes": None}, np.ones((2, 2)), np.array([31337, "a"], dtype=object), "cannot be ordered"),
+    ({"classes": None}, np.ones((2, 2)), np.array([31337, "a"], dtype=object), "cannot be sorted together"),
     ({"classes": None, "loss": "logistic"}, np.ones((3, 2)), [0, 1, 31337], "exactly 2"),
     ({"classes": None, "loss": "squared"}, np.ones((2, 2)), [0, np.nan], "NaN"),
     ({"classes": None, "loss": "squared"}, np.ones((2, 2)), ["31337", "a"], "real numbers"),

@@ -1,7 +1,7 @@
-"""Two trainings that differ by one record and share everything else: the true gap that stability bounds are
-about.
+"""Train twice with one record of difference, to measure the true gap.
 
-A study tool: the gap is computed from the records without noise of its own and must not be released.
+Stability bounds are about this gap. It is a study tool: the gap is computed from the records without noise of its own
+and must not be released.
 """
 
 import itertools

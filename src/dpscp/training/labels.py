@@ -1,4 +1,4 @@
-"""Labels and targets as the losses read them; messages carry nothing from the data."""
+"""Encode labels and targets for the losses; messages contain no data."""
 
 from typing import Any
 

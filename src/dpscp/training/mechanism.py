@@ -1,13 +1,12 @@
-"""What a private training mechanism is, and what it hands back.
+"""Define the protocols of private training mechanisms and their results.
 
-A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants
-alone and is known before any record is touched; the records and the randomness are arguments of `train`.
+A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants alone and
+is known before any record is used. The records and the randomness are arguments of `train`.
 
-`Mechanism` is all that a mechanism of one's own must have. The other protocols are abilities that some have:
-`Configurable` (takes what a release needs of it), `Tunable` (one noise multiplier, so that its noise can be
-solved behind private preprocessing), `Bounded` (a shift bound before training), `PersonWise` (a person may have
-several rows), `SourceWise` (reads its records block by block). Mechanisms that wrap others have the abilities of
-what they wrap and forward the question.
+`Mechanism` is all that your own mechanism must have. The other protocols are abilities that some mechanisms have:
+`Configurable` (accepts the needs of a release), `Tunable` (one noise multiplier, so that its noise can be solved after
+private preprocessing), `Bounded` (a shift bound before training), `PersonWise` (a person may have several rows),
+`SourceWise` (reads its records block by block). A mechanism around another one has the abilities of the inner one.
 """
 
 from abc import abstractmethod

@@ -1,6 +1,6 @@
-"""A model that somebody already trained, together with the ledger of what its training cost.
+"""Combine a model trained elsewhere with the ledger of its training.
 
-Nothing here imports torch; ``PrivateModel.from_opacus`` reaches for it only when it is called.
+Nothing here imports torch; ``PrivateModel.from_opacus`` imports it when it is called.
 """
 
 from collections.abc import Callable, Mapping

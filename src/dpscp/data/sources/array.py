@@ -1,4 +1,4 @@
-"""Records in memory or in a memory-mapped file, as one block or as several views of one array."""
+"""Read records from memory or a memory-mapped file, in one or several blocks."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise

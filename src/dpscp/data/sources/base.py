@@ -1,4 +1,4 @@
-"""The protocol of sources: blocks, a lazy ``map`` from block to block, and a ``sum`` over blocks.
+"""Define the protocol of sources: blocks, a lazy ``map`` and a ``sum``.
 
 Your own source (files, a cluster, a database) has three members, see ``RecordSource``:
 
@@ -6,26 +6,25 @@ Your own source (files, a cluster, a database) has three members, see ``RecordSo
 ``map(function)``   a source of ``function(block)``, computed when it is read;
 ``sum(function)``   ``added(function(block) for each block, in the order of their ids)``.
 
-and promises:
+It makes these promises:
 
-* Ids are the integers 0, 1, 2, ...; reading the source again gives the same blocks with the same ids and the same rows
+* Ids are the integers 0, 1, 2, ... Reading the source again gives the same blocks with the same ids and the same rows
   in the same order. Draws (batches, held-out parts) belong to the place of a record in the order of all blocks
-  (``places``), so that a block that was lost and read again draws the same and nothing more is spent, and so that it
-  does not matter how records are cut into blocks. ``fit`` compares a keyed digest of each block with that of the first
-  reading (``digests``): totals may then also hold lists, put end to end.
-* A block holds at most 2^25 records and is read into memory as a whole; work on it needs little beside it (functions
-  read it in ``parts``). A source keeps no block longer than ``sum`` needs it, unless it was mapped with ``keep=True``:
-  such a result is read at every step of training and is worth its memory.
+  (``places``). So a block that was lost and read again draws the same, nothing more is spent, and the division into
+  blocks does not matter. ``fit`` compares a keyed digest of each block with that of the first reading (``digests``).
+  Totals may therefore also contain lists, which are joined.
+* A block holds at most 2^25 records and is read into memory as a whole. Work on it needs little more memory, because
+  functions read it in ``parts``. A source keeps no block longer than ``sum`` needs it, unless it was mapped with
+  ``keep=True``. Such a result is read at every step of training and is worth its memory.
 * Functions and their results can be pickled. A function may be called more than once for a block, with the same result,
-  and sees one block at a time. An exception of a function reaches the caller of ``sum`` as it is.
+  and sees one block at a time. An exception of a function reaches the caller of ``sum`` unchanged.
 * Totals are numbers, arrays, other values with a ``+``, or tuples of these. They are exact sums over records, private
-  until the driver adds noise: a source neither prints, logs nor stores them.
+  until the driver adds noise. A source does not print, log or store them.
+* If a schema declares a person column, ``Block.persons`` says which rows belong to whom. All rows of a person are side
+  by side in one block, before any cap (``persons.join_person_block`` builds such blocks). Else it is None.
 
-* Where a schema names a column of persons, ``Block.persons`` says which rows are whose: all rows of a person, side by
-  side in one block, before any cap (``persons.join_person_block`` builds such blocks). Else it is None.
-
-Rows are real numbers (any float or integer type), targets one for each row. Whether they are finite, and labels among
-the declared classes, is looked at once by whoever uses the source, before anything is spent: a source only reads.
+Rows are real numbers (any float or integer type), with one target for each row. The user of the source checks once,
+before anything is spent, that numbers are finite and labels are among the declared classes. A source only reads.
 """
 
 import math

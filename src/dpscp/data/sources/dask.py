@@ -1,7 +1,7 @@
-"""Records on a cluster: blocks of Dask arrays or frames, worked on where they lie.
+"""Read records on a Dask cluster, in the workers that hold them.
 
-Functions go to the blocks and totals come back: the parameters of a model, sums of gradients, counts. Rows and scores
-stay with the workers. Whatever scheduler Dask uses is used: threads of this process, or a cluster with a client.
+Functions are sent to the blocks and totals come back: parameters of a model, sums of gradients, counts. Rows and scores
+stay in the workers. The scheduler is the one that Dask uses: threads of this process, or a cluster with a client.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""Whether a source still holds the records of its first reading.
+"""Check that a source still returns the records of its first reading.
 
-A fit reads a source several times, and draws who is trained on and who is held out by a record's place in its block. A
-source that gives its rows in another order at the next reading mixes the two. So the first reading leaves a digest of
-each block, keyed with random bits that stay in memory. Every later reading is compared with it where the block lies.
+A fit reads a source several times. It draws the training and held-out records by their places in the blocks. A source
+that returns its rows in another order would mix the two parts. So the first reading stores a digest of each block,
+keyed with random bits that stay in memory. Every later reading is compared with it, in the process that has the block.
 """
 
 import hashlib

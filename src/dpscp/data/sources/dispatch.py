@@ -1,4 +1,4 @@
-"""Choose the source for what ``fit`` gets instead of arrays: a path, Dask collections, a Spark frame."""
+"""Choose the source for a path, Dask collections or a Spark frame."""
 
 from collections.abc import Sequence
 from os import PathLike

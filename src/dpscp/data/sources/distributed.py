@@ -1,8 +1,9 @@
-"""Records of a ``torch.distributed`` group: every process has its own and calls the same ``fit``.
+"""Read the records of all processes of a ``torch.distributed`` group.
 
-Process 0 leads: it alone draws noise, reserves budget and decides. It sends functions to the others, each sums over its
-own blocks, and the totals of all blocks are added by process 0 in the order of their ids, so that they have the bits of
-the same blocks in one process. What comes out, a result or an error, goes to every process.
+Every process has its own records and calls the same ``fit``. Process 0 leads: it alone draws noise, reserves budget and
+decides. It sends functions to the others, and each sums over its own blocks. Process 0 adds the totals of all blocks in
+the order of their ids, so that they have the bits of the same blocks in one process. The outcome, a result or an error,
+is sent to every process.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""Records in files larger than memory: Parquet and CSV, read block by block through a schema."""
+"""Read records from Parquet and CSV files, block by block through a schema."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain

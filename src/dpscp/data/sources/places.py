@@ -1,16 +1,16 @@
-"""Where persons stand in one order of all blocks: draws belong to places, so blocks do not change them.
+"""Number the persons of all blocks; draws belong to these places, not to blocks.
 
-A source is read once to count the persons of each block; the counts stay inside the fit and are never released. From
-them every person has a place 0, 1, 2, ...: block after block, or, where rows of a person were joined from all over a
-table, in the order of their first rows. Everything random about a person (the coin of the secret split, the batches,
-the choice of rows) is the draw of that place in one stream.
+A source is read once to count the persons of each block. The counts stay inside the fit and are never released. They
+give every person a place 0, 1, 2, ...: block after block, or, where rows of a person were joined from all over a table,
+in the order of first rows. Everything random about a person (the coin of the secret split, the batches, the choice of
+rows) is the draw of that place in one stream.
 
-Why the law is right. The draws of a stream are independent, have one law, and do not depend on the records; places
-depend on the records alone and no two persons share one. So, given the records, the persons' draws are independent with
-that law, in whatever blocks and order: each person enters each batch, and each part, by an own coin. With one person
-more the same holds for all of them. The proofs couple the two tables by inserting the newcomer's draw at its place: all
-others keep theirs, and the sums differ by what the newcomer adds. That nobody repeats a draw in the two tables is not
-needed, since the streams are secret and fresh in each run.
+Why the law is right. The draws of a stream are independent, have one law, and do not depend on the records. Places
+depend on the records alone, and no two persons share one. So, given the records, the persons' draws are independent
+with that law, in any blocks and order: each person enters each batch, and each part, by an own coin. With one person
+more the same holds for all of them. The proofs couple the two tables by inserting the new person's draw at its place.
+All others keep theirs, and the sums differ by what the new person adds. The streams are secret and fresh in each run,
+so it is not needed that nobody repeats a draw in the two tables.
 
 Theory: section 1.6; Result H
 """

@@ -1,9 +1,9 @@
-"""Records of a Spark frame: blocks are its partitions, worked on where they lie.
+"""Read records of a Spark frame, partition by partition in the executors.
 
-What makes this a source is that a partition which is read again is the same rows in the same order. Spark does not
-promise that of a frame: after a shuffle, a lost partition may come back in another order, and with it other batches and
-other held-out records than those that the ledger is about. So the frame is written to Spark's checkpoint folder first,
-and everything is read from there; a written partition that is lost ends the fit and is never computed anew.
+A source must return the same rows in the same order when a partition is read again. Spark does not promise that: after
+a shuffle, a lost partition may come back in another order, with other batches and other held-out records than those of
+the ledger. So the frame is first written to Spark's checkpoint folder, and everything is read from there. If a written
+partition is lost, the fit ends; it is never computed again.
 """
 
 import pickle

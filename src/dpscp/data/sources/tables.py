@@ -1,4 +1,4 @@
-"""Tables in files, CSV and Parquet, read block by block without guessing types.
+"""Read tables from CSV and Parquet files in blocks, without guessing types.
 
 Errors have our own messages, because those of the reader may contain cells or line numbers.
 """

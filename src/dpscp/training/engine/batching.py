@@ -1,10 +1,11 @@
-"""How records reach a mechanism: arrays as a source, blocks as the gradient engine reads them, sums of many blocks.
+"""Pass records to mechanisms: arrays as sources, engine blocks, sums over blocks.
 
 An array in memory is a source of one block. The batch of a step is drawn once, as places in the order of all persons
-(`dpscp.sources.places`); every block takes its share and gives back one vector of clipped gradients. Adding the vectors
-by pairs keeps the proof of `CLIP_SLACK`: a term goes through at most 12,290 additions inside a block and 41 between
-blocks, fewer than the 12,400 that it counts; where a block's batch visits a device, 9,280 and 41. The proof's
-assumption, that a record's gradient has the same bits wherever it stands, includes the machine: workers run the same
+(`dpscp.data.sources.places`). Every block takes its share and returns one vector of clipped gradients. Adding the
+vectors by pairs keeps the proof of `CLIP_SLACK`. A term goes through at most 12,290 additions inside a block and 41
+between blocks, fewer than the 12,400 that the proof counts; where a block's batch is copied to a device, 9,280 and 41.
+
+Assumes: a record's gradient has the same bits wherever it stands. This includes the machine: workers run the same
 libraries on the same kind of processor, and of device.
 """
 

@@ -1,8 +1,8 @@
-"""Gaussian noise drawn where the gradients are, from a cryptographic stream.
+"""Draw Gaussian noise on the device, from a cryptographic stream.
 
-torch's own generators (Mersenne twister on the CPU, Philox on CUDA) are not cryptographic: their output tells their
-state. Noise drawn by the processor from AES would be safe, and for a wide net drawing and moving it takes many times
-as long as the step. So ChaCha20 is computed here as operations on whole tensors, on any device that torch has.
+torch's own generators (Mersenne twister on the CPU, Philox on CUDA) are not cryptographic: their output reveals their
+state. AES noise from the CPU would be safe, but for a wide network drawing and moving it takes many times as long as
+the step. So ChaCha20 is computed here as operations on whole tensors, on any device of torch.
 """
 
 import math

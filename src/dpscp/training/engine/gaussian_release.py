@@ -1,8 +1,7 @@
-"""Adding Gaussian noise to a statistic so that only grid points leave.
+"""Add Gaussian noise to a statistic and release grid points only.
 
-Floating-point noise has a fine structure that depends on the value it was added to (Mironov 2012). The sum
-of statistic and noise is therefore rounded to a public grid, far finer than the noise and far coarser than
-the floats.
+Floating-point noise has a fine structure that depends on the value it was added to (Mironov 2012). The sum of statistic
+and noise is therefore rounded to a public grid, far finer than the noise and far coarser than the floats.
 
 The statistic itself is a rounded sum over records. `sum_in_parts` and `source_sum` keep the rounding below `sum_slack`
 of one record's share. Callers scale their noise by 1 + sum_slack.

@@ -1,8 +1,8 @@
-"""Self-influence correction: a record's outputs as training without that record would have made them, to
-first order.
+"""Correct outputs for the influence of each record on its own model.
 
-Each corrected output is a function of its own record and of the released trajectory, nothing else: a count of
-corrected scores has the sensitivity of a count.
+The correction estimates, to first order, the outputs of training without that record. Each corrected output is a
+function of its own record and of the released trajectory, nothing else. So a count of corrected scores has the
+sensitivity of a count.
 """
 
 import math

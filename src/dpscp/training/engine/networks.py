@@ -1,4 +1,7 @@
-"""Dense networks (a linear head is one without hidden layers): rows as they read them, outputs, losses, the model."""
+"""Define dense networks: their rows, outputs, losses and the released model.
+
+A linear head is a network without hidden layers.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Blocks of records whose sizes are such that a matrix product rounds a record alike in every place.
+"""Choose block sizes for which a product rounds a record alike in every place.
 
-A product rounds a record by the size of the block, by the place in it and by the number of threads (kernels for small
-matrices and for edges). A record's result must be a function of that record alone: else one more record would move the
-results of all others, and by more than any sensitivity says where a jump, or a threshold, is near.
+A matrix product rounds a record by the size of the block, the place in it and the number of threads (kernels for small
+matrices and for edges). A record's result must be a function of that record alone. Else one more record would change
+the results of all others, and near a jump or a threshold by more than any sensitivity states.
 """
 
 import math

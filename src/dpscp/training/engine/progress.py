@@ -1,4 +1,4 @@
-"""A progress line for long work: on a terminal's standard error only, and only once it has taken a while."""
+"""Show a progress line for long work, on a terminal's standard error only."""
 
 import sys
 import time

@@ -1,9 +1,9 @@
-"""Private (projected) stochastic gradient descent for linear heads and dense networks, in plain NumPy.
+"""Train linear heads and dense networks by private SGD, in plain NumPy.
 
-Differences from the paper's Algorithm 3, all of them needed for privacy or for the proofs: the sum of clipped
-gradients is divided by the public constant sampling_rate * n_records and never by the size of the batch, and
-an empty batch takes a noisy step too. Every field of `DPSGD` is a public constant; the starting point is a
-fixed public function of `init_seed`.
+Two differences from the paper's Algorithm 3 are needed for privacy and for the proofs. The sum of clipped gradients is
+divided by the public constant sampling_rate * n_records and never by the size of the batch. An empty batch takes a
+noisy step too. Every field of `DPSGD` is a public constant; the starting point is a fixed public function of
+`init_seed`.
 """
 
 import math

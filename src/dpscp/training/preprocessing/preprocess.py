@@ -1,7 +1,7 @@
-"""Preprocessing steps in front of a mechanism, as one mechanism with one event in the ledger.
+"""Combine preprocessing steps and a mechanism into one mechanism.
 
-``Preprocessed`` puts steps (``sums``) in front of any mechanism and is itself a mechanism; what its steps
-learn counts as training. ``PreprocessedModel`` is what it releases.
+``Preprocessed`` puts steps (``sums``) in front of any mechanism and is itself a mechanism with one event in the ledger.
+What its steps learn counts as training. ``PreprocessedModel`` is its released model.
 
 Theory: section 1.5; Result B
 """

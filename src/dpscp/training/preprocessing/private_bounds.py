@@ -1,12 +1,12 @@
-"""Bounds that nobody knows, found by noisy counts on a public grid of powers of two.
+"""Find bounds by noisy counts on a public grid of powers of two.
 
-Every number lies in one cell of the grid: near zero, or a sign and the power of two below it. The records in each cell
-are counted for each column, exact integer noise is added to every count, and the bounds of a column are the outer edges
+Every number is in one cell of the grid: near zero, or a sign and the power of two below it. The records in each cell
+are counted for each column, and exact integer noise is added to every count. The bounds of a column are the outer edges
 of the outermost cells whose noisy count is beyond what noise alone reaches (beside such a cell, likely so). Values
 outside are clipped, as with public bounds; their number is not released.
 
-This is the habit of the "approximate bounds" of Google's differential privacy library. Where bounds are publicly known,
-giving them costs nothing and is better.
+This follows the "approximate bounds" of Google's differential privacy library. Publicly known bounds cost nothing and
+are better.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""A private centre and scale for regression targets: public bounds are often many times wider than the targets' spread.
+"""Standardize regression targets with a private center and scale.
 
-Learning rate and clip norm are chosen for targets of mean 0 and spread 1. Both numbers are released once,
-through one Gaussian mechanism, and folded into the last layer of the trained model, so the released model is
-an ordinary one in the target's own units.
+Public bounds are often many times wider than the spread of the targets. Learning rate and clip norm are chosen for
+targets of mean 0 and spread 1. Both numbers are released once, through one Gaussian mechanism. They are folded into the
+last layer of the trained model, so the released model is an ordinary one in the units of the target.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Regression targets on a public scale: training sees them in [-1, 1], predictions come back in the user's units."""
+"""Scale regression targets to [-1, 1] by public bounds, and predictions back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

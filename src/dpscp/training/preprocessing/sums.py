@@ -1,9 +1,9 @@
-"""Preprocessing steps that are honest about privacy: public constants, or noisy sums of rows whose size is enforced.
+"""Preprocess rows with public constants or with noisy sums of bounded rows.
 
-Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step
-here either uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, ``NormClip``: no
-cost), or releases noisy sums over rows whose size it enforces (``PrivateCentring``, ``PrivateStandardize``:
-Gaussian events). Sums are divided by the public ``n_records``, never by the number of rows.
+Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step here either
+uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, ``NormClip``: no cost), or releases noisy
+sums over rows whose size it enforces (``PrivateCentring``, ``PrivateStandardize``: Gaussian events). Sums are divided
+by the public ``n_records``, never by the number of rows.
 
 A private step has two halves: ``part_moments``, a pure function of some rows that runs where the records are, and
 ``release``, which draws the noise once, on the driver, and makes the transform.

@@ -1,4 +1,7 @@
-"""Fitted preprocessing: fixed functions of one row, made of public constants and released numbers only."""
+"""Apply fitted preprocessing: fixed functions of one row.
+
+They contain public constants and released numbers only.
+"""
 
 import math
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""Private whitening of bounded rows: one noisy second-moment matrix, used to even out the directions before training.
+"""Whiten bounded rows with one noisy second-moment matrix.
 
-Noise in a linear head hits every direction of the rows alike, while features of pretrained networks carry
-most of their length in a few directions that say little about the label. Shrinking these (and bringing rows
-back to norm one) makes the same noise cost less.
+Noise in a linear head affects every direction of the rows alike. Features of pretrained networks have most of their
+length in a few directions that say little about the label. Shrinking these (and scaling rows back to norm one) makes
+the same noise cost less.
 """
 
 import math

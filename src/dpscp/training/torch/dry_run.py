@@ -1,8 +1,8 @@
-"""The dry run of a torch module: what must be refused shows on synthetic rows, before any record or budget is used.
+"""Run a torch module on synthetic rows before any record or budget is used.
 
-The module must run, in its own precision too. It must change nothing in itself, in training and in evaluation mode.
-The gradients that Opacus hands out must be those of each record alone, in batches of every size that training uses;
-so must the outputs in evaluation mode. Draws of the module's own go with the record (``draws_by_row``).
+The module must run, in its own precision too. It must change nothing in itself, in training and in evaluation mode. The
+gradients from Opacus must be those of each record alone, in batches of every size that training uses; so must the
+outputs in evaluation mode. Draws of the module's own belong to the record (``draws_by_row``).
 """
 
 import copy

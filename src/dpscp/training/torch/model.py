@@ -1,8 +1,8 @@
-"""A trained torch module as a model of this library: called with NumPy arrays, saved without its code.
+"""Use a trained torch module as a model of this library.
 
-A file holds the module's state dict as plain arrays, and what the module answers on synthetic rows. Reading it back
-takes a module of the same architecture; it must have the same names, shapes and kinds of numbers, and give the same
-answers.
+It is called with NumPy arrays and saved without its code. A file holds the module's state dict as plain arrays, and the
+module's outputs on synthetic rows. Loading needs a module of the same architecture. It must have the same names, shapes
+and kinds of numbers, and give the same outputs.
 """
 
 import copy

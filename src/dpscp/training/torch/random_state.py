@@ -1,7 +1,7 @@
-"""The random draws that layers of a torch module make for themselves (dropout, for instance).
+"""Control the random draws that layers of a torch module make (dropout).
 
-While records are used, torch's generators run on states that nobody else knows, and afterwards stand where they stood.
-In a dry run each row brings its own draws (``draws_by_row``): that is the coupling behind the privacy of such layers.
+While records are used, torch's generators run on secret states, and afterwards they continue from their old ones. In a
+dry run each row has its own draws (``draws_by_row``): that is the coupling behind the privacy of such layers.
 """
 
 import zlib

@@ -1,8 +1,8 @@
-"""Records as torch users bring them: tensors, a ``Dataset`` or a ``DataLoader``, read once into NumPy arrays.
+"""Read tensors, a ``Dataset`` or a ``DataLoader`` once into NumPy arrays.
 
-Training draws its own batches, so of a loader only the data set counts: a record is one item of it. A loader that would
-drop or repeat records is refused: then what it gives is not the data set that the promises are about. So is one with a
-``collate_fn`` of the caller's own, which sees several records at once: padding to the longest of them would publish a
+Training draws its own batches, so only the data set of a loader counts: a record is one item of it. A loader that would
+drop or repeat records is refused, because its records are not the data set that the promises are about. So is one with
+the caller's own ``collate_fn``, which sees several records at once. Padding to the longest of them would publish a
 length, and a mean over them would spread one record over all others.
 """
 
