@@ -89,16 +89,16 @@ class Shaped(Protocol):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The points where DP-SGD took its gradients, and the weight of each.
+    """Hold the points where DP-SGD took its gradients, and their weights.
 
-    The weight is that of the gradient in the released model.
+    `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients. `weights[t]` is minus the
+    derivative of the released parameters with respect to that step's normalized clipped gradient when later gradients
+    are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under momentum, None under
+    Adam. `rule` gives the weights when later gradients respond. `row_length` is the length of every row where
+    preprocessing gives them one.
 
-    `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients; `weights[t]` is
-    minus the derivative of the released parameters with respect to that step's normalized clipped gradient
-    when later gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging,
-    larger under momentum, None under Adam. `rule` gives the weights when later gradients answer, and
-    `row_length` is the length of every row where preprocessing gives them one. All of it is a function of the
-    noisy iterates, which DP-SGD's accounting already pays for, and of public constants.
+    Privacy: all of it is a function of the noisy iterates, for which the accounting of DP-SGD already pays, and of
+    public constants.
 
     Theory: Result D
     """
@@ -114,11 +114,23 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Trained:
-    """The outcome of private training: everything here may be published.
+    """Hold the outcome of private training: everything here may be published.
 
-    `event` is what training cost, `stability` the proven shift bound (None where no bound is known),
-    `public_facts` what was declared public on the way. `trajectory` is kept only on request. `stages` names the
-    parts of `event` that are entries of their own in a ledger; empty: it is one entry. `unit` is who `event` protects.
+    Parameters
+    ----------
+    model : Model
+    event : DpEvent
+        The cost of training.
+    stability : Stability or None
+        The proven shift bound; None where none is known.
+    public_facts : mapping
+        What was declared public in training.
+    trajectory : Trajectory or None
+        Kept on request only.
+    stages : tuple of (name, DpEvent)
+        The parts of `event` that are entries of their own in a ledger; empty: it is one entry.
+    unit : Unit
+        The unit of privacy of `event`.
 
     Theory: section 1 (public facts), Result C (stability)
     """
@@ -162,17 +174,33 @@ class Mechanism(Protocol):
     ) -> Trained:
         """Train on the records.
 
-        `n_records=None` declares len(X) public, `random_state=None` is system entropy.
+        Parameters
+        ----------
+        X : array of shape (n_records, n_features)
+        y : array of shape (n_records,)
+        random_state : int or None
+            None uses the system's entropy.
+        n_records : int or None
+            The public nominal number of records; None declares len(X) public.
+
+        Returns
+        -------
+        Trained
         """
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a release needs of the mechanism that trains its model.
+    """Describe what a release needs of the mechanism that trains its model.
 
-    `classes`: the labels as training sees them (indices), None for regression. `trajectory`: whether the
-    self-influence correction will ask for the iterates. `input_shape`: the shape of a record that is not a row
-    of a table (an image); rows hold its numbers one after the other.
+    Parameters
+    ----------
+    classes : tuple or None
+        The labels as training sees them (indices); None for regression.
+    trajectory : bool
+        Whether the self-influence correction needs the iterates.
+    input_shape : tuple of int or None
+        The shape of a record that is not a row of a table (an image). Rows hold its numbers one after the other.
     """
 
     classes: tuple[Any, ...] | None = None

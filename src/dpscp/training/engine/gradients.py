@@ -61,17 +61,17 @@ _FEWEST_SMALL_ROWS, _FEWEST_ADDED_ROWS = 32, 64
 
 
 class ClippedGradient:
-    """The weighted sum of gradients clipped to `clip_norm`, by ghost norms.
+    """Sum gradients clipped to `clip_norm` over records, by ghost norms.
 
-    A record adds its clipped gradient times its weight, which is at most one: the weights of a person's records add up
-    to one. Adding or removing a person changes the sum of at most MOST_RECORDS records by at most clip_norm * (1 +
-    CLIP_SLACK), rounding included; `docs/floating_point.md` has the proof. A record whose gradient is not finite (an
-    overflow at wild parameters) contributes zero, so it cannot do more either.
+    Errors and layer inputs are computed in `dtype`, in blocks of sizes whose products round alike in every place (see
+    `block`). Clipping factors and sums are float64. So are norms, except in the layers of a float32 network: their sums
+    of squares are float32, and the limit is lower by what these may lose. With a `second` thread the layers' products
+    are shared with it. Each product is computed by one thread, so the rounding is the same.
 
-    Errors and layer inputs are computed in `dtype`, in blocks of sizes whose products round alike in every place
-    (see `block`). Clipping factors and sums are float64, and so are norms, but for the layers of a float32 network:
-    their sums of squares are float32, and the limit is lower by what these may lose. With a `second` thread the layers'
-    products are shared with it: each is computed by one thread, so that nothing is rounded otherwise.
+    Privacy: a record adds its clipped gradient times its weight, which is at most one; the weights of a person's
+    records add up to one. Adding or removing a person changes the sum of at most MOST_RECORDS records by at most
+    clip_norm * (1 + CLIP_SLACK), rounding included. The proof is in `docs/floating_point.md`. A record whose gradient
+    is not finite (an overflow at extreme parameters) adds zero.
 
     Theory: section 1.6
     """

@@ -49,15 +49,17 @@ _LIKELY = 2.0
 
 @dataclass(frozen=True)
 class PrivateBounds(WrappedMechanism):
-    """A mechanism with privately found bounds of features, target, or both.
+    """Train a mechanism inside privately found bounds of features, target, or both.
 
-    One record (or one random record of each person) lies in one cell of each column, so the counts of one column are
-    one release of sensitivity 1 with exact discrete Gaussian noise, and all columns compose. ``share`` is the part of
-    the squared Gaussian-DP budget that ``calibrated`` spends on them; the cost follows from public constants and counts
-    as training. The mechanism sees features and target in [-1, 1]; the model comes back in their own units. What was
-    found is released and stands among the public facts. There is no stability bound: the bounds depend on the records.
+    The mechanism sees features and target in [-1, 1]; the model is returned in their own units. The bounds are released
+    and are public facts. There is no stability bound, because the bounds depend on the records. ``share`` is the part
+    of the squared Gaussian-DP budget that ``calibrated`` spends on the counts.
 
-    Coverage does not need the bounds to hold: scores take targets as they are, and one outside counts as what it is.
+    Privacy: the counts of one column are one release of sensitivity 1 with exact discrete Gaussian noise, because one
+    record (or one random record of each person) is in one cell of each column. ``event`` composes all columns and the
+    mechanism. The cost follows from public constants and counts as training.
+
+    Coverage does not need the bounds to hold: scores use targets unchanged, also those outside.
 
     Theory: sections 1.1, 1.5; Result B
     """

@@ -51,18 +51,18 @@ _WIDE = 0.2
 
 @dataclass(frozen=True)
 class PrivateTarget(WrappedMechanism):
-    """A regression mechanism with privately standardized targets.
+    """Train a regression mechanism on privately standardized targets.
 
-    Targets are first clipped to public bounds.
+    Targets are clipped to the public ``y_bounds`` and mapped to v in [-1, 1]. The scale is never below ``scale_floor``
+    (of half the range) nor below what the noise can resolve, both public. ``share`` is the part of the squared
+    Gaussian-DP budget that ``calibrated`` spends on mean and scale.
 
-    Targets are mapped to v in [-1, 1]; the release is the sum of (v, v^2 - 1/2) over the records plus
-    Gaussian noise of standard deviation noise_multiplier * sqrt(5/4), divided by n_records. The scale is
-    never below ``scale_floor`` (of half the range) nor below what the noise can resolve, both public.
-    ``share`` is the part of the squared Gaussian-DP budget that ``calibrated`` spends on it.
+    Privacy: ``event`` is one Gaussian release of the sum of (v, v^2 - 1/2) over the records, composed with the
+    mechanism. The unit is one record or person; the sensitivity of the sum is sqrt(5/4). The sum is divided by the
+    public n_records. The cost counts as training.
 
-    The wrapped mechanism must release a `DenseModel`, possibly behind preprocessing: the two numbers go into
-    its last layer. What they cost counts as training. There is no stability bound, and no trajectory is
-    handed on (it would be in the standardized units).
+    Assumes: the wrapped mechanism releases a `DenseModel`, possibly behind preprocessing. The two numbers go into its
+    last layer. There is no stability bound, and no trajectory is passed on (it would be in the standardized units).
 
     Theory: sections 1.1, 1.5; Result B
     """

@@ -59,9 +59,9 @@ class ScaledTargetModel:
 
 @dataclass(frozen=True)
 class ScaledTarget(WrappedMechanism):
-    """A mechanism with targets clipped to public bounds and scaled to [-1, 1].
+    """Train on targets clipped to public bounds and scaled to [-1, 1].
 
-    This has no privacy cost.
+    Privacy: no cost of its own; ``event`` is that of the inner mechanism.
 
     A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the target's range.
 

@@ -180,12 +180,12 @@ class NormClip(_PublicStep):
 class PrivateCentring(SummedStep):
     """Subtract a private mean from rows of norm at most ``bound``.
 
-    Longer rows are shortened first.
+    Longer rows are shortened first. The noisy mean is projected on the ball of radius ``bound``, because a mean of such
+    rows lies there. Centered rows have norm at most 2 * bound.
 
-    One record (or person) changes the weighted sum of the rows by at most ``bound``; the release is the sum
-    plus Gaussian noise of standard deviation noise_multiplier * bound in each coordinate (0.01 % more, for
-    the rounding of the sum), divided by n_records and projected on the ball of radius ``bound`` (a mean
-    of such rows lies there). Centered rows have norm at most 2 * bound.
+    Privacy: ``event`` is one Gaussian release of the weighted sum of the rows; the unit is one record or person, the
+    sensitivity ``bound``. The noise scale is noise_multiplier * bound in each coordinate (0.01 % more, for the rounding
+    of the sum). The sum is divided by the public n_records.
 
     Theory: sections 1.1, 1.5
     """
@@ -216,12 +216,11 @@ class PrivateCentring(SummedStep):
 class PrivateStandardize(SummedStep):
     """Subtract a private mean and divide by a private scale, per feature.
 
-    Features are first clipped to public bounds.
+    Features are clipped to [low, high] and mapped to v in [-1, 1]. The scale is never below ``scale_floor`` (of half
+    the range) nor below what the noise can resolve, both public. Standardized features are clipped to +-``limit``.
 
-    Features are clipped to [low, high] and mapped to v in [-1, 1]; the released vector is the sum of (v,
-    v^2 - 1/2) over the rows plus Gaussian noise. One record (or person) changes that sum by at most sqrt(5/4 *
-    features) in norm. The scale is never below ``scale_floor`` (of half the range) nor below what the noise
-    can resolve, both public; standardized features are clipped to +-``limit``.
+    Privacy: ``event`` is one Gaussian release of the sum of (v, v^2 - 1/2) over the rows; the unit is one record or
+    person, the sensitivity sqrt(5/4 * features) in norm.
 
     Theory: sections 1.1, 1.5
     """

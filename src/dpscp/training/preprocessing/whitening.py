@@ -69,14 +69,14 @@ class WhiteningTransform:
 class PrivateWhitening(SummedStep):
     """Even out the second moment of rows of norm at most ``bound``, privately.
 
-    Longer rows are shortened first.
+    Longer rows are shortened first. Rows are multiplied by (S + level I)^(-1/2) and scaled to norm one. S is the
+    release with negative eigenvalues set to 0. ``level`` is ``ridge`` times the largest eigenvalue to be expected of
+    the noise alone, so directions that the noise hides stay unchanged.
 
-    One record adds x x^T / bound^2, of Frobenius norm at most 1, to the sum of outer products, and a person a
-    weighted mean of such terms; the release is that sum plus symmetric Gaussian noise (standard deviation
-    noise_multiplier in an orthonormal basis of the symmetric matrices), divided by n_records. Rows are
-    multiplied by (S + level I)^(-1/2), S the release with negative eigenvalues set to 0, and scaled to norm
-    one. ``level`` is ``ridge`` times the largest eigenvalue to be expected of the noise alone: what the noise
-    hides is left as it is.
+    Privacy: ``event`` is one Gaussian release of the sum of x x^T / bound^2. The unit is one record, or one person (a
+    weighted mean of such terms); the sensitivity is 1 in Frobenius norm. The noise is symmetric, with standard
+    deviation noise_multiplier in an orthonormal basis of the symmetric matrices. The sum is divided by the public
+    n_records.
 
     >>> step = PrivateWhitening(noise_multiplier=2.0)
     >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [10, 1, 1]

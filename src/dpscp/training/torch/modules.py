@@ -313,11 +313,11 @@ def without_opacus_hooks(module: Any) -> Any:
 def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, target: Any) -> list[Any]:
     """Return the per-record gradient of each trained parameter.
 
-    Each has the shape (records, *shape); None for an unused parameter.
+    Each has the shape (records, *shape); None for an unused parameter. No gradient remains in the module.
 
-    ValueError unless each has exactly one row per record: clipping rows that are not records bounds nothing. An error
-    inside the module is told without its message, which may carry counts and values; where there is no room, torch's
-    goes to `translate_memory_errors`. No gradient stays behind in the module.
+    Raises: ValueError unless each has exactly one row per record, because clipping other rows bounds nothing. An error
+    inside the module is raised again without its message, which may contain counts and values. Errors of memory go to
+    `translate_memory_errors`.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
     failure = ""
@@ -362,7 +362,7 @@ def is_out_of_memory(error: Exception) -> bool:
 def translate_memory_errors(work: Callable[[], Result], remedy: str) -> Result:
     """Run the work; where memory is missing, raise MemoryError with ``remedy``.
 
-    Those of torch and NumPy count bytes, and so the records of a batch, or all of them.
+    The messages of torch and NumPy contain numbers of bytes, and so the number of records in a batch or in all.
     """
     try:
         return work()

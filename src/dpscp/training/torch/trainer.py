@@ -442,9 +442,9 @@ class _BatchSum:
 
 @dataclass(frozen=True)
 class _TensorSums:
-    """Sums, one tensor a parameter, and the number of records.
+    """Hold sums, one tensor per parameter, and the number of records.
 
-    They stay on their device while they do not travel.
+    They stay on their device until they are pickled.
     """
 
     sums: Sequence[Any]
