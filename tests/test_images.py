@@ -92,7 +92,7 @@ def test_regression_on_images_and_flat_rows_for_a_module_of_images():
     by_rows = training(net(1), loss="squared", input_shape=(1, 6, 6))
     flat = dp.PrivateConformalRegressor(by_rows, **settings).fit(X.reshape(400, 36), y)
     np.testing.assert_allclose(flat.predict(X.reshape(400, 36)), shaped.predict(X), atol=1e-5)
-    with pytest.raises(ValueError, match=r"X must have 36 numbers a record, for input_shape=\(1, 6, 6\), got 35"):
+    with pytest.raises(ValueError, match=r"X must have 36 numbers per record for input_shape=\(1, 6, 6\), got 35"):
         dp.PrivateConformalRegressor(by_rows, **settings).fit(X.reshape(400, 36)[:, 1:], y)
 
 

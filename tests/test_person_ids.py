@@ -14,7 +14,7 @@ import pytest
 import dpscp as dp
 from dpscp.data.person_ids import IdKind, PersonIds, read_person_ids
 from dpscp.data.persons import number_persons
-from dpscp.data.sources.persons import dealt, grouped
+from dpscp.data.sources.persons import join_person_block, split_by_person
 
 pl = pytest.importorskip("polars")
 torch = pytest.importorskip("torch")
@@ -228,8 +228,8 @@ def test_one_person_has_one_key_in_every_block(first, second):
     pieces = []
     for ids in (first, second):
         n = len(ids)
-        pieces.append(pickle.loads(pickle.dumps(dealt(np.zeros((n, 1)), np.zeros(n), ids, 3))))
-    blocks = [grouped(place, [parts[place] for parts in pieces]) for place in range(3)]
+        pieces.append(pickle.loads(pickle.dumps(split_by_person(np.zeros((n, 1)), np.zeros(n), ids, 3))))
+    blocks = [join_person_block(place, [parts[place] for parts in pieces]) for place in range(3)]
     everyone = PersonIds.joined([read_person_ids(first), read_person_ids(second)])
     assert sum(block.persons.count for block in blocks) == len(set(everyone.keys.tolist()))
     assert sum(map(len, blocks)) == len(everyone)
@@ -237,8 +237,8 @@ def test_one_person_has_one_key_in_every_block(first, second):
 
 def test_integers_beyond_int64_are_not_their_low_bits():
     assert number_persons([-1, 2**64 - 1, 2**64 - 1, 2**70, -1], 5).tolist() == [0, 1, 1, 2, 0]
-    pieces = [dealt(np.zeros((1, 1)), np.zeros(1), ids, 1)[0] for ids in ([-1], [2**64 - 1])]
-    assert grouped(0, pieces).persons.count == 2
+    pieces = [split_by_person(np.zeros((1, 1)), np.zeros(1), ids, 1)[0] for ids in ([-1], [2**64 - 1])]
+    assert join_person_block(0, pieces).persons.count == 2
 
 
 def test_many_rows_of_one_person_move_the_released_size_by_one_person():

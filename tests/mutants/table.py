@@ -595,7 +595,7 @@ mutant(
 )
 mutant(
     "scoring:Scoring.scores",
-    "block.through(*steps)",
+    "block.with_steps(*steps)",
     "block",
     "records are scored before preprocessing",
     "tests/test_data_path.py::test_records_are_preprocessed_once_to_train_and_once_to_score",
@@ -647,7 +647,7 @@ mutant(
 # ---- sources
 
 mutant(
-    "sources.persons:met",
+    "sources.persons:join_persons",
     "senders * count",
     "senders * count + 1",
     "rows of a person miss the block of their person",
@@ -816,8 +816,8 @@ mutant(
 )
 mutant(
     "training.preprocess:Preprocessed.train_source",
-    "source = source.map(methodcaller('through', transforms[-1].apply))",
-    "source.map(methodcaller('through', transforms[-1].apply))",
+    "source = source.map(methodcaller('with_steps', transforms[-1].apply))",
+    "source.map(methodcaller('with_steps', transforms[-1].apply))",
     "training does not see the preprocessed rows",
     "tests/training/test_releases.py::test_training_sees_what_prediction_sees",
 )
@@ -857,7 +857,7 @@ mutant(
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.private_target:calibrated_beside",
+    "training.private_target:calibrate_beside",
     "spent <= epsilon",
     "spent <= 1.02 * epsilon",
     "the target's share may push training over its budget",
@@ -921,7 +921,7 @@ mutant(
     "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
 )
 mutant(
-    "training.opacus:_releasing",
+    "training.opacus:_make_release",
     "[torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]",
     "[torch.from_numpy(gaussian_release(t.numpy(), noise, rng)) if t.ndim > 1 else t for t in sums]",
     "torch biases get no noise",
@@ -930,7 +930,7 @@ mutant(
 mutant(
     "training.torch.trainer:OpacusTraining.train_source",
     "self._descend(ready, self.sampling_rate * n, rng, random_state)",
-    "self._descend(ready, self.sampling_rate * len(blocks_here(source)[0]), rng, random_state)",
+    "self._descend(ready, self.sampling_rate * len(blocks_in_memory(source)[0]), rng, random_state)",
     "torch divides by the true number of records",
     "tests/training/test_opacus.py::test_every_record_is_clipped_and_the_normaliser_is_public",
 )

@@ -17,7 +17,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.sources import ArraySource, Block, DistributedSource, ParquetSource, distributed
-from dpscp.data.sources.persons import dealt, grouped
+from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.exceptions import SeededWarning
 from dpscp.training import DPSGD, OpacusTraining
 from dpscp.training.engine import batching as feeding
@@ -162,8 +162,8 @@ def persons_in_files(rank, size, folder):
 
 def the_same_persons_in_one_process():
     (frame,) = frames(1)
-    pieces = dealt(SCHEMA.matrix(frame), SCHEMA.targets(frame), frame["who"], sum(PLACES))
-    return ArraySource.of_blocks([grouped(i, [piece]) for i, piece in enumerate(pieces)])
+    pieces = split_by_person(SCHEMA.matrix(frame), SCHEMA.targets(frame), frame["who"], sum(PLACES))
+    return ArraySource.of_blocks([join_person_block(i, [piece]) for i, piece in enumerate(pieces)])
 
 
 def ids_of_two_kinds(rank, size, folder):
@@ -239,7 +239,7 @@ def check(found, folder):
     assert (kind, words) == (alone.type.__name__, str(alone.value))
     assert "one target for each row" in found["a_bad_shape"][1]
     assert found["a_bad_block"] == ("FileNotFoundError", "block 1")
-    assert "cannot travel between processes" in found["code_without_a_name"][1]
+    assert "cannot be sent to other processes" in found["code_without_a_name"][1]
     assert "called in every process" in found["on_its_own"][1]
 
 
@@ -391,8 +391,8 @@ def alone(monkeypatch):
     monkeypatch.setattr(group, "get_rank", lambda: 1)
     monkeypatch.setattr(group, "get_world_size", lambda: 2)
     monkeypatch.setattr(group, "get_backend", lambda: "gloo")
-    monkeypatch.setattr(distributed._Group, "from_all", lambda _, here: [(3, False, 2), here])
-    monkeypatch.setattr(distributed._Group, "_to_all", lambda _, final=None: said.append(final) or said[0])
+    monkeypatch.setattr(distributed._Group, "gather_all", lambda _, here: [(3, False, 2), here])
+    monkeypatch.setattr(distributed._Group, "_broadcast", lambda _, final=None: said.append(final) or said[0])
     return DistributedSource(*made(), n_blocks=2), said
 
 
@@ -406,7 +406,7 @@ def test_an_error_of_process_0_is_one_of_all(alone, monkeypatch):
     with pytest.raises(FileNotFoundError, match="block 1"):
         group.lead(lambda: fails_in_the_last_block(Block(1, np.zeros((0, 1)), np.zeros(0))))
     monkeypatch.setattr(group, "rank", 1)
-    monkeypatch.setattr(distributed._Group, "_to_all", lambda _: (b"", said[0]))
+    monkeypatch.setattr(distributed._Group, "_broadcast", lambda _: (b"", said[0]))
     with pytest.raises(FileNotFoundError, match="block 1"):
         group.lead(lambda: None)
 

@@ -14,8 +14,8 @@ import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource
-from dpscp.data.sources.persons import KeptRows, OneRowEach, dealt, grouped, met
-from dpscp.data.sources.places import Places, UnitSource, census
+from dpscp.data.sources.persons import KeptRows, OneRowEach, join_person_block, join_persons, split_by_person
+from dpscp.data.sources.places import Places, UnitSource, take_census
 from dpscp.pipeline import release
 from dpscp.pipeline.score import BlockCounts
 from dpscp.privacy import PersonWithIds
@@ -90,13 +90,13 @@ def test_senders_who_deal_in_turns_make_the_blocks_of_one_table():
     """The first in three batches, the second in one: the order is that of the table all the same."""
     frame = made()
     table = SCHEMA.matrix(frame), SCHEMA.targets(frame), frame["who"].to_numpy()
-    nothing = dealt(table[0][:0], table[1][:0], [], BLOCKS)
+    nothing = split_by_person(table[0][:0], table[1][:0], [], BLOCKS)
     turns = []
     for time, cut in enumerate((slice(0, 200), slice(200, 300), slice(300, 301))):
-        turns += dealt(table[0][cut], table[1][cut], table[2][cut], BLOCKS)
-        turns += dealt(table[0][301:], table[1][301:], table[2][301:], BLOCKS) if time == 0 else nothing
-    alone = [listed(grouped(i, [piece]))[0] for i, piece in enumerate(dealt(*table, BLOCKS))]
-    assert same([listed(block)[0] for block in met(turns.__getitem__, BLOCKS, senders=2)], alone)
+        turns += split_by_person(table[0][cut], table[1][cut], table[2][cut], BLOCKS)
+        turns += split_by_person(table[0][301:], table[1][301:], table[2][301:], BLOCKS) if time == 0 else nothing
+    alone = [listed(join_person_block(i, [piece]))[0] for i, piece in enumerate(split_by_person(*table, BLOCKS))]
+    assert same([listed(block)[0] for block in join_persons(turns.__getitem__, BLOCKS, senders=2)], alone)
 
 
 def released(model):
@@ -156,7 +156,7 @@ def test_a_persons_rows_are_chosen_uniformly_and_each_person_counts_once():
     n, size = 4000, 5
     person = Persons(np.arange(n + 1) * size)
     block = Block(3, np.tile(np.arange(size), n)[:, None], np.arange(n * size), person)
-    places = Places.of(census(replace(block, id=2)) + census(block))
+    places = Places.of(take_census(replace(block, id=2)) + take_census(block))
     kept = KeptRows(PlacedDraws(1), places, 2)(block)
     assert (kept.persons.sizes == 2).all()
     assert kept.persons.rows_per_person == 2
@@ -221,31 +221,31 @@ def test_what_is_refused(tmp_path):
         model.fit(source, persons=frame["who"])
     rows, targets = np.zeros((2, 1)), np.zeros(2)
     with pytest.raises(ValueError, match="missing id"):
-        dealt(rows, targets, ["x", None], 2)
+        split_by_person(rows, targets, ["x", None], 2)
     with pytest.raises(ValueError, match="one id for each row"):
-        dealt(rows, targets, ["x"], 2)
-    mixed = [*dealt(rows, targets, ["7", "7"], 1), *dealt(rows, targets, [7, 7], 1)]
+        split_by_person(rows, targets, ["x"], 2)
+    mixed = [*split_by_person(rows, targets, ["7", "7"], 1), *split_by_person(rows, targets, [7, 7], 1)]
     with pytest.raises(ValueError, match="mixes ids of different kinds"):
-        grouped(0, mixed)
+        join_person_block(0, mixed)
     for doubtful in (["x", "x\0"], [1.0, 2.0], np.array([1, 2], dtype="float32")):
         with pytest.raises(ValueError, match=r"persons .*: (write|read) "):
-            dealt(rows, targets, doubtful, 2)
+            split_by_person(rows, targets, doubtful, 2)
 
 
 def test_text_in_one_part_and_numbers_in_another_are_refused_wherever_they_meet():
     """A person who is "7" here and 7 there would be two, in blocks that see nothing of each other."""
     rows, targets = np.zeros((1, 1)), np.zeros(1)
-    parts = [dealt(rows, targets, ["7"], 2), dealt(rows, targets, [7], 2)]
+    parts = [split_by_person(rows, targets, ["7"], 2), split_by_person(rows, targets, [7], 2)]
     assert sorted(len(ids) for pieces in zip(*parts, strict=True) for *_, ids in pieces) == [0, 0, 1, 1]
     for place in range(2):
         with pytest.raises(ValueError, match="mixes ids of different kinds"):
-            grouped(place, [pieces[place] for pieces in parts])
-    parts_of_bools = [dealt(rows, targets, [True], 2), dealt(rows, targets, [1], 2)]
+            join_person_block(place, [pieces[place] for pieces in parts])
+    parts_of_bools = [split_by_person(rows, targets, [True], 2), split_by_person(rows, targets, [1], 2)]
     for place in range(2):
         with pytest.raises(ValueError, match="mixes ids of different kinds"):
-            grouped(place, [pieces[place] for pieces in parts_of_bools])
-    empty = dealt(rows[:0], targets[:0], [], 2)
-    assert sum(grouped(place, [parts[0][place], empty[place]]).persons.count for place in range(2)) == 1
+            join_person_block(place, [pieces[place] for pieces in parts_of_bools])
+    empty = split_by_person(rows[:0], targets[:0], [], 2)
+    assert sum(join_person_block(place, [parts[0][place], empty[place]]).persons.count for place in range(2)) == 1
 
 
 def test_ids_of_files_with_other_types_are_the_same_persons(tmp_path):

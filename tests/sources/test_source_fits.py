@@ -10,7 +10,7 @@ from scipy import stats
 import dpscp as dp
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, DaskSource, ParquetSource, added
-from dpscp.data.sources.places import Places, census, places_of
+from dpscp.data.sources.places import Places, places_of, take_census
 from dpscp.pipeline.release import _Part
 from dpscp.privacy.random_streams import BlockStreams, PlacedDraws
 from dpscp.training import DPSGD, OpacusTraining, OutputPerturbation, Preprocessed, PrivateStandardize
@@ -139,7 +139,7 @@ def test_a_block_that_is_lost_draws_the_same_again(table):
 def layout(sizes):
     """Places of blocks of so many records."""
     blocks = (Block(i, np.zeros((size, 1)), np.zeros(size)) for i, size in enumerate(sizes))
-    return Places.of(added(map(census, blocks)))
+    return Places.of(added(map(take_census, blocks)))
 
 
 def test_batches_of_blocks_are_poisson_and_independent():
@@ -217,7 +217,7 @@ def test_one_more_record_changes_its_own_share_alone(table, n_blocks):
     descents = []
     for source in (with_one, without):
         setup = mechanism.prepare_source(source, n_records=N)
-        descents.append(setup.started(None, None))
+        descents.append(setup.start_run(None, None))
     batches = poisson_batches(np.random.default_rng(1), N, rate)
     moved = []
     for _ in range(9):

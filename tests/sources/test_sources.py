@@ -14,7 +14,7 @@ def doubled(rows):
 
 
 def doubled_rows(block):
-    return block.through(doubled)
+    return block.with_steps(doubled)
 
 
 def column_sums(block):
@@ -71,7 +71,7 @@ def test_a_memmap_is_not_read_into_memory(tmp_path, table):
 def test_a_part_is_remembered_and_read_with_its_steps(table):
     X, y = table
     drawn = np.arange(23) % 3 == 1
-    part = Block(0, X, y, groups=np.arange(23)).through(doubled).part(drawn)
+    part = Block(0, X, y, groups=np.arange(23)).with_steps(doubled).part(drawn)
     assert part.rows is X
     assert part.groups.tolist() == np.flatnonzero(drawn).tolist()
     np.testing.assert_array_equal(part.read(), 2 * X[drawn])

@@ -19,8 +19,8 @@ from dpscp.data.sources.places import UnitSource
 from dpscp.training.engine import batching as feeding
 from dpscp.training.engine import cuda as engine
 from dpscp.training.engine import cuda_noise as device_noise
-from dpscp.training.engine.batching import EngineBlock
-from dpscp.training.engine.cuda import DeviceRecords, VisitingSums
+from dpscp.training.engine.batching import EngineBlockBuilder
+from dpscp.training.engine.cuda import DeviceBatchSums, DeviceRecords
 from dpscp.training.engine.cuda_noise import DeviceNoise, chacha20_words
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.networks import Loss, Network
@@ -108,7 +108,7 @@ def test_one_record_moves_the_sum_by_at_most_its_clip_norm(large, device, monkey
     rng = np.random.default_rng(1)
     rows = np.concatenate([rng.normal(size=(1, 6)) * large, rng.normal(size=(700, 6))])
     rows[5] *= large
-    ready = EngineBlock("cross_entropy", (0, 1, 2), None, True, "float32")
+    ready = EngineBlockBuilder("cross_entropy", (0, 1, 2), None, True, "float32")
     labels = rng.integers(0, 3, len(rows))
 
     for batches in ((None, None), (np.arange(701), np.arange(700))):
@@ -235,7 +235,7 @@ def test_where_the_device_has_no_room_nothing_is_counted(monkeypatch):
     for place in ("rows_of", "of"):  # while the records are copied, and later
         with monkeypatch.context() as patch:
             patch.setattr(*((Persons, "rows_of") if place == "rows_of" else (DeviceRecords, "of")), no_room)
-            with pytest.raises(MemoryError, match=r"device='cpu' has no room .*\(device=None\)$") as told:
+            with pytest.raises(MemoryError, match=r"device='cpu' has too little memory .*\(device=None\)$") as told:
                 DPSGD(classes=(0, 1), steps=1, sampling_rate=0.5, noise_multiplier=1.0, device="cpu").train(X, y)
         assert told.value.__context__ is None
 
@@ -340,9 +340,9 @@ def test_a_visit_adds_up_to_the_same_bits_as_records_that_live_there(device, mon
     """So one record moves the sum as little; padding and the batch before it leave nothing behind."""
     monkeypatch.setattr(engine, "_MOST_ROWS", 128)
     network, X = Network((6, 9, 3), "relu"), problem(700)[0]
-    ready = EngineBlock("cross_entropy", (0, 1, 2), None, True, "float32")
+    ready = EngineBlockBuilder("cross_entropy", (0, 1, 2), None, True, "float32")
     records = ready(Block(0, X, np.resize([0, 1, 2], 700)))
-    visiting = VisitingSums(network, Loss("cross_entropy"), 1.0, "float32", 700, device)
+    visiting = DeviceBatchSums(network, Loss("cross_entropy"), 1.0, "float32", 700, device)
     start = network.initial(3, 1.0).astype(np.float32)
     for batch in (None, np.arange(3, 300), np.arange(0), np.arange(700)[::2]):
         own = clipped_sum(records, network, device, batch, 1.0)

@@ -242,4 +242,4 @@ def test_a_range_that_is_far_wider_than_the_target_gets_a_hint():
     assert told[200] == []
     (said,) = told[1e5]
     assert "y_bounds=(-10, 100000)" in said
-    assert "give a tighter range" in said
+    assert "Give a tighter range" in said

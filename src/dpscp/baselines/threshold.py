@@ -32,7 +32,7 @@ from dpscp.quantile.exponential import ExponentialQuantile
 from dpscp.scores import lac_of_labels
 from dpscp.scores.sets import label_set, residual_interval
 from dpscp.training import Mechanism, Trained
-from dpscp.training.labels import encode_labels, found_labels
+from dpscp.training.labels import encode_labels, observed_labels
 from dpscp.training.mechanism import Configurable, Needs, paid_event
 
 SPLITS = ("independent", "exact")
@@ -254,7 +254,7 @@ def _declare_labels(mechanism: Mechanism, y: NDArray[Any]) -> tuple[Mechanism, b
         return mechanism, False
     if not isinstance(mechanism, Configurable):
         raise ValueError(_OWN_LABELS.format(type(mechanism).__name__))
-    return mechanism.configured(Needs(classes=tuple(found_labels(y)))), True
+    return mechanism.configured(Needs(classes=tuple(observed_labels(y)))), True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -107,7 +107,7 @@ class PrivateConformal(FittedEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
-        if isinstance(X, DistributedSource) and not X.led:
+        if isinstance(X, DistributedSource) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._start(budget, fit_params)
         fit_input = self._read(X, y, persons, schema)

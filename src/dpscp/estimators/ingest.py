@@ -12,7 +12,7 @@ from dpscp.data.persons import keep_rows
 from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource
 from dpscp.data.sources.digests import FirstReading, SameBlocks, is_fixed
 from dpscp.data.sources.persons import KeptRows
-from dpscp.data.sources.places import Census, Places, UnitSource, census, is_here
+from dpscp.data.sources.places import Census, Places, UnitSource, is_in_memory, take_census
 from dpscp.data.validation import check_finite, group_index
 from dpscp.exceptions import SeededWarning
 from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, secure_bytes, stream_seed
@@ -106,7 +106,7 @@ def records_from_source(
             warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
             draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
         source = source.map(KeptRows(draws, places, given.unit.cap))
-    records = UnitSource(source.map(reading, keep=is_here(source)), given.unit.counted, places)
+    records = UnitSource(source.map(reading, keep=is_in_memory(source)), given.unit.counted, places)
     return FitRecords(records, source.width, reading.group_values, given.unit, places.count)
 
 
@@ -130,7 +130,7 @@ class _FirstLook:
             )
         for _, rows in block.parts():
             check_finite(rows)
-        return census(block)
+        return take_census(block)
 
 
 def records_from_arrays(

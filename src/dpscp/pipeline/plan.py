@@ -15,7 +15,7 @@ from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.persons import require_unit
 from dpscp.data.sources import DistributedSource, RecordSource
-from dpscp.data.sources.places import innermost, is_here
+from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
@@ -187,11 +187,11 @@ class FitPlan:
 
     def check_source(self, source: RecordSource, task: Task) -> None:
         """Refuse, before anything is spent, a mechanism that cannot train on records in several blocks."""
-        if self.mechanism is not None and not is_here(source):
+        if self.mechanism is not None and not is_in_memory(source):
             require_sources(self.mechanism)
         reader = innermost(source)
         if isinstance(reader, DistributedSource):
-            reader.check_travels(self.mechanism, task)
+            reader.check_picklable(self.mechanism, task)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
         """The ledger with what training spent."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import Places, is_here, places_of, unit_of_blocks
+from dpscp.data.sources.places import Places, is_in_memory, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
@@ -178,7 +178,7 @@ def _parts(records: RecordSource, strategy: FitPlan, seed: int | None) -> tuple[
     fraction = strategy.calibration_fraction
     if fraction is None:
         return records, records
-    coins, places, here = PlacedDraws.of(seed), places_of(records), is_here(records)
+    coins, places, here = PlacedDraws.of(seed), places_of(records), is_in_memory(records)
     training, threshold = (
         records.map(_Part(coins, places, fraction, held_out), keep=here) for held_out in (False, True)
     )

@@ -16,7 +16,7 @@ from dpscp.pipeline.tasks import Task, correction_notes
 from dpscp.quantile.counts import look_at
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import Trained
-from dpscp.training.preprocessing.preprocess import unwrapped
+from dpscp.training.preprocessing.preprocess import unwrap_model
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 
 Array = NDArray[Any]
@@ -42,10 +42,10 @@ class Scoring:
     def scores(self, block: Block) -> Array:
         """The score of every record."""
         # a model of the caller's own sees its rows at once, as it does in prediction
-        own = not isinstance(unwrapped(self.trained.model)[0], DenseModel | ScaledTargetModel)
+        own = not isinstance(unwrap_model(self.trained.model)[0], DenseModel | ScaledTargetModel)
         # and a copy of it sees them: what it keeps of them is thrown away
-        model, steps = unwrapped(copy_if_possible(self.trained.model) if own else self.trained.model)
-        trained, block = replace(self.trained, model=model), block.through(*steps)
+        model, steps = unwrap_model(copy_if_possible(self.trained.model) if own else self.trained.model)
+        trained, block = replace(self.trained, model=model), block.with_steps(*steps)
         found = [np.empty(0)]
         with suppress_float_warnings():
             for part, rows in block.parts(max(1, len(block)) if own else None):
@@ -58,7 +58,7 @@ class Scoring:
     @property
     def told(self) -> tuple[str, ...]:
         """What is to be said about the correction."""
-        model, _ = unwrapped(self.trained.model)
+        model, _ = unwrap_model(self.trained.model)
         return correction_notes(replace(self.trained, model=model)) if self.corrected else ()
 
 

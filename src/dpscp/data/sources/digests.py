@@ -1,8 +1,8 @@
-"""Whether a source still holds the records of its first reading.
+"""Check that a source still returns the records of its first reading.
 
-A fit reads a source several times, and draws who is trained on and who is held out by a record's place in its block. A
-source that gives its rows in another order at the next reading mixes the two. So the first reading leaves a digest of
-each block, keyed with random bits that stay in memory. Every later reading is compared with it where the block lies.
+A fit reads a source several times. It draws the training and held-out records by their places in the blocks. A source
+that returns its rows in another order would mix the two parts. So the first reading stores a digest of each block,
+keyed with random bits that stay in memory. Every later reading is compared with it, in the process that has the block.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ Digests = list[tuple[int, bytes]]
 
 
 def is_fixed(source: RecordSource) -> bool:
-    """Whether a source notices by itself that its records changed.
+    """Return whether a source notices by itself that its records changed.
 
     An array is one object, a file has a size and times that are looked at with each block, Spark's frame was written.
     """
@@ -54,14 +54,15 @@ class SameBlocks:
     def __call__(self, block: Block) -> Block:
         if self.digests.get(block.id) != digest(block, self.key):
             raise RuntimeError(
-                "the source gave other records, or the same ones in another order, than at its first reading: records "
-                "that were trained on might be held out. Persist the collection, or write it to Parquet, and fit that"
+                "the source returned other records, or the same records in another order, than at its first reading. "
+                "Training records could become held-out records. Persist the collection or write it to Parquet, then "
+                "fit"
             )
         return block
 
 
 def digest(block: Block, key: bytes) -> bytes:
-    """A keyed digest of rows, targets and whose they are, in their order."""
+    """Return a keyed digest of rows, targets and whose they are, in their order."""
     found = hashlib.blake2b(key=key, digest_size=_BYTES)
     offsets = np.empty(0, dtype=np.int64) if block.persons is None else block.persons.offsets
     for part in (block.read(), block.targets, offsets):

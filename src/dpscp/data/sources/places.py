@@ -1,16 +1,16 @@
-"""Where persons stand in one order of all blocks: draws belong to places, so blocks do not change them.
+"""Number the persons of all blocks; draws belong to these places, not to blocks.
 
-A source is read once to count the persons of each block; the counts stay inside the fit and are never released. From
-them every person has a place 0, 1, 2, ...: block after block, or, where persons were brought together from all over a
-table, in the order of their first rows. Everything random about a person (the coin of the secret split, the batches,
-the choice of rows) is the draw of that place in one stream.
+A source is read once to count the persons of each block. The counts stay inside the fit and are never released. They
+give every person a place 0, 1, 2, ...: block after block, or, where rows of a person were joined from all over a table,
+in the order of first rows. Everything random about a person (the coin of the secret split, the batches, the choice of
+rows) is the draw of that place in one stream.
 
-Why the law is right. The draws of a stream are independent, have one law, and do not depend on the records; places
-depend on the records alone and no two persons share one. So, given the records, the persons' draws are independent with
-that law, in whatever blocks and order: each person enters each batch, and each part, by an own coin. With one person
-more the same holds for all of them. The proofs couple the two tables by inserting the newcomer's draw at its place: all
-others keep theirs, and the sums differ by what the newcomer adds. That nobody repeats a draw in the two tables is not
-needed, since the streams are secret and fresh in each run.
+Why the law is right. The draws of a stream are independent, have one law, and do not depend on the records. Places
+depend on the records alone, and no two persons share one. So, given the records, the persons' draws are independent
+with that law, in any blocks and order: each person enters each batch, and each part, by an own coin. With one person
+more the same holds for all of them. The proofs couple the two tables by inserting the new person's draw at its place.
+All others keep theirs, and the sums differ by what the new person adds. The streams are secret and fresh in each run,
+so it is not needed that nobody repeats a draw in the two tables.
 
 Theory: section 1.6; Result H
 """
@@ -34,8 +34,11 @@ Total = TypeVar("Total")
 
 
 @dataclass(frozen=True)
-class _Counted:
-    """How many persons and rows a block has; and, where they stand mixed, each person's order and number of rows."""
+class _BlockCounts:
+    """How many persons and rows a block has.
+
+    And, where they stand mixed, each person's order and number of rows.
+    """
 
     number: int
     persons: int
@@ -46,24 +49,27 @@ class _Counted:
 
 @dataclass(frozen=True)
 class Census:
-    """The counts of some blocks: private. Two of them are added by putting them side by side."""
+    """The private counts of some blocks; adding two joins their lists."""
 
-    blocks: tuple[_Counted, ...]
+    blocks: tuple[_BlockCounts, ...]
 
     def __add__(self, other: "Census") -> "Census":
         return Census((*self.blocks, *other.blocks))
 
 
-def census(block: Block) -> Census:
-    """The counts of one block."""
+def take_census(block: Block) -> Census:
+    """Return the counts of one block."""
     owners = block.owners
     sizes = None if block.order is None else owners.sizes
-    return Census((_Counted(block.id, owners.count, len(block), block.order, sizes),))
+    return Census((_BlockCounts(block.id, owners.count, len(block), block.order, sizes),))
 
 
 @dataclass(frozen=True)
 class Places:
-    """The place of each person of each block among all persons, and of each row among all rows person by person."""
+    """The place of each person among all persons, and of each row.
+
+    Rows are numbered person by person.
+    """
 
     persons: Mapping[int, Some]
     rows: Mapping[int, Some]
@@ -71,11 +77,11 @@ class Places:
 
     @classmethod
     def of(cls, counted: Census) -> Self:
-        """The places that follow from the counts of all blocks."""
+        """Return the places that follow from the counts of all blocks."""
         blocks = sorted(counted.blocks, key=lambda block: block.number)
         count = sum(block.persons for block in blocks)
         if any(block.order is not None for block in blocks):
-            return cls._mixed(blocks, count)
+            return cls._from_orders(blocks, count)
         starts = accumulate((block.persons for block in blocks), initial=0)
         row_starts = accumulate((block.rows for block in blocks), initial=0)
         return cls(
@@ -85,7 +91,7 @@ class Places:
         )
 
     @classmethod
-    def _mixed(cls, blocks: list[_Counted], count: int) -> Self:
+    def _from_orders(cls, blocks: list[_BlockCounts], count: int) -> Self:
         nobody = np.empty(0, dtype=np.int64)
         orders = [nobody if block.order is None else block.order for block in blocks]
         sizes = np.concatenate([nobody if block.sizes is None else block.sizes for block in blocks])
@@ -104,11 +110,14 @@ class Places:
         )
 
     def for_block(self, number: int) -> Self:
-        """The places of one block alone."""
+        """Return the places of one block alone."""
         return replace(self, persons={number: self.persons[number]}, rows={number: self.rows[number]})
 
     def shares(self, drawn: Index) -> dict[int, Index]:
-        """Of each block, which of its persons are among those at these places, which increase."""
+        """Return the persons of each block that are at the drawn places.
+
+        The drawn places increase.
+        """
         if len(self.persons) == 1:
             return dict.fromkeys(self.persons, drawn)
         if self._holders is None:
@@ -129,7 +138,10 @@ class Places:
 
     @cached_property
     def _holders(self) -> tuple[Index, Index] | None:
-        """Of each place, the block (in order) and the person there, where blocks do not lie one after the other."""
+        """Return the block and the person at each place.
+
+        None where blocks follow one another.
+        """
         if len(self._ranges) == len(self.persons):
             return None
         holder, own_place = np.empty((2, self.count), dtype=np.int64)
@@ -139,14 +151,14 @@ class Places:
 
 
 def _runs(starts: Index, sizes: Index) -> Index:
-    """The numbers from each start on, as many as its size, one run after the other."""
+    """Return one run of consecutive numbers for each start and size."""
     offsets = np.cumsum(sizes) - sizes
     return np.asarray(np.repeat(starts - offsets, sizes) + np.arange(int(sizes.sum())), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class UnitSource:
-    """A source with whose privacy its blocks are about, and with its places where they are known.
+    """A source with its unit of privacy and, if known, its places.
 
     Where the unit is a person, every person has all their rows in one block, side by side, at most ``unit.cap`` of
     them. The places of what is mapped are not known: it may hold fewer persons.
@@ -168,35 +180,44 @@ class UnitSource:
 
 
 def unit_of_blocks(source: RecordSource) -> Unit:
-    """Whose privacy the blocks of a source are about."""
+    """Return the unit of privacy of a source."""
     return source.unit if isinstance(source, UnitSource) else RECORDS
 
 
 def innermost(source: RecordSource) -> RecordSource:
-    """The source that reads the records, without what was said about them."""
+    """Return the source that reads the records, without what was said about them."""
     return innermost(source.source) if isinstance(source, UnitSource) else source
 
 
 def places_of(source: RecordSource) -> Places:
-    """The places of a source's persons: known, or from one reading."""
+    """Return the places of a source's persons: known, or from one reading."""
     known = source.places if isinstance(source, UnitSource) else None
-    return Places.of(source.sum(census)) if known is None else known
+    return Places.of(source.sum(take_census)) if known is None else known
 
 
-def is_here(source: RecordSource) -> bool:
-    """Whether the blocks of a source lie in the memory of this process; to keep what is made of them costs little."""
+def is_in_memory(source: RecordSource) -> bool:
+    """Return whether the blocks of a source are in the memory of this process.
+
+    Keeping a result of such blocks costs little.
+    """
     return isinstance(innermost(source), InMemory)
 
 
-def blocks_here(source: RecordSource) -> list[Block]:
-    """The blocks of a source in the memory of this process; none for a source whose records lie elsewhere."""
+def blocks_in_memory(source: RecordSource) -> list[Block]:
+    """Return the blocks of a source in the memory of this process.
+
+    None for a source whose records lie elsewhere.
+    """
     inner = innermost(source)
     return list(inner.blocks) if isinstance(inner, InMemory) else []
 
 
 def as_one_block(source: RecordSource) -> Block | None:
-    """All records in one block, for code that knows arrays only; None where they do not lie in this process."""
-    blocks = blocks_here(source)
+    """Return all records in one block, for code that knows arrays only.
+
+    None where they do not lie in this process.
+    """
+    blocks = blocks_in_memory(source)
     if len(blocks) < 2:
         return blocks[0] if blocks else None
     first = blocks[0]
