@@ -69,7 +69,7 @@ def test_images_go_in_and_sets_come_out(fitted, tmp_path):
     loaded.groups = dark_corner
     np.testing.assert_array_equal(loaded.predict_set(torch.from_numpy(X))[1], sets)
     for wrong in (X.reshape(400, 36), X[:, 0], X.transpose(0, 2, 3, 1)):
-        with pytest.raises(ValueError, match=r"X must hold records of shape \(1, 6, 6\), as in fit, got "):
+        with pytest.raises(ValueError, match=r"X must have records of shape \(1, 6, 6\), as in fit, got "):
             loaded.predict(wrong)
 
 

@@ -210,12 +210,12 @@ def test_repeating_a_persons_only_row_changes_no_sum_and_no_batch(monkeypatch):
 def test_what_is_refused(tmp_path):
     model = dp.PrivateConformalClassifier(DPSGD(), epsilon=2.0, classes=["no", "yes"])
     frame = made()
-    with pytest.raises(ValueError, match="blocks of this source hold none"):
+    with pytest.raises(ValueError, match="the source has no person ids"):
         dp.PrivateConformalClassifier(DPSGD(), epsilon=2.0).fit(
             ArraySource(frame[["a", "b"]].to_numpy(), frame["label"].to_numpy(str)), schema=SCHEMA
         )
     source = parquet(frame, tmp_path)
-    with pytest.raises(ValueError, match="hold persons, and nothing says so"):
+    with pytest.raises(ValueError, match="the source has person ids"):
         model.fit(source)
     with pytest.raises(ValueError, match="persons needs X and y in memory"):
         model.fit(source, persons=frame["who"])

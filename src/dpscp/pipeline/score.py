@@ -1,6 +1,6 @@
-"""Scores of the records of a source, and counts of them: what calibration asks, wherever the records lie.
+"""Score the records of a source and count the scores.
 
-Scores are computed block by block, part by part, and stay with their blocks: from many blocks only counts come back.
+Scores are computed block by block and stay with their blocks: only counts leave many blocks.
 """
 
 from dataclasses import dataclass, replace
@@ -24,9 +24,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Scoring:
-    """The score of each record of a block: a function of that record, its person and the trained model.
+    """Score each record from that record, its person and the trained model.
 
-    ``corrected``: with the influence of the record's person taken out, where a form is known.
+    ``corrected`` removes the influence of the record's person, if a form is known.
 
     Theory: section 4; Results D and H
     """
@@ -36,11 +36,11 @@ class Scoring:
     corrected: bool
 
     def __call__(self, block: Block) -> Block:
-        """The block with its scores in the place of its targets, and without rows."""
+        """Replace the targets of a block by its scores, and drop its rows."""
         return replace(block, rows=np.empty((len(block), 0)), targets=self.scores(block), chosen=None, steps=())
 
     def scores(self, block: Block) -> Array:
-        """The score of every record."""
+        """Return the score of every record."""
         # a model of the caller's own sees its rows at once, as it does in prediction
         own = not isinstance(unwrap_model(self.trained.model)[0], DenseModel | ScaledTargetModel)
         # and a copy of it sees them: what it keeps of them is thrown away
@@ -57,14 +57,14 @@ class Scoring:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What is to be said about the correction."""
+        """The assumptions of the correction."""
         model, _ = unwrap_model(self.trained.model)
         return correction_notes(replace(self.trained, model=model)) if self.corrected else ()
 
 
 @dataclass(frozen=True)
 class _Look:
-    """How many scores of a block (of one group) there are, and how many are at most each threshold."""
+    """Count the scores of a block (of one group), and those at most each threshold."""
 
     thresholds: NDArray[np.float64]
     group: int | None
@@ -75,7 +75,7 @@ class _Look:
 
 
 class BlockCounts:
-    """Scores that lie in the blocks of a source, as ``Scoring`` leaves them; blocks count, only counts travel."""
+    """Count scores that stay in the blocks of a source."""
 
     def __init__(self, scored: RecordSource, group: int | None = None) -> None:
         self._scored, self._group = scored, group
@@ -83,12 +83,12 @@ class BlockCounts:
 
     @property
     def size(self) -> int:
-        """The number of scores, from the first reading, whatever it was for."""
+        """The number of scores, from the first reading."""
         if self._size is None:
             self.counts_at(np.empty(0))
         return self._size or 0
 
     def counts_at(self, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
-        """#{scores <= t} for each threshold, in one reading."""
+        """Return the number of scores at most each threshold, in one reading."""
         self._size, counts = self._scored.sum(_Look(thresholds, self._group))
         return counts
