@@ -86,7 +86,7 @@ class DistributedSource:
 
     @property
     def is_leading(self) -> bool:
-        """Return whether process 0 is at work and the others serve it."""
+        """Return whether process 0 leads now and the others serve it."""
         return self._group.is_leading
 
     def lead(self, work: Callable[[], Total]) -> Total:

@@ -185,12 +185,12 @@ def unit_of_blocks(source: RecordSource) -> Unit:
 
 
 def innermost(source: RecordSource) -> RecordSource:
-    """Return the source that reads the records, without what was said about them."""
+    """Return the source that reads the records, without its wrappers."""
     return innermost(source.source) if isinstance(source, UnitSource) else source
 
 
 def places_of(source: RecordSource) -> Places:
-    """Return the places of a source's persons: known, or from one reading."""
+    """Return the places of a source's persons; read the source if needed."""
     known = source.places if isinstance(source, UnitSource) else None
     return Places.of(source.sum(take_census)) if known is None else known
 
@@ -213,7 +213,7 @@ def blocks_in_memory(source: RecordSource) -> list[Block]:
 
 
 def as_one_block(source: RecordSource) -> Block | None:
-    """Return all records in one block, for code that knows arrays only.
+    """Return all records in one block, for code that needs arrays.
 
     None where they do not lie in this process.
     """

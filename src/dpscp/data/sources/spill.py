@@ -38,7 +38,7 @@ class Scratch(Generic[Item]):
         return self.some(slice(None))
 
     def some(self, which: slice) -> Iterator[Item]:
-        """Return those at these places."""
+        """Yield the items at these places."""
         for head, places in self._heads[which]:
             yield pickle.loads(head, buffers=[self._map_memory(*place) for place in places])
 

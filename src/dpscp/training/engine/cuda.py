@@ -46,7 +46,7 @@ _MOST_BLOCKS = 1 << 13
 
 
 def check_device(name: str) -> Any:
-    """Return the torch device of this name; ValueError for one that is not there."""
+    """Return the torch device of this name; ValueError if it is unavailable."""
     torch = load_torch()
     try:
         device = torch.device(name)
@@ -341,7 +341,7 @@ class DeviceBatchSums:
         self._block, self._uploads = DeviceRecords(*columns), list(map(_Upload, columns))
 
     def clipped(self, parameters: Array, records: EngineBlock, persons: NDArray[np.int64] | None) -> Array:
-        """Return the weighted sum over the batch (None: everybody) at these parameters."""
+        """Return the weighted sum over the batch (None: all) at these parameters."""
         sums, owners = self._sums, records.owners
         rows = None if persons is None else owners.rows_of(persons)
         count = len(records) if rows is None else len(rows)
@@ -362,7 +362,7 @@ class DeviceBatchSums:
 
 
 def _whole_products(rows: float) -> int:
-    """Return the next size of a block that falls into equal products."""
+    """Return the next block size that divides into equal products."""
     return whole_lanes(rows) if rows <= _PRODUCT_ROWS else _PRODUCT_ROWS * math.ceil(rows / _PRODUCT_ROWS)
 
 

@@ -228,7 +228,7 @@ def _curvature(
 
 
 def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float] | None) -> float:
-    """Return mean derivative of a clipped error in its output.
+    """Return the mean derivative of a clipped error in its output.
 
     Errors longer than ``reach`` are clipped.
 

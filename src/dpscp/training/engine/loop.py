@@ -89,7 +89,7 @@ def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> I
 
 
 def full_batches() -> Iterator[None]:
-    """Return endless full batches."""
+    """Yield endless full batches."""
     while True:
         yield None
 

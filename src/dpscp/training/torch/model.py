@@ -67,7 +67,7 @@ class TorchModel:
 
     @property
     def n_features(self) -> int:
-        """Return numbers in one record."""
+        """Return the number of numbers in one record."""
         return math.prod(self.input_shape)
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:

@@ -22,7 +22,7 @@ _EXTRA = "training a torch module needs torch and Opacus; run: pip install 'dpsc
 
 
 def load_torch() -> Any:
-    """Return the torch package.
+    """Import torch and return it.
 
     An ImportError that names the extra where it is missing.
     """
@@ -47,7 +47,7 @@ def load_opacus() -> tuple[Any, Any]:
 
 
 def comes_from_torch(value: Any) -> bool:
-    """Return whether an object's class is torch's or made from one of torch's.
+    """Return whether an object's class comes from torch.
 
     Torch is not imported for that.
     """
@@ -222,7 +222,7 @@ def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
 
 
 def check_unchanged(before: Mapping[str, str], module: Any, *, trained: bool = False) -> None:
-    """Refuse a module whose ``state_of`` is not what it was.
+    """Refuse a module whose ``state_of`` has changed.
 
     Only names of the start are given: a new name, or a key of a dictionary, may come from a record.
     """
