@@ -214,7 +214,7 @@ class RecordSource(Protocol):
 
 @runtime_checkable
 class InMemory(Protocol):
-    """A source whose blocks all lie in the memory of this process."""
+    """A source whose blocks are all in the memory of this process."""
 
     @property
     def blocks(self) -> Sequence[Block]:

@@ -107,7 +107,7 @@ def _unpersist(frame: Any) -> None:
 def _run_partition(functions: Functions, batches: Iterable[Any]) -> Iterator[Any]:
     """Run the functions on one partition; yield the result as pickled bytes.
 
-    An error is an answer too: Spark would log it.
+    An error is returned as a result, because Spark would log it.
     """
     import pyarrow as pa
     from pyspark import TaskContext
@@ -128,7 +128,7 @@ def _run_partition(functions: Functions, batches: Iterable[Any]) -> Iterator[Any
 
 
 def _join_pieces(pieces: list[tuple[int, bytes]]) -> Any:
-    """Return the value of one answer from its pieces, each present once."""
+    """Return the result in these pieces; each must be present once."""
     ends = [place + len(piece) for place, piece in pieces]
     if [place for place, _ in pieces] != [0, *ends[:-1]]:
         raise RuntimeError("Spark lost or repeated a part of a result; fit again")

@@ -210,7 +210,7 @@ class BatchGradient:
     """The sum of the clipped gradients of one block's batch, and its size.
 
     A function of the block and of these values alone. `shares` says which persons of each block are in the batch
-    (None: everybody); they visit the device, if any, of the process that has the block.
+    (None: all); they are copied to the device, if any, of the process that has the block.
 
     Theory: section 1.6
     """

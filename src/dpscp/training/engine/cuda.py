@@ -1,4 +1,4 @@
-"""DP-SGD of dense networks on a device of torch's: a GPU, mostly.
+"""Train dense networks by DP-SGD on a device of torch, usually a GPU.
 
 The same mechanism as `dpscp.training.engine.loop` with the same proof of what one record can do to a sum
 (docs/floating_point.md), which rests on three things that are done here as there:
@@ -13,7 +13,7 @@ The same mechanism as `dpscp.training.engine.loop` with the same proof of what o
 Noise is drawn on the device (`DeviceNoise`), rounded to the same grid, and accounted for in the same way. Batches are
 drawn by the processor. Runs with a seed repeat themselves on the same device and differ from those of the processor.
 
-Records that lie in the blocks of a source stay there: each block's batch goes to a device of the process that has the
+Records in the blocks of a source stay there: each block's batch goes to a device of the process that has the
 block (`DeviceBatchSums`), and its sum comes back, to be added by pairs. State and noise are then the processor's, see
 `dpscp.training.engine.batching`.
 """

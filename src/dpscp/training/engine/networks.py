@@ -26,7 +26,7 @@ _END = {"float32": 2.0**100, "float64": 2.0**900}
 # Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
 MOST_ROWS = 8192
-# Along rows of fewer numbers a maximum is mostly calls.
+# For shorter rows the calls of a maximum cost more than the maximum.
 _SHORT_ROW = 64
 
 
@@ -35,7 +35,7 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
 
     Messages contain nothing of X.
 
-    ``finite=False`` leaves the last check, the only one that reads every number, to whoever reads the rows next.
+    ``finite=False`` leaves the last check, the only one that reads every number, to the next reader of the rows.
     """
     if sparse.issparse(X):
         raise TypeError("X must be a dense array; convert sparse rows before training or prediction")

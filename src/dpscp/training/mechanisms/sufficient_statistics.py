@@ -1,4 +1,4 @@
-"""Linear regression from privatized sufficient statistics.
+"""Fit linear regressions from private sufficient statistics.
 
 Everything the least-squares solution needs is the Gram matrix and the cross moments: sums over records of x
 x' and x y. They are released once with Gaussian noise; the ridge, the solution and any later use are

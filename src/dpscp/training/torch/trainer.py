@@ -1,4 +1,4 @@
-"""Private training of any torch module, with per-record gradients by Opacus.
+"""Train any torch module privately, with per-record gradients by Opacus.
 
 What Opacus does here: it checks the module (``ModuleValidator``) and computes per-record gradients
 (``GradSampleModule``). What it does not do: Opacus' DataLoader derives its sampling rate and its normaliser
@@ -229,8 +229,8 @@ class OpacusTraining(GaussianSums):
         """Train on the records of a source; see ``train``.
 
         What comes back from a block is the sum of its clipped gradients in integers, so that the total, and with it the
-        proof, does not depend on how records lie in blocks and processes. The modules of all processes start from this
-        one's; draws of the module's own (dropout) follow a secret key, block and step.
+        proof, does not depend on how records are divided into blocks and processes. The modules of all processes start
+        from this one's; draws of the module's own (dropout) follow a secret key, block and step.
         """
         event, here = paid_event(self), blocks_in_memory(source)
         shape = self._shape(here[0].rows.shape[1:] if here else (source.width,))
