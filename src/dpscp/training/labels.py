@@ -28,7 +28,7 @@ def check_classes(classes: Any, loss: str) -> tuple[Any, ...]:
 
 
 def _column(values: Array) -> Array:
-    """Return the values, one per record; a single column is one too."""
+    """Return one value per record; a single column is accepted."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
@@ -44,7 +44,7 @@ def _label_array(y: ArrayLike) -> Array:
 
 
 def observed_labels(y: ArrayLike) -> list[Any]:
-    """Return the labels that occur, in order: whoever uses them declares them public."""
+    """Return the labels in y, sorted; a caller that uses them makes them public."""
     try:
         found: list[Any] = np.unique(_label_array(y)).tolist()
     except TypeError:
@@ -53,7 +53,7 @@ def observed_labels(y: ArrayLike) -> list[Any]:
 
 
 def encode_labels(y: ArrayLike, classes: tuple[Any, ...]) -> NDArray[np.int64]:
-    """Return positions of the labels in the public class list.
+    """Return the positions of the labels in the public class list.
 
     An unknown label is refused without printing it.
     """

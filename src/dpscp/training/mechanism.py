@@ -39,11 +39,11 @@ class Model(Protocol):
 
     @property
     def task(self) -> str:
-        """Return either "classification" or "regression"."""
+        """Return "classification" or "regression"."""
 
     @property
     def n_features(self) -> int:
-        """Return width of a row."""
+        """Return the width of a row."""
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
@@ -222,7 +222,7 @@ class Tunable(Mechanism, Protocol):
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Return noise standard deviation over sensitivity; None while it is not set."""
+        """Return the noise scale over the sensitivity; None while it is not set."""
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> "Tunable":
         """Return a mechanism within the budget; see `Mechanism`."""
@@ -251,7 +251,7 @@ class PersonWise(Mechanism, Protocol):
 
     @property
     def trains_persons(self) -> bool:
-        """Return whether all that this mechanism is made of can."""
+        """Return whether this mechanism and all its parts can."""
 
     def train(
         self,
@@ -279,7 +279,7 @@ class SourceWise(Mechanism, Protocol):
 
     @property
     def trains_sources(self) -> bool:
-        """Return whether all that this mechanism is made of can."""
+        """Return whether this mechanism and all its parts can."""
 
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
@@ -315,14 +315,14 @@ def find_dry_run(mechanism: Mechanism, input_shape: tuple[int, ...]) -> DryRun |
 
 
 def configured(mechanism: Mechanism, needs: Needs) -> Mechanism:
-    """Return the mechanism for these needs; one that takes no needs stays as it is."""
+    """Return the mechanism configured for these needs, if it accepts them."""
     return mechanism.configured(needs) if isinstance(mechanism, Configurable) else mechanism
 
 
 def shift_bound(
     mechanism: Mechanism, n_features: int, n_records: int, classes: tuple[Any, ...] | None
 ) -> "Stability | None":
-    """Return the mechanism's shift bound; None where it knows none."""
+    """Return the mechanism's shift bound; None where none is known."""
     return mechanism.stability(n_features, n_records, classes) if isinstance(mechanism, Bounded) else None
 
 
@@ -360,7 +360,7 @@ def train_persons(
 
 
 def trains_sources(mechanism: Mechanism) -> bool:
-    """Return whether a mechanism can train on records that lie in several blocks."""
+    """Return whether a mechanism can train on records in several blocks."""
     # a class of mechanisms has the names of one, and is none
     able = isinstance(mechanism, SourceWise) and not isinstance(mechanism, type) and mechanism.trains_sources
     return able and not _changes_train_alone(type(mechanism))
@@ -411,7 +411,7 @@ class GaussianSums:
     @property
     @abstractmethod
     def noise_multiplier(self) -> float | None:
-        """Return noise standard deviation over sensitivity.
+        """Return the noise scale over the sensitivity.
 
         None while it is not set, 0 for no noise and no privacy.
         """
@@ -486,7 +486,7 @@ def saved_as(kind: str) -> Callable[[AnyModel], AnyModel]:
 
 
 def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> Model:
-    """Rebuild a saved model; only classes that said ``saved_as`` can be built.
+    """Rebuild a saved model of a class decorated with ``saved_as``.
 
     ``module`` is the architecture of a torch model; ValueError for a model that needs none.
     """

@@ -71,7 +71,7 @@ class FunctionModel(Unsaved):
         return values
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Return softmax of the outputs; TypeError for regression."""
+        """Return the softmax of the outputs; TypeError for regression."""
         if self.task != "classification":
             raise TypeError("predict_proba needs a classification model")
         return softmax(self.outputs(X).astype(np.float64))
@@ -113,7 +113,7 @@ class PrivateModel:
 
     @classmethod
     def from_trained(cls, trained: Trained, note: str = "") -> Self:
-        """Return the outcome of one of this package's mechanisms."""
+        """Build it from the result of a mechanism of this package."""
         ledger = Ledger().add("train", trained.event, note, unit=trained.unit)
         if trained.public_facts.get("taken_from_data"):
             ledger = ledger.declare(taken_from_data=trained.public_facts["taken_from_data"])
@@ -205,12 +205,12 @@ class PrivateModel:
 
     @property
     def task(self) -> str:
-        """Return either "classification" or "regression"."""
+        """Return "classification" or "regression"."""
         return self.model.task
 
     @property
     def n_features(self) -> int:
-        """Return width of a row."""
+        """Return the width of a row."""
         return self.model.n_features
 
     @property

@@ -1,4 +1,4 @@
-"""Regression targets inside public bounds."""
+"""Clip regression targets to public bounds."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

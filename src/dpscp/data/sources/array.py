@@ -50,7 +50,7 @@ class ArraySource:
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[Block]) -> "ArraySource":
-        """Return the source of blocks that are in memory already.
+        """Build a source from blocks in memory.
 
         Their ids are 0, 1, 2, ...
         """
@@ -60,12 +60,12 @@ class ArraySource:
 
     @property
     def width(self) -> int:
-        """Return how many features a row has."""
+        """Return the number of features of a row."""
         return self._blocks[0].width
 
     @property
     def blocks(self) -> list[Block]:
-        """Return the blocks, which lie in the memory of this process."""
+        """Return the blocks, which are in the memory of this process."""
         return [self._apply_functions(block) for block in self._blocks]
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ArraySource":

@@ -94,7 +94,7 @@ class Block:
 
     @property
     def width(self) -> int:
-        """Return how many numbers a row has."""
+        """Return the number of numbers in a row."""
         return math.prod(self.rows.shape[1:])
 
     @cached_property
@@ -104,11 +104,11 @@ class Block:
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
-        """Return the weight of each record, a person's adding up to one; None: one each."""
+        """Return the weights of records, one in sum per person; None: one each."""
         return None if self.persons is None else self.persons.weights
 
     def with_steps(self, *steps: Rows) -> Self:
-        """Return the block with these functions of a row applied when its rows are read."""
+        """Return the block with more functions to apply when rows are read."""
         return replace(self, steps=(*self.steps, *steps))
 
     def with_targets(self, targets: Array) -> Self:
@@ -116,7 +116,7 @@ class Block:
         return replace(self, targets=targets)
 
     def part(self, drawn: NDArray[np.bool_]) -> Self:
-        """Return the records of the persons that were drawn; rows are not copied."""
+        """Return the records of the drawn persons without copying rows."""
         kept, persons = (drawn, None) if self.persons is None else self.persons.part(drawn)
         # fewer than 2^31, and many of them
         found = self.take_rows(np.flatnonzero(kept).astype(np.int32), persons)
@@ -188,7 +188,7 @@ class RecordSource(Protocol):
 
     @property
     def width(self) -> int:
-        """Return how many features a row has."""
+        """Return the number of features of a row."""
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "RecordSource":
         """Return the source of ``function(block)``, computed when it is read.
@@ -214,7 +214,7 @@ class RecordSource(Protocol):
 
 @runtime_checkable
 class InMemory(Protocol):
-    """A source whose blocks all lie in the memory of this process."""
+    """A source whose blocks are all in the memory of this process."""
 
     @property
     def blocks(self) -> Sequence[Block]:

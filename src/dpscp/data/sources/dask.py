@@ -79,7 +79,7 @@ class DaskSource:
         return cls.__new__(cls)._set(parts, len(schema.feature_names))
 
     def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
-        """Return blocks as functions of Dask's pieces, and what is done with them."""
+        """Set the blocks, as functions of Dask's pieces, and the functions to apply."""
         self._parts, self.width, self._functions = parts, width, functions
         return self
 
@@ -96,14 +96,14 @@ class DaskSource:
         return new._set([(_identity, part) for part in dask.persist(*self._tasks(function))], self.width)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """Return the total over the blocks, see ``RecordSource``: one round."""
+        """Return the total over the blocks in one round, see ``RecordSource``."""
         import dask
 
         result: Total = added(unwrap_results(dask.compute(*self._tasks(function))))
         return result
 
     def _tasks(self, function: Callable[[Block], Any]) -> list[Any]:
-        """Return the work on each block, to be computed where its rows are."""
+        """Return one task for each block, to be computed where its rows are."""
         import dask
 
         functions = (*self._functions, function)
@@ -192,7 +192,7 @@ def _compute_block(make: Callable[..., Block], graph: Any, keys: list[Any]) -> B
 
 
 def _is_on_workers(piece: Any) -> bool:
-    """Return whether workers hold something that the piece is made of."""
+    """Return whether workers hold inputs of the piece in memory."""
     try:
         from distributed.client import futures_of
     except ImportError:  # pragma: no cover (the test environment has it)
@@ -224,7 +224,7 @@ def _is_array(collection: Any) -> bool:
 
 
 def _chunks(collection: Any, dimensions: int) -> list[Any]:
-    """Return the pieces of a Dask array or frame, cut between rows only."""
+    """Return the chunks of a Dask array or frame, divided between rows only."""
     if collection.ndim != dimensions:
         raise ValueError(f"{'X' if dimensions == 2 else 'y'} must have {dimensions} dimensions, got {collection.ndim}")
     if _is_array(collection) and collection.ndim == 2 and len(collection.chunks[1]) > 1:

@@ -26,7 +26,7 @@ Digests = list[tuple[int, bytes]]
 
 
 def is_fixed(source: RecordSource) -> bool:
-    """Return whether a source notices by itself that its records changed.
+    """Return whether a source itself detects a change of its records.
 
     An array is one object, a file has a size and times that are looked at with each block, Spark's frame was written.
     """
@@ -62,7 +62,7 @@ class SameBlocks:
 
 
 def digest(block: Block, key: bytes) -> bytes:
-    """Return a keyed digest of rows, targets and whose they are, in their order."""
+    """Return a keyed digest of rows, targets and persons, in their order."""
     found = hashlib.blake2b(key=key, digest_size=_BYTES)
     offsets = np.empty(0, dtype=np.int64) if block.persons is None else block.persons.offsets
     for part in (block.read(), block.targets, offsets):

@@ -31,10 +31,10 @@ class SparkFrame(Protocol):
     columns: Sequence[Any]
 
     def checkpoint(self) -> Any:
-        """Return the frame, written."""
+        """Write the frame and return it."""
 
     def mapInArrow(self, func: Any, schema: Any) -> Any:  # noqa: N802 (Spark's name)
-        """Return the frame of what a function makes of each partition."""
+        """Return the frame of the results of a function of each partition."""
 
 
 def is_dask(X: Any) -> bool:

@@ -86,7 +86,7 @@ class DistributedSource:
 
     @property
     def is_leading(self) -> bool:
-        """Return whether process 0 is at work and the others serve it."""
+        """Return whether process 0 leads now and the others serve it."""
         return self._group.is_leading
 
     def lead(self, work: Callable[[], Total]) -> Total:
@@ -184,7 +184,7 @@ class _Group:
                 "every process (torchrun starts the processes)"
             )
         self._torch, self.rank, self._size = distributed, distributed.get_rank(), distributed.get_world_size()
-        # None is the default group; nccl moves what lies on a GPU, and messages do not
+        # None is the default group; nccl sends GPU memory only, and messages are in CPU memory
         self._over = distributed.new_group(backend="gloo") if distributed.get_backend() == "nccl" else None
         self.kept: dict[int, RecordSource] = {}
         self.is_leading = False

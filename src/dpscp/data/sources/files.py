@@ -112,11 +112,11 @@ class TableSource(ReadSource):
 
     @property
     def by_person(self) -> bool:
-        """Return whether the schema says whose record a row is."""
+        """Return whether the schema declares a person column."""
         return self._schema.person is not None
 
     def places(self) -> int:
-        """Return how many blocks of whole persons these records are worth."""
+        """Return the number of blocks of whole persons for these records."""
         records, rows = sum(map(len, self._batches())), int(self._options["rows"])
         return min(_MOST_PLACES, max(1, -(-records // rows)))
 

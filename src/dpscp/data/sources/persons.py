@@ -101,7 +101,7 @@ def join_persons(pieces: Callable[[slice], Iterable[PersonRows]], count: int, *,
     Each sender in turn split its rows into ``count`` places.
 
     Rows stand in the order of the senders, and within one in the order in which it sent them: a person who is missing
-    moves nobody else.
+    does not move other persons.
     """
     for place in range(count):
         lots = (pieces(slice(sender * count + place, None, senders * count)) for sender in range(senders))

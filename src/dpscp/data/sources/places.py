@@ -121,7 +121,7 @@ class Places:
         if len(self.persons) == 1:
             return dict.fromkeys(self.persons, drawn)
         if self._holders is None:
-            # blocks lie one after the other
+            # blocks follow one another
             starts = [places.start for places in self._ranges]
             parts = np.split(drawn, np.searchsorted(drawn, starts[1:]))
             return {n: part - start for n, start, part in zip(self.persons, starts, parts, strict=True)}
@@ -185,12 +185,12 @@ def unit_of_blocks(source: RecordSource) -> Unit:
 
 
 def innermost(source: RecordSource) -> RecordSource:
-    """Return the source that reads the records, without what was said about them."""
+    """Return the source that reads the records, without its wrappers."""
     return innermost(source.source) if isinstance(source, UnitSource) else source
 
 
 def places_of(source: RecordSource) -> Places:
-    """Return the places of a source's persons: known, or from one reading."""
+    """Return the places of a source's persons; read the source if needed."""
     known = source.places if isinstance(source, UnitSource) else None
     return Places.of(source.sum(take_census)) if known is None else known
 
@@ -206,16 +206,16 @@ def is_in_memory(source: RecordSource) -> bool:
 def blocks_in_memory(source: RecordSource) -> list[Block]:
     """Return the blocks of a source in the memory of this process.
 
-    None for a source whose records lie elsewhere.
+    The list is empty for a source whose records are elsewhere.
     """
     inner = innermost(source)
     return list(inner.blocks) if isinstance(inner, InMemory) else []
 
 
 def as_one_block(source: RecordSource) -> Block | None:
-    """Return all records in one block, for code that knows arrays only.
+    """Return all records in one block, for code that needs arrays.
 
-    None where they do not lie in this process.
+    None where they are not in this process.
     """
     blocks = blocks_in_memory(source)
     if len(blocks) < 2:

@@ -84,7 +84,7 @@ class SparkSource:
         return new._set(kept, self.width, (_read_kept_block,), self._known)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """Return the total over the blocks, see ``RecordSource``: one job."""
+        """Return the total over the blocks in one job, see ``RecordSource``."""
         answers = self._frame.mapInArrow(partial(_run_partition, (*self._functions, function)), _ANSWER).collect()
         totals: dict[int, Any] = {}
         for number in {row.id for row in answers}:
@@ -105,9 +105,9 @@ def _unpersist(frame: Any) -> None:
 
 
 def _run_partition(functions: Functions, batches: Iterable[Any]) -> Iterator[Any]:
-    """Return the work on one partition, as rows of pickled bytes.
+    """Run the functions on one partition; yield the result as pickled bytes.
 
-    An error is an answer too: Spark would log it.
+    An error is returned as a result, because Spark would log it.
     """
     import pyarrow as pa
     from pyspark import TaskContext
@@ -128,7 +128,7 @@ def _run_partition(functions: Functions, batches: Iterable[Any]) -> Iterator[Any
 
 
 def _join_pieces(pieces: list[tuple[int, bytes]]) -> Any:
-    """Return the value of one answer from its pieces, each present once."""
+    """Return the result in these pieces; each must be present once."""
     ends = [place + len(piece) for place, piece in pieces]
     if [place for place, _ in pieces] != [0, *ends[:-1]]:
         raise RuntimeError("Spark lost or repeated a part of a result; fit again")
@@ -151,7 +151,7 @@ def _block_from_partition(schema: Schema, names: list[str], given: tuple[int, li
 
 
 def _read_kept_block(given: tuple[int, list[Any]]) -> Block:
-    """Return a block from what was cached of it."""
+    """Rebuild a block from its cached pieces."""
     rows = [row for batch in given[1] for row in batch.to_pylist()]
     (block,) = unwrap_results([_join_pieces(sorted((row["place"], row["piece"]) for row in rows))])
     assert isinstance(block, Block)

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import IO, Generic, TypeVar
 
 Item = TypeVar("Item")
-# Arrays begin here, so that the engine takes them as they lie.
+# Arrays start at multiples of this, so that the engine reads them without a copy.
 _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
 
@@ -19,7 +19,7 @@ class Scratch(Generic[Item]):
 
     Free memory of the machine keeps them in its cache.
 
-    The file has no name, is readable by nobody else, and disappears with the process. It holds records in the clear,
+    The file has no name, cannot be read by others, and disappears with the process. It holds unencrypted records,
     like the files they came from: ``folder`` (None: the system's folder for temporary files) should be a place as safe
     as theirs, with space for one number of four or eight bytes for each feature of each record.
     """
@@ -38,7 +38,7 @@ class Scratch(Generic[Item]):
         return self.some(slice(None))
 
     def some(self, which: slice) -> Iterator[Item]:
-        """Return those at these places."""
+        """Yield the items at these places."""
         for head, places in self._heads[which]:
             yield pickle.loads(head, buffers=[self._map_memory(*place) for place in places])
 

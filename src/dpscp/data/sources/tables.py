@@ -51,7 +51,7 @@ def not_utf8(path: Path) -> str:
 
 
 def open_text(path: Path) -> Any:
-    """Return a CSV file to read texts from, unpacked on the way."""
+    """Open a CSV file as text, decompressed if needed."""
     opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
     return opened(path, "rt", encoding="utf-8-sig", newline="")
 
@@ -79,7 +79,7 @@ def parquet_names(path: Path) -> list[str]:
 
 
 def parquet_rows(path: Path) -> int:
-    """Return how many records a Parquet file says it holds.
+    """Return the number of records in the metadata of a Parquet file.
 
     Private, like the records.
     """

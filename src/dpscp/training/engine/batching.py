@@ -65,7 +65,7 @@ def nominal_count(source: RecordSource, n_records: int | None) -> tuple[int, Uni
 
 
 def unit_count(block: Block) -> int:
-    """Return how many persons, or records where nobody gave ids, a block holds.
+    """Return the number of persons, or of records without ids, in a block.
 
     Private.
     """
@@ -172,7 +172,7 @@ class DriverMemory:
 
     @property
     def made(self) -> tuple[BatchSums, Network] | None:
-        """Return the memory and the network of the run, in the leader's thread."""
+        """Return the memory and the network of the run, in the driver's thread."""
         return getattr(self._here, "made", None)
 
     def layers(self, network: Network, parameters: Array) -> Sequence[Array]:
@@ -210,7 +210,7 @@ class BatchGradient:
     """The sum of the clipped gradients of one block's batch, and its size.
 
     A function of the block and of these values alone. `shares` says which persons of each block are in the batch
-    (None: everybody); they visit the device, if any, of the process that has the block.
+    (None: all); they are copied to the device, if any, of the process that has the block.
 
     Theory: section 1.6
     """
@@ -237,7 +237,7 @@ class BatchGradient:
         return self._elsewhere(block, drawn), size
 
     def _elsewhere(self, block: EngineBlock, drawn: NDArray[np.int64] | None) -> Array:
-        """Return the sum in a thread that does not lead."""
+        """Return the sum in a thread other than the driver's."""
         constants = self.constants
         with _SUMS.of(constants, constants.sums, last=self.last) as sums:
             if isinstance(sums, DeviceBatchSums):

@@ -1,4 +1,4 @@
-"""DP-SGD of dense networks on a device of torch's: a GPU, mostly.
+"""Train dense networks by DP-SGD on a device of torch, usually a GPU.
 
 The same mechanism as `dpscp.training.engine.loop` with the same proof of what one record can do to a sum
 (docs/floating_point.md), which rests on three things that are done here as there:
@@ -13,7 +13,7 @@ The same mechanism as `dpscp.training.engine.loop` with the same proof of what o
 Noise is drawn on the device (`DeviceNoise`), rounded to the same grid, and accounted for in the same way. Batches are
 drawn by the processor. Runs with a seed repeat themselves on the same device and differ from those of the processor.
 
-Records that lie in the blocks of a source stay there: each block's batch goes to a device of the process that has the
+Records in the blocks of a source stay there: each block's batch goes to a device of the process that has the
 block (`DeviceBatchSums`), and its sum comes back, to be added by pairs. State and noise are then the processor's, see
 `dpscp.training.engine.batching`.
 """
@@ -46,7 +46,7 @@ _MOST_BLOCKS = 1 << 13
 
 
 def check_device(name: str) -> Any:
-    """Return the torch device of this name; ValueError for one that is not there."""
+    """Return the torch device of this name; ValueError if it is unavailable."""
     torch = load_torch()
     try:
         device = torch.device(name)
@@ -341,7 +341,7 @@ class DeviceBatchSums:
         self._block, self._uploads = DeviceRecords(*columns), list(map(_Upload, columns))
 
     def clipped(self, parameters: Array, records: EngineBlock, persons: NDArray[np.int64] | None) -> Array:
-        """Return the weighted sum over the batch (None: everybody) at these parameters."""
+        """Return the weighted sum over the batch (None: all) at these parameters."""
         sums, owners = self._sums, records.owners
         rows = None if persons is None else owners.rows_of(persons)
         count = len(records) if rows is None else len(rows)
@@ -362,7 +362,7 @@ class DeviceBatchSums:
 
 
 def _whole_products(rows: float) -> int:
-    """Return the next size of a block that falls into equal products."""
+    """Return the next block size that divides into equal products."""
     return whole_lanes(rows) if rows <= _PRODUCT_ROWS else _PRODUCT_ROWS * math.ceil(rows / _PRODUCT_ROWS)
 
 

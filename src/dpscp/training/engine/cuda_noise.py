@@ -18,7 +18,7 @@ from dpscp.training.torch.modules import load_torch
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 _DOUBLE_ROUNDS = 10
 # Numbers drawn at once: a draw is some seven hundred small operations, however many numbers it gives. A run starts with
-# few and doubles them, so that a short one draws little in vain.
+# few and doubles them, so that a short one draws few unused numbers.
 _FIRST, _AT_ONCE = 1 << 14, 1 << 22
 _NORMALS_PER_BLOCK = 8
 _SEEDED = 8  # the stream of a seed that is drawn here, see `dpscp.privacy.random_streams`
@@ -92,7 +92,7 @@ class DeviceNoise:
 
     def __init__(self, random_state: int | None, size: int, device: Any, scale: float = 1.0) -> None:
         material = os.urandom(32)
-        if random_state is not None:  # whoever passes a seed was warned by `secure_generator`
+        if random_state is not None:  # `secure_generator` has warned about the seed
             material = np.random.SeedSequence([random_state, _SEEDED]).generate_state(8).tobytes()
         self._key = [int(word) for word in np.frombuffer(material, dtype="<u4")]
         self._size, self._device, self._scale = size, device, scale

@@ -57,7 +57,7 @@ def source_sum(part_sum: PartSum, source: RecordSource, n_records: int) -> NDArr
 def total_of_blocks(
     block_sum: Callable[[Block], NDArray[np.float64]], source: RecordSource, n_records: int
 ) -> NDArray[np.float64]:
-    """Return the total of what `sum_in_parts` gives for each block.
+    """Return the total of the sums of all blocks.
 
     Blocks add their totals by pairs: with the levels inside a block, a term still goes through fewer than D additions.
     A person's terms add up to at most the bound of one record, so that it is persons that count.

@@ -1,4 +1,4 @@
-"""Sums of clipped gradients of dense networks, without a gradient of a single record.
+"""Sum clipped gradients of dense networks without single-record gradients.
 
 The gradient of one record in a dense layer is the outer product of the layer's input a (with its bias coordinate) and
 the backpropagated error d, so its squared norm is |a|^2 |d|^2 (the ghost norm). Clipping needs these norms only: the
@@ -267,7 +267,7 @@ class ClippedGradient:
 
         The gradients are weighted; see `errors`.
 
-        `cached` is False for rows that lie in a large table, and not in the cache.
+        `cached` is False for rows of a large table that are not in the cache.
         """
         inputs = rows
         if rows.dtype != np.float64 and len(rows) <= (self._slice_rows if cached else len(self._slice)):

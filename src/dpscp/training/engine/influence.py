@@ -65,7 +65,7 @@ def corrected_outputs(
 
     A record x with errors e_t (derivative of its loss in the outputs at iterate t, clipped as in training)
     moved the released parameters by -sum_t w_t e_t x / n_records in expectation over the sampling, w_t the
-    trajectory's weights if later gradients are held fixed. They are not: each push bends the other records' later
+    trajectory's weights if later gradients are held fixed. They are not: each change alters the other records' later
     gradients back. Where all rows have one known length (behind `UnitNorm` or `PrivateWhitening`), corrected outputs
     are outputs + (sum_t u_t e_t + |x|^2 sum_t v_t e_t) / n_records, u_t and v_t the weights of the intercept and of a
     feature after that response; its curvature is that of synthetic records under the released iterates, taken at half.
@@ -198,7 +198,7 @@ def _step_weights(trajectory: Trajectory, curvature: Array | None) -> Array:
     """
     rule, weights = trajectory.rule, trajectory.weights
     if rule is not None and curvature is not None:
-        # a response of more than the push itself would swing back and forth: training would not have come to an end
+        # a response larger than the change itself would oscillate, and training would not have converged
         weights = rule.influence_weights(np.minimum(curvature, 1 / np.maximum(rule.learning_rates, 1e-300)))
     assert weights is not None
     return weights
@@ -228,7 +228,7 @@ def _curvature(
 
 
 def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float] | None) -> float:
-    """Return mean derivative of a clipped error in its output.
+    """Return the mean derivative of a clipped error in its output.
 
     Errors longer than ``reach`` are clipped.
 

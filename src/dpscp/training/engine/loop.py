@@ -1,4 +1,4 @@
-"""One noisy gradient step after another: Poisson batches, grid-rounded Gaussian noise, the update rules.
+"""Run noisy gradient steps: Poisson batches, rounded Gaussian noise, updates.
 
 Floating point. The clipped sum plus noise leaves this module only after rounding to a public grid of 2**-20
 noise standard deviations, and everything later is a function of grid points. The noise is drawn in float64,
@@ -89,7 +89,7 @@ def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> I
 
 
 def full_batches() -> Iterator[None]:
-    """Return endless full batches."""
+    """Yield endless full batches."""
     while True:
         yield None
 
@@ -138,7 +138,7 @@ class UpdateRule:
 
         None for Adam.
 
-        Later gradients are held fixed, or they answer: along a direction in which the mean loss has second derivative
+        Later gradients are held fixed, or they respond: along a direction in which the mean loss has second derivative
         ``curvature[t]`` at step t, a gradient's push changes each later gradient by the curvature times what is left
         of the push. For plain SGD that is learning_rates[t] * prod_{s > t} (1 - learning_rates[s] * curvature[s]).
 
@@ -258,7 +258,7 @@ def check_batch(size: int, most: int = MOST_RECORDS) -> None:
 
 
 class Totals(Protocol):
-    """Sums of clipped gradients over all records of a run, wherever they lie."""
+    """Sums of clipped gradients over all records of a run."""
 
     def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:
         """Return the weighted sum over the persons at these places.
@@ -430,7 +430,7 @@ def run(descents: Sequence[StepwiseRun], drawn: Iterator[Draw]) -> Iterator[int]
 
     Each has its own batches, and all share the noise.
 
-    Overflow at wild parameters is handled record by record: callers silence NumPy's warnings about it.
+    Overflow at extreme parameters is handled record by record: callers silence NumPy's warnings about it.
     """
     for t, (noise, batches) in zip(range(len(descents[0].rule.learning_rates)), drawn, strict=False):
         for descent, batch in zip(descents, batches, strict=True):

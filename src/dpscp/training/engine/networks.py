@@ -26,7 +26,7 @@ _END = {"float32": 2.0**100, "float64": 2.0**900}
 # Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
 MOST_ROWS = 8192
-# Along rows of fewer numbers a maximum is mostly calls.
+# For shorter rows the calls of a maximum cost more than the maximum.
 _SHORT_ROW = 64
 
 
@@ -35,7 +35,7 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
 
     Messages contain nothing of X.
 
-    ``finite=False`` leaves the last check, the only one that reads every number, to whoever reads the rows next.
+    ``finite=False`` leaves the last check, the only one that reads every number, to the next reader of the rows.
     """
     if sparse.issparse(X):
         raise TypeError("X must be a dense array; convert sparse rows before training or prediction")
@@ -58,7 +58,7 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
 
 
 def row_width(X: ArrayLike) -> int:
-    """Return how many features the rows have; not a number of them is read."""
+    """Return the number of features without reading any value."""
     return int(check_rows(X, finite=False).shape[1])
 
 
@@ -193,11 +193,11 @@ class Network:
 
     @cached_property
     def n_parameters(self) -> int:
-        """Return length of the flat parameter vector."""
+        """Return the length of the flat parameter vector."""
         return sum(a * b for a, b in self.shapes)
 
     def layers(self, flat: Array) -> list[Array]:
-        """Return views of a flat parameter vector, one (out, in) matrix a layer."""
+        """Return views of a flat parameter vector, one (out, in) matrix per layer."""
         views, start = [], 0
         for out, into in self.shapes:
             views.append(flat[start : start + out * into].reshape(out, into))
@@ -255,7 +255,7 @@ class RowOutputs:
         self._layers, self._dtype = network.layers(flat), dtype
 
     def parts(self, n: int, fill: Callable[[slice, Array], None]) -> Iterator[tuple[slice, Array]]:
-        """Return the n rows block by block.
+        """Yield the n rows block by block.
 
         Which rows, and the outputs (places, units) with padding behind those rows.
 
@@ -311,7 +311,7 @@ def with_zero_column(z: Array) -> Array:
 
 
 def softmax(z: Array) -> Array:
-    """Return row-wise softmax that cannot overflow, in the precision of the logits.
+    """Return the row-wise softmax without overflow, in the logits' precision.
 
     Classes are added one after the other for all rows at once: a row's sum is its own, whatever the layout of z.
     """

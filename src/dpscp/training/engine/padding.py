@@ -141,7 +141,7 @@ class SecondThread:
         self._pool.shutdown()
 
     def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Return the same items, each made while the one before is used."""
+        """Yield the same items, each computed while the previous one is used."""
         coming = self._pool.submit(next, items, None)
         while (item := coming.result()) is not None:
             coming = self._pool.submit(next, items, None)
@@ -169,7 +169,7 @@ class SecondThread:
 
 
 def second_thread(n_parameters: int) -> AbstractContextManager[SecondThread | None]:
-    """Return a second thread for so many parameters.
+    """Return a second thread if so many parameters are worth it.
 
     None where it would not pay or where matrix products may use only one.
     """

@@ -227,12 +227,12 @@ class DPSGD(GaussianSums):
 
     @property
     def task(self) -> str:
-        """Return either "classification" or "regression", from the loss."""
+        """Return "classification" or "regression", from the loss."""
         return "classification" if self.loss in ("cross_entropy", "logistic") else "regression"
 
     @property
     def releases(self) -> tuple[float, int]:
-        """Return a noisy sum over a Poisson batch at each step."""
+        """Return the sampling rate and the number of steps."""
         return self.sampling_rate, self.steps
 
     def configured(self, needs: Needs) -> Self:
@@ -241,7 +241,7 @@ class DPSGD(GaussianSums):
 
     @cached_property
     def learning_rates(self) -> Array:
-        """Return the public step sizes, one a step."""
+        """Return the public learning rate of each step."""
         done = np.arange(self.steps) / self.steps
         shape = {"constant": np.ones(self.steps), "cosine": (1 + np.cos(math.pi * done)) / 2, "linear": 1 - done}
         rates: Array = self.learning_rate * shape[self.schedule]
@@ -249,7 +249,7 @@ class DPSGD(GaussianSums):
 
     @property
     def rule(self) -> UpdateRule:
-        """Return the post-processing part: what is done with each noisy gradient."""
+        """Return the update rule, which is post-processing."""
         share = 0.5 if self.averaging == "tail" else self.averaging
         averaged = 1 if share is None else max(1, math.ceil(float(share) * self.steps - 1e-9))
         return UpdateRule(self.optimizer, self.learning_rates, self.momentum, self.adam, self.radius, averaged)

@@ -1,4 +1,4 @@
-"""Output and objective perturbation for penalized linear models.
+"""Train penalized linear models by output or objective perturbation.
 
 Both minimize sum_i loss_i(theta) + strength / 2 * ||theta||^2 over rows of bounded norm.
 ``OutputPerturbation`` adds noise to the minimizer, ``ObjectivePerturbation`` adds a random linear term

@@ -1,4 +1,4 @@
-"""Linear regression from privatized sufficient statistics.
+"""Fit linear regressions from private sufficient statistics.
 
 Everything the least-squares solution needs is the Gram matrix and the cross moments: sums over records of x
 x' and x y. They are released once with Gaussian noise; the ridge, the solution and any later use are
@@ -89,7 +89,7 @@ class SufficientStatistics(GaussianSums):
 
     @property
     def row_bound(self) -> float:
-        """Bound on the norm of a row, its bias coordinate included."""
+        """Return the bound on the norm of a row, bias coordinate included."""
         return math.hypot(self.feature_bound, 1.0) if self.fit_intercept else float(self.feature_bound)
 
     @property
@@ -111,7 +111,7 @@ class SufficientStatistics(GaussianSums):
 
     @property
     def cross_noise(self) -> float:
-        """Return standard deviation of the noise on a cross moment."""
+        """Return the noise scale of a cross moment."""
         return self._noise * self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)
 
     @property
@@ -188,7 +188,7 @@ class SufficientStatistics(GaussianSums):
         return Trained(model, event, self.stability(raw.shape[1], n), facts, unit=units.unit)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability:  # noqa: ARG002
-        """Shift bound under shared noise, surely.
+        """Return the shift bound under shared noise; it always holds.
 
         The solution minimizes theta' M theta / 2 - b' theta over a ball of radius R, strongly convex with
         ``floor``. One record adds x x' to the Gram matrix and lowers the adaptive ridge by at most B^2 (its

@@ -211,7 +211,7 @@ class Preprocessed(ArrayTraining):
 
     @property
     def trains_sources(self) -> bool:
-        """Return whether the mechanism does and every private step is a sum."""
+        """Return whether the mechanism can and every private step is a sum."""
         return trains_sources(self.mechanism) and all(isinstance(step, SummedStep) for step in self._private_steps)
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:

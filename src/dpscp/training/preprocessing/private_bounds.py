@@ -86,7 +86,7 @@ class PrivateBounds(WrappedMechanism):
 
     @property
     def event(self) -> DpEvent | None:
-        """Return the counts, composed with the mechanism.
+        """Return the event of the counts, composed with the mechanism.
 
         None while some noise is not set.
         """
@@ -101,7 +101,7 @@ class PrivateBounds(WrappedMechanism):
         return replace(found, mechanism=inner)
 
     def counts(self, block: Block) -> NDArray[np.int64]:
-        """Return how many records lie in each cell, (columns, cells).
+        """Return the number of records in each cell, of shape (columns, cells).
 
         Never released as they are.
         """
@@ -114,7 +114,7 @@ class PrivateBounds(WrappedMechanism):
         return total
 
     def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[Array, Array]:
-        """Return lower and upper bounds of the columns, from noisy counts."""
+        """Return the lower and upper bounds of the columns from noisy counts."""
         noise = self.noise
         assert noise is not None
         drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
@@ -193,7 +193,7 @@ def grid_cells(values: ArrayLike) -> NDArray[np.int64]:
 
 
 def _outermost(noisy: NDArray[np.int64], alarm: float, likely: float) -> tuple[int, int]:
-    """Return the first and last cell with records in it, as far as noisy counts tell."""
+    """Return the first and last cell that noisy counts show to be occupied."""
     # where no cell stands out, the largest count is the best guess
     beyond = np.flatnonzero(noisy >= min(int(noisy.max()), alarm))
     first, last = int(beyond[0]), int(beyond[-1])
@@ -205,7 +205,7 @@ def _outermost(noisy: NDArray[np.int64], alarm: float, likely: float) -> tuple[i
 
 
 def _edges(cells: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Return lower and upper edge of each cell."""
+    """Return the lower and upper edge of each cell."""
     level = cells - _LEVELS
     outer = np.ldexp(1.0, _SMALLEST + np.abs(level))
     inner = np.where(level == 0, -outer, outer / 2)

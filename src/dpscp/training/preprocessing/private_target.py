@@ -81,7 +81,7 @@ class PrivateTarget(WrappedMechanism):
 
     @property
     def event(self) -> DpEvent | None:
-        """Return the release of mean and scale, composed with the mechanism.
+        """Return the event of mean and scale, composed with the mechanism.
 
         None while some noise is not set.
         """

@@ -31,7 +31,7 @@ class Transform(Protocol):
     def apply(self, X: ArrayLike) -> Array:
         """Return the transformed rows, as a new float64 array.
 
-        That numbers are finite is seen by whoever holds the steps.
+        The caller of the steps checks that numbers are finite.
         """
 
     def arrays(self) -> dict[str, Array]:

@@ -56,7 +56,7 @@ def dry_run(
     n_outputs: int | None = None,
     most_rows: int = _SIZES[0],
 ) -> int:
-    """Try the module on synthetic rows, and return the number of outputs a record.
+    """Try the module on synthetic rows; return the number of outputs per record.
 
     ``module`` is a ``private_copy``; ``target(count, dtype)`` gives synthetic targets; training uses at most
     ``most_rows`` rows at once. ValueError for a module that fails, has another number of outputs than ``n_outputs``,
@@ -318,7 +318,7 @@ def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
 
 
 def synthetic_rows(input_shape: tuple[int, ...], count: int = _FEW_ROWS, seed: int = 0) -> Iterator[Any]:
-    """Return rows for modules of any numbers, of numbers in (0, 1), and of token ids.
+    """Yield synthetic rows: any numbers, numbers in (0, 1), and token ids.
 
     The same ones wherever they are made.
     """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Synthetic rows of several lengths: between them the layers leave the range where one activation looks like another.
 _LENGTHS = (1.0, 1.0, 10.0, 10.0, 100.0, 100.0)
-# Other processors round float32 sums differently, by far less than this; another activation answers otherwise.
+# Other processors round float32 sums differently, by far less than this; another activation gives other outputs.
 _SAME_ANSWER = 1e-4
 _LONGEST_RECORD = 2**24
 
@@ -67,7 +67,7 @@ class TorchModel:
 
     @property
     def n_features(self) -> int:
-        """Return numbers in one record."""
+        """Return the number of numbers in one record."""
         return math.prod(self.input_shape)
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
@@ -141,8 +141,8 @@ class TorchModel:
 
         ``module`` must have the saved architecture.
 
-        Names, shapes and kinds of numbers are compared, and the answers on synthetic rows, so that another activation
-        or another order of layers is noticed too. ``config`` of earlier versions has no answers to compare with.
+        Names, shapes and kinds of numbers are compared, and the outputs on synthetic rows, so that another activation
+        or another order of layers is noticed too. ``config`` of earlier versions has no outputs to compare with.
         """
         torch = load_torch()
         check_choice("model", config["model"], ["torch"])

@@ -1,8 +1,8 @@
-"""What a torch module must be so that clipping its per-record gradients bounds what one record can do.
+"""Check that clipping per-record gradients of a module bounds one record's effect.
 
 Three things are checked. Every submodule, by kind: layers that mix records, keep statistics of them or rewrite their
 parameters are refused, or held in evaluation mode for good where they are frozen. The whole module, on synthetic rows
-before any record is used (``torch_dry_run``). And its state after training: nothing in it may have changed.
+before any record is used (``dry_run``). And its state after training: nothing in it may have changed.
 
 The only file that imports torch, but for the source that uses its process groups; and only when it is needed:
 ``pip install dpscp[torch]``.
@@ -22,7 +22,7 @@ _EXTRA = "training a torch module needs torch and Opacus; run: pip install 'dpsc
 
 
 def load_torch() -> Any:
-    """Return the torch package.
+    """Import torch and return it.
 
     An ImportError that names the extra where it is missing.
     """
@@ -47,7 +47,7 @@ def load_opacus() -> tuple[Any, Any]:
 
 
 def comes_from_torch(value: Any) -> bool:
-    """Return whether an object's class is torch's or made from one of torch's.
+    """Return whether an object's class comes from torch.
 
     Torch is not imported for that.
     """
@@ -63,7 +63,7 @@ def private_copy(module: Any) -> Any:
     ValueError for a layer that mixes records.
 
     A part is frozen when it has parameters and none of them is trained. A normalization layer without parameters is
-    frozen when it lies in such a part, or is in evaluation mode.
+    frozen when it is in such a part, or is in evaluation mode.
     """
     torch = load_torch()
     if not isinstance(module, torch.nn.Module):
@@ -222,7 +222,7 @@ def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
 
 
 def check_unchanged(before: Mapping[str, str], module: Any, *, trained: bool = False) -> None:
-    """Refuse a module whose ``state_of`` is not what it was.
+    """Refuse a module whose ``state_of`` has changed.
 
     Only names of the start are given: a new name, or a key of a dictionary, may come from a record.
     """

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpscp.training.torch.modules import load_torch
 
-# torch's generator on the CPU is a Mersenne twister: where its state lies in the bytes that torch hands out.
+# torch's generator on the CPU is a Mersenne twister: the place of its state in the bytes that torch returns.
 _WORDS = slice(24, 24 + 624 * 8)
 _LEFT = slice(8, 12)
 

@@ -45,7 +45,7 @@ def inputs_of(X: Any) -> Any:
 
 
 def has_own_items(value: Any) -> bool:
-    """Return whether code of the caller's may make the items.
+    """Return whether the caller's code may compute the items.
 
     Those of a ``TensorDataset`` are rows of its tensors.
     """
@@ -94,7 +94,7 @@ def _items(dataset: Any) -> Iterator[Any]:
 
 
 def _batches(items: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
-    """Return the parts of some items at a time, put side by side as torch does it.
+    """Yield the parts of some items at a time, collated as torch does it.
 
     Items of other shapes do not fit.
     """
@@ -110,7 +110,7 @@ def _batches(items: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _refuse_other_records(loader: Any) -> None:
-    """Refuse a loader that does not give every record of its data set once, as it is."""
+    """Refuse a loader that does not return every record once and unchanged."""
     data = load_torch().utils.data
     if loader.collate_fn is not data.default_collate:
         raise ValueError(

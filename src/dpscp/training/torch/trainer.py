@@ -1,4 +1,4 @@
-"""Private training of any torch module, with per-record gradients by Opacus.
+"""Train any torch module privately, with per-record gradients by Opacus.
 
 What Opacus does here: it checks the module (``ModuleValidator``) and computes per-record gradients
 (``GradSampleModule``). What it does not do: Opacus' DataLoader derives its sampling rate and its normaliser
@@ -168,7 +168,7 @@ class OpacusTraining(GaussianSums):
 
     @property
     def task(self) -> str:
-        """Return either "classification" or "regression".
+        """Return "classification" or "regression".
 
         Cross_entropy, or a callable loss with declared classes.
         """
@@ -176,7 +176,7 @@ class OpacusTraining(GaussianSums):
 
     @property
     def releases(self) -> tuple[float, int]:
-        """Return a noisy sum over a Poisson batch at each step."""
+        """Return the sampling rate and the number of steps."""
         return self.sampling_rate, self.steps
 
     def configured(self, needs: Needs) -> Self:
@@ -184,7 +184,7 @@ class OpacusTraining(GaussianSums):
         return replace(self, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun:
-        """Run the module on synthetic records of this shape before any real one is used.
+        """Run the module on synthetic records of this shape.
 
         ValueError for a module that fails, mixes records, changes its own state, or has another number of outputs than
         ``classes``. ``train`` does this first; an estimator does it before it reserves any budget.
@@ -229,8 +229,8 @@ class OpacusTraining(GaussianSums):
         """Train on the records of a source; see ``train``.
 
         What comes back from a block is the sum of its clipped gradients in integers, so that the total, and with it the
-        proof, does not depend on how records lie in blocks and processes. The modules of all processes start from this
-        one's; draws of the module's own (dropout) follow a secret key, block and step.
+        proof, does not depend on how records are divided into blocks and processes. The modules of all processes start
+        from this one's; draws of the module's own (dropout) follow a secret key, block and step.
         """
         event, here = paid_event(self), blocks_in_memory(source)
         shape = self._shape(here[0].rows.shape[1:] if here else (source.width,))
@@ -332,7 +332,7 @@ class OpacusTraining(GaussianSums):
         return released_copy(private_copy(self.module).to(device), module)
 
     def batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        """Return the persons of each step, of n."""
+        """Return the drawn persons of each step, out of n."""
         if self.sampling_rate == 1:
             return repeat(np.arange(n), self.steps)
         return islice(poisson_batches(rng, n, self.sampling_rate), self.steps)
@@ -475,7 +475,7 @@ class _Engine:
         self._versions = self._found_versions()
 
     def start_from(self, module: "torch.nn.Module") -> None:
-        """Take the parameters of this module, and train."""
+        """Copy the parameters of this module and switch to training mode."""
         released_copy(self.inner, module)
         self.inner.train()
 
