@@ -512,7 +512,7 @@ def test_budget_store_is_spent(run):
     assert re.fullmatch(r"2: \d{4}-\d\d-\d\dT\S+ commit epsilon [01]\.\d{3} alone: \w+\.fit", text)
     refused(run("budget create other.budget"), "--epsilon, --delta")
     refused(run("budget create other.budget --epsilon 3 --delta 1e-5"), "--dataset")
-    refused(run("budget create study.budget --epsilon 3 --delta 1e-5 --dataset people"), "there is a file already")
+    refused(run("budget create study.budget --epsilon 3 --delta 1e-5 --dataset people"), "the file exists")
     refused(run("budget show none.budget"), "no budget store")
 
 

@@ -89,7 +89,7 @@ def test_the_promise_is_said_in_persons_everywhere():
     assert PERSON in page
     for text in (str(model.certificate_), page):
         assert RECORD in text
-        assert "over new persons" in text
+        assert "on average over repeated studies" in text
     assert "of new records" not in page
     assert "Someone who has several" not in page
     facts = model.ledger_.public_facts
