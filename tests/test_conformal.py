@@ -548,7 +548,7 @@ class TestPrivateModel:
         assert model.score(X, names[y]) > 0.6
         with pytest.raises(ValueError, match="in the same order"):
             classifier(foreign, guarantee="universal", classes=["high", "low", "middle"]).fit(X, names[y])
-        with pytest.raises(ValueError, match="in their order"):
+        with pytest.raises(ValueError, match="in the same order"):
             classifier(foreign, guarantee="universal", classes=["low", "middle", "high", "top"]).fit(X, names[y])
 
     def test_a_function(self):
