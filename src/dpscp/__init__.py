@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from dpscp._base.lazy import lazy_exports
 from dpscp._base.old_paths import keep_old_paths
-from dpscp.audit import audit  # now: later, importing the room of this name would put the room in its place
+from dpscp.audit import audit  # imported now: a later import of the package of this name would replace the function
 
 if TYPE_CHECKING:
     from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, training
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpscp.quantile import PrivateQuantile, private_quantile
     from dpscp.scores import sets
     from dpscp.training.private_model import PrivateModel
-else:  # the numerical libraries below take a second to import: a name brings them in when it is asked for
+else:  # the numerical libraries take a second to import: a name imports them on first use
     _HOLDERS = {
         "Budget": "dpscp.privacy",
         "BudgetError": "dpscp.exceptions",

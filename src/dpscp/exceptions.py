@@ -6,11 +6,11 @@ __all__ = ["BudgetError", "GuaranteeWarning", "HintWarning", "NotFittedError", "
 
 
 class BudgetError(ValueError):
-    """A privacy target cannot be met: the message holds what was asked, what is possible, and what to change."""
+    """A privacy target cannot be met: the message states the target, what is possible, and what to change."""
 
 
 class UnsupportedEventError(ValueError):
-    """An accountant was asked about an event it cannot account for."""
+    """An accountant cannot account for an event."""
 
 
 class GuaranteeWarning(UserWarning):

@@ -5,8 +5,10 @@ violation. Direction of imports and the place of torch are contracts of import-l
 """
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -161,6 +163,28 @@ def unexplained_ignores(text: str) -> Iterator[str]:
             yield f"line {number}: 'type: ignore' without a code and a reason"
 
 
+def retired_words(text: str, retired: dict[str, str]) -> Iterator[str]:
+    """No comment, docstring or message uses a retired word of docs/notation.md; code in backquotes may."""
+    patterns = {word: rf"\b{re.escape(word).replace(re.escape('*'), '[a-z]*')}\b" for word in retired}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        prose = token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string)
+        if not prose:
+            continue
+        # names of parameters at the start of a line of a docstring are code as well
+        words = re.sub(r"`+[^`]*`+|\{[^{}]*\}|'[a-z]+'|(?m:^ *[\w, ]+ : .*$)", "", token.string)
+        for word, pattern in patterns.items():
+            if found := re.search(pattern, words, re.IGNORECASE):
+                yield f"line {token.start[0]}: '{found[0]}' is a retired word; use: {retired[word]}"
+
+
+def read_retired_words() -> dict[str, str]:
+    """Return the retired words of docs/notation.md with their replacements."""
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", GLOSSARY.read_text().split("## Retired words")[1], re.MULTILINE)[
+        1:
+    ]
+    return {word: use for words, use in rows for word in words.split(", ")}
+
+
 def unexplained_methods(trees: list[ast.Module]) -> Iterator[str]:
     """Every public method has a docstring, its own or that of the protocol or base class that it implements."""
     classes = [c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
@@ -226,6 +250,8 @@ def check_package(source: Path = SOURCE) -> list[str]:
     trees = {name: ast.parse(text) for name, text in texts.items()}
     found = [f"{name}: {broken}" for name, tree in trees.items() for rule in RULES for broken in rule(tree, name)]
     found += [f"{name}: {broken}" for name, text in texts.items() for broken in unexplained_ignores(text)]
+    retired = read_retired_words()
+    found += [f"{name}: {broken}" for name, text in texts.items() for broken in retired_words(text, retired)]
     found += [
         f"{name}: longer than {LONGEST_MODULE} lines"
         for name, text in texts.items()

@@ -46,6 +46,14 @@ def test_plain_code_breaks_no_rule():
     assert [broken for rule in rules.RULES for broken in rule(ast.parse(KEPT), "cli/new.py")] == []
 
 
+def test_retired_words_are_seen_in_prose_only():
+    retired = {"room": "package", "rehears*": "dry run"}
+    assert list(rules.retired_words("# a room\n", retired))
+    assert list(rules.retired_words('raise ValueError("no rehearsal here")\n', retired))
+    assert not list(rules.retired_words("room = 3  # `room` of the public interface\n", retired))
+    assert "made-up" in rules.read_retired_words()
+
+
 def test_rules_about_several_modules_see_what_breaks_them():
     assert list(rules.unexplained_ignores("x = 1  # type: ignore"))
     assert not list(rules.unexplained_ignores("x = 1  # type: ignore[attr-defined]  # scipy has no types"))

@@ -115,7 +115,7 @@ class LinearHead:
 LINEAR_LOSSES = ("cross_entropy", "logistic", "squared", "huber")
 
 
-# ---- DP-SGD with a fixed public normaliser
+# ---- DP-SGD with a fixed public normalizer
 
 
 def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a choice)

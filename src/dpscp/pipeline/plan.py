@@ -329,7 +329,7 @@ def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fra
     solved = mechanism.calibrated(planned.train_epsilon, delta, accountant=accountant)
     if not planned.mixed:
         return solved
-    # training that is far from Gaussian may leave less room than planned: then each part has the whole budget
+    # training that is far from Gaussian may leave less budget than planned: then each part has the whole budget
     search = gaussian_event(1 / (_LEAST_ROOM * planned.held_out_mu))
     if epsilon_of(secret_split(paid_event(solved), search, fraction), delta, accountant) <= epsilon:
         return solved

@@ -95,7 +95,7 @@ def release(
     planned = plan_release_search(request, strategy)  # what does not fit the budget is refused before a record is used
     reservation = None if store is None else store.reserve(planned.ledger(strategy.spent), note=note)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)
-    # no message of a step may tell of a record; that the run is seeded was told by the caller, once
+    # no message of a step may reveal a record; the caller has warned about the seed already
     with suppress_float_warnings(), warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededWarning)
         for_training, for_threshold = _parts(records, strategy, split_seed)

@@ -122,7 +122,7 @@ class SharedCounts:
         """Raise if the noisy counts of this search differ from those of earlier ones."""
         if self._search not in (None, search):
             raise ValueError(
-                "asked must come from searches with the same rank, noise, steps, score_range and fine_near"
+                "`asked` must come from searches with the same rank, noise, steps, score_range and fine_near"
             )
         self._search = search
 
@@ -351,7 +351,7 @@ def _for_this_search(
 ) -> SharedCounts:
     """Return ``asked`` if its counts are those of this search; raise otherwise."""
     if not rank.is_same_at_all_levels:
-        raise ValueError(f"asked needs rank='centred', got '{rank}': other statistics differ between levels")
+        raise ValueError(f"`asked` needs rank='centred', got '{rank}': other statistics differ between levels")
     asked.require_alike(noise, steps, score_range, halving)
     return asked
 

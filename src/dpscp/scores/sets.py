@@ -119,7 +119,7 @@ def _furthest(centre: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
     rest = total - part
     np.subtract(centre, rest, out=rest)
     np.subtract(reach, part, out=part)
-    rest += part  # centre + reach = total + rest, exactly
+    rest += part  # center + reach = total + rest, exactly
     rest += half
     # |total| >= |rest| or one of them is 0: three operations are enough to be exact again
     found = total + rest

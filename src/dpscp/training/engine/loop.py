@@ -187,7 +187,7 @@ class StepView:
     parameters: Array
     noisy_sum: Array
     constants: tuple[float, float, float]
-    """Normaliser, grid and learning rate."""
+    """Normalizer, grid and learning rate."""
 
 
 StepObserver = Callable[[StepView], None]
@@ -334,7 +334,7 @@ class Descent:
     def _release(self, part: "_Part", total: Array, noise: Array | None) -> None:
         """Compute the noisy gradient of some parameters.
 
-        Their sum with its noise, rounded to the grid, over the normaliser.
+        Their sum with its noise, rounded to the grid, divided by the public normalizer.
         """
         noisy = part.noisy
         if noise is None:

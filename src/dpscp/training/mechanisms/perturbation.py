@@ -341,7 +341,7 @@ def _prepare(
     target: NDArray[Any]
     if mechanism.y_bounds is not None and mechanism.loss in ("squared", "huber"):
         low, high = mechanism.y_bounds
-        # without an intercept nothing can carry the centre back
+        # without an intercept nothing can undo the centering
         center = (low + high) / 2 if mechanism.fit_intercept else 0.0
         target, classes = bounded_targets(y, mechanism.y_bounds) - center, None
     else:

@@ -1,10 +1,10 @@
 """Train any torch module privately, with per-record gradients by Opacus.
 
 What Opacus does here: it checks the module (``ModuleValidator``) and computes per-record gradients
-(``GradSampleModule``). What it does not do: Opacus' DataLoader derives its sampling rate and its normaliser
+(``GradSampleModule``). What it does not do: Opacus' DataLoader derives its sampling rate and its normalizer
 from the data, ``int(n / len(loader))``, and its noise comes from torch's generators (Mersenne twister on
 the CPU, Philox on CUDA), which are not cryptographic; its ``secure_mode`` needs a package that cannot be
-had. So the sampling rate, the number of steps and the normaliser are public constants here, batches and
+had. So the sampling rate, the number of steps and the normalizer are public constants here, batches and
 noise come from ``dpscp.privacy.secure_generator`` (on a GPU noise comes from ``DeviceNoise``), noisy sums are
 rounded to the public grid, and an empty batch takes a noisy step like any other. Layers that draw for themselves
 (dropout) use torch's generators, on a secret state of each step (``secret_draws``; proof in docs/guarantees.md).
