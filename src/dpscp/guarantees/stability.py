@@ -134,9 +134,9 @@ def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a c
 ) -> Stability:
     """Return the shift bound of DP-SGD with a fixed public normalizer.
 
-    The gap satisfies gap_{t+1} <= rho_t * gap_t + eta_t * b_t * C / normaliser with b_t ~ Bernoulli(sampling_rate). In
-    general rho_t = 1 + eta_t * smoothness * |B_t| / normaliser. If every clipped loss is convex, rho_t = max(1, eta_t *
-    smoothness * |B_t| / normaliser - 1).
+    The gap satisfies gap_{t+1} <= rho_t * gap_t + eta_t * b_t * C / normalizer with b_t ~ Bernoulli(sampling_rate). In
+    general rho_t = 1 + eta_t * smoothness * |B_t| / normalizer. If every clipped loss is convex, rho_t = max(1, eta_t *
+    smoothness * |B_t| / normalizer - 1).
 
     ``delta_n`` is divided between two tails. The tail of the batch sizes is exact binomial at ``n_records`` records.
     The tail of the weighted number of draws of the new record is exact binomial for equal weights, otherwise a
