@@ -44,6 +44,10 @@ PROCESSES = "each record is with one process of the group only"
 OWN_SCORES = (
     "each score comes from one record, the model and independent noise, and training cost what was declared for it"
 )
+OWN_LOSSES = (
+    "each loss comes from one record, the model, the threshold and independent noise; training cost what was declared "
+    "for it; where no finite threshold is returned the caller acts so that the loss is 0"
+)
 
 
 def is_own(value: Any) -> bool:

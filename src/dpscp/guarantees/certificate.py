@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from dpscp._base.checks import check_probability
@@ -14,19 +15,30 @@ from dpscp.privacy.units import Unit
 # What a proven level is an average of; said wherever one is shown to a person.
 ON_AVERAGE = "on average over data sets like this one, over the noise and over new records"
 _ONE_RELEASE = "a single release may cover somewhat less"
+_ONE_RELEASE_RISK = "a single release may lose somewhat more"
 # How sure the printed statement about one release is, where no other confidence was asked for.
 RELEASE_CONFIDENCE = 0.95
 # Below this a coverage level is no promise anybody can use.
 _USELESS_LEVEL = 0.5
 
 
+class Promise(StrEnum):
+    """What a certificate speaks of."""
+
+    COVERAGE = "coverage"
+    """How often a set holds the truth."""
+    RISK = "risk"
+    """How large the mean loss of a new record is (Result J)."""
+
+
 @dataclass(frozen=True)
 class Certificate:
-    """The coverage promise of one release, in public numbers.
+    """The promise of one release about its coverage, or about its mean loss, in public numbers.
 
     ``coverage`` is the level that is proven in finite samples; ``target`` the level that was asked for; ``terms`` the
     numbers behind it (a mapping of them by name is read, and a name that is no term refused with ``TypeError``);
-    ``assumptions`` what the proof needs. ``str()`` is a paragraph for a person.
+    ``assumptions`` what the proof needs. ``str()`` is a paragraph for a person. Where ``promise`` is a risk, the loss
+    takes the place of a miss: ``coverage`` is one minus the proven bound on the mean loss.
     """
 
     guarantee: str
@@ -35,12 +47,19 @@ class Certificate:
     assumptions: tuple[str, ...]
     terms: Terms
     advice: str = ""
+    promise: Promise = Promise.COVERAGE
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "promise", Promise(self.promise))
         guarantee_of(self.guarantee)  # a name that nobody knows is refused
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
         if not isinstance(self.terms, Terms):
             object.__setattr__(self, "terms", Terms.from_mapping(self.terms))
+
+    @property
+    def risk(self) -> float:
+        """The proven upper bound on the mean loss of a new record; of coverage, on the probability of a miss."""
+        return round(1 - self.coverage, 12)
 
     @property
     def is_certified(self) -> bool:
@@ -83,6 +102,10 @@ class Certificate:
         Theory: Result I
         """
         level, confidence = self.terms.release_level, self.terms.release_confidence
+        if self.promise is Promise.RISK:
+            if not level or confidence is None:
+                return _ONE_RELEASE_RISK
+            return f"{odds(confidence)} such releases have a mean loss of at most {at_most(1 - level)}"
         if not level or confidence is None:
             return _ONE_RELEASE
         return f"{odds(confidence)} such releases cover at least {at_least(level)}"
@@ -105,6 +128,7 @@ class Certificate:
             tuple(map(str, data["assumptions"])),
             Terms.from_mapping(shown, unit),
             str(data["advice"]),
+            Promise(data.get("promise", Promise.COVERAGE)),
         )
 
     def _head(self) -> str:
@@ -115,6 +139,8 @@ class Certificate:
                 f"no prediction set, so nothing is proven about the target {asked(self.target)}. Declare classes=[...] "
                 "with every label that can occur."
             )
+        elif self.promise is Promise.RISK:
+            head = self._risk_head()
         elif self.is_certified:
             held = f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records"
             if self.unit.by_person:
@@ -135,8 +161,23 @@ class Certificate:
             head += " VACUOUS: with these numbers the promise is kept only by sets too large to be of use."
         return head
 
+    def _risk_head(self) -> str:
+        """The promise about a loss."""
+        who = self.unit.covered if self.unit.by_person else "a new record"
+        loss = "running maximum of the loss" if self.terms.running_maximum else "loss"
+        sentences = [
+            f"The mean {loss} of {who} is at most {at_most(self.risk)}, {self.on_average} ({self.one_release}); proven "
+            f"for finite samples (target {asked(1 - self.target)})."
+        ]
+        if self.terms.running_maximum:
+            sentences.append("The loss itself may rise with the threshold; it never exceeds its running maximum.")
+        return " ".join(sentences)
+
     def _reasons(self) -> list[str]:
-        return [f"Why: {guarantee_of(self.guarantee).proof}.", f"Assumes: {'; '.join(self.assumptions)}."]
+        proof = guarantee_of(self.guarantee).proof
+        if self.promise is Promise.RISK:
+            proof = f"Result J: a bounded loss that falls with the threshold takes the place of a miss; {proof}"
+        return [f"Why: {proof}.", f"Assumes: {'; '.join(self.assumptions)}."]
 
     def _numbers(self) -> list[list[str]]:
         shown = {name: value for name, value in self.terms.items() if not isinstance(value, bool)}

@@ -207,7 +207,7 @@ def _certificate(
             miss = _ideal_miss_bound(rule, index, q)
             terms = replace(terms, ideal_miss_bound=miss)
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
-        if rule.guarantee.held_out:
+        if rule.guarantee.held_out and rule.resolution == 1:  # larger ones have no such bound (Result J)
             confidence, level = _one_release(rule, index, searches)
             terms = replace(terms, release_confidence=confidence, release_level=level)
             assumptions.append(INDEPENDENT.format(f"{rule.unit.noun}s"))
@@ -355,7 +355,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     alpha = check_probability("alpha", alpha)
     chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
     unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
-    spent = _spent_by(training, unit).assume(OWN_SCORES)
+    spent = ledger_of_training(training, unit).assume(OWN_SCORES)
     if unit.by_person:
         scores, n_records = _one_score_each(scores, persons, unit, random_state), n_persons
     nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
@@ -374,7 +374,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
     found = search_thresholds(
         [scores],
-        _searches_of_rows(rule, spent, budget, steps, accountant),
+        plan_searches_of_rows(rule, spent, budget, steps, accountant),
         spent=spent,
         score_range=score_range,
         fine_near=fine_near,
@@ -388,14 +388,14 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     return Calibration(threshold, ledger, certificate, found.quantiles[0] if found.quantiles else None)
 
 
-def _spent_by(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
+def ledger_of_training(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
     """What training cost, in steps about what is counted; a ledger about others than the promise is refused."""
     if isinstance(training, Ledger):
         return require_unit(training, unit)
     return Ledger() if training is None else Ledger().add("training", as_event(training), unit=unit.counted)
 
 
-def _searches_of_rows(
+def plan_searches_of_rows(
     rule: CalibrationRule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
 ) -> SearchPlan:
     """The searches within the budget; where a person has up to k scores and nobody knows which, for k at once."""

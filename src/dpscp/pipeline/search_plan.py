@@ -42,7 +42,7 @@ class CalibrationRule:
     (Result G). ``counted_size``: coins drew them from a table whose number is public, and the law of the coins is used.
     With neither it is ``n_nominal``. ``counted``: ``n_records`` was found in the table and is public. ``secret_part``:
     the part, where secret coins drew it, training saw the rest and the mixture of the two is what counts.
-    ``unit``: what is counted, records or persons.
+    ``unit``: what is counted, records or persons. ``resolution``: counts are multiples of one over it (Result J).
     """
 
     guarantee: Guarantee
@@ -62,6 +62,7 @@ class CalibrationRule:
     release_confidence: float | None = None
     unit: Unit = RECORDS
     counted: bool = False
+    resolution: int = 1
 
     @property
     def grouped(self) -> bool:
@@ -272,7 +273,7 @@ def plan_search(
 
     def noise(counts: int | tuple[int, ...], size_share: float) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
         return sized_lattice_noise(
-            budget.epsilon, budget.delta, counts, sensitivities, before, accountant, size_share, secret
+            budget.epsilon, budget.delta, counts, sensitivities, before, accountant, size_share, secret, rule.resolution
         )
 
     if steps is None and secret is not None:

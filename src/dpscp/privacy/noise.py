@@ -176,8 +176,10 @@ class LatticeNoise:
         return [int(z) for z in sample_discrete_gaussian(self.sigma, size, source)]
 
 
-def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> LatticeNoise:
+def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1, multiple: int = 1) -> LatticeNoise:
     """The integer noise of standard deviation ``count_noise`` (rounded up by less than 0.03 %).
+
+    The scale is a multiple of ``multiple``: a statistic in units of 1 / ``multiple`` is an integer on this lattice.
 
     >>> noise = lattice_noise(40, Fraction(1, 2))
     >>> noise.sensitivity / noise.scale, noise.count_noise
@@ -185,11 +187,11 @@ def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> Latt
     """
     count_noise = check_positive("count_noise", count_noise)
     exact = sensitivity_fraction(sensitivity)
-    base = exact.denominator
+    base = math.lcm(exact.denominator, multiple)
     refine = max(1, math.ceil(Fraction(_LATTICE_SCALE) / (Fraction(count_noise) * base)))
     scale = base * refine
     sigma = math.ceil(Fraction(count_noise) * scale)
-    return LatticeNoise(scale, sigma, exact.numerator * refine)
+    return LatticeNoise(scale, sigma, int(exact * scale))
 
 
 def sensitivity_fraction(sensitivity: float | Fraction) -> Fraction:

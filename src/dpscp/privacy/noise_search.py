@@ -213,12 +213,13 @@ def sized_lattice_noise(
     accountant: str | Accountant = "pld",
     size_share: float = 0.0,
     secret_part: float | None = None,
+    multiple: int = 1,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
     """``shared_lattice_noise``, and the noise of one release of the number of scores (None without ``size_share``).
 
     ``steps`` may be a number for each sensitivity. ``size_share`` is the part of the squared Gaussian-DP level of all
     these releases that the size gets. ``secret_part``: the searches are on records that ``training`` did not see, this
-    share of all, drawn by secret coins (``SecretSplitDpEvent``).
+    share of all, drawn by secret coins (``SecretSplitDpEvent``). ``multiple``: see ``lattice_noise``.
 
     Theory: Result G
     """
@@ -232,7 +233,7 @@ def sized_lattice_noise(
     size_ratio = math.sqrt((1 - size_share) / (size_share * releases)) if size_share else None
 
     def lattices(ratio: float) -> tuple[LatticeNoise, ...]:
-        return tuple(lattice_noise(ratio * float(s), s) for s in fractions)
+        return tuple(lattice_noise(ratio * float(s), s, multiple) for s in fractions)
 
     def size(ratio: float) -> LatticeNoise | None:
         return None if size_ratio is None else lattice_noise(ratio * size_ratio, Fraction(1))

@@ -18,12 +18,14 @@ refusing it would tell that one record made the score overflow.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count, check_scores, real_number
+from dpscp.quantile.loss_sums import LossSums
 
 Edges = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -82,7 +84,7 @@ class Counter(Protocol):
 
     size: int
 
-    def count(self, left: float, right: float, steps_left: int) -> int:
+    def count(self, left: float, right: float, steps_left: int) -> int | Fraction:
         """#{scores <= middle of the bracket}; ``steps_left`` questions, this one included, remain."""
         ...
 
@@ -150,6 +152,8 @@ def as_counter(
 
     ``allow_empty`` is for parts of random size: refusing an empty one would tell that it is empty.
     """
+    if isinstance(scores, LossSums):
+        return scores
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
         return LookaheadCounter(scores, score_range, steps, allow_empty=allow_empty, halving=halving)
     if isinstance(scores, DaskArray):

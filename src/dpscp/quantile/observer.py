@@ -6,6 +6,7 @@ must not be released.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 from dpscp.quantile.counts import EVEN, Halving
@@ -16,7 +17,7 @@ class CountView(NamedTuple):
     """One question: its bracket, the exact count at the middle, and the noisy margin over the last step's bar."""
 
     bracket: tuple[float, float]
-    exact: int
+    exact: int | Fraction
     margin: int
 
 

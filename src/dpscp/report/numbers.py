@@ -44,6 +44,8 @@ TERMS: Mapping[str, str] = {
     "classes_declared": "whether the list of labels was declared; found in the records, it certifies nothing",
     "release_confidence": "how sure the next number is, over records and noise",
     "release_level": "what a single release covers at least, with that confidence (Result I)",
+    "resolution": "losses are counted in multiples of one over this number, rounded by a secret uniform (Result J)",
+    "running_maximum": "whether the promise is about the running maximum of a loss that may rise with the threshold",
     "finite_threshold_expected": "whether these numbers leave room for sets smaller than full",
 }
 
