@@ -44,6 +44,10 @@ PROCESSES = "each record is with one process of the group only"
 OWN_SCORES = (
     "each score comes from one record, the model and independent noise, and training cost what was declared for it"
 )
+LIKELIHOOD_RATIO = (
+    "likelihood_ratio gives a record its ratio from that record alone (privacy needs it too: else one record would "
+    "change which others are kept)"
+)
 OWN_LOSSES = (
     "each loss comes from one record, the model, the threshold and independent noise; training cost what was declared "
     "for it; where no finite threshold is returned the caller acts so that the loss is 0"

@@ -118,7 +118,7 @@ def check_losses(losses: Any) -> Array:
             "losses must lie in [0, 1] and be numbers, and those of some record do not. Divide a cost by its largest "
             "possible value"
         )
-    return np.clip(column, 0.0, 1.0)
+    return np.asarray(np.clip(column, 0.0, 1.0))
 
 
 def _person_means(losses: Array, owners: Persons) -> Array:

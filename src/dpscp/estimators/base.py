@@ -4,6 +4,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -13,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
-from dpscp._base.trust import GROUP_FUNCTION
+from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO
 from dpscp.data.persons import unit_of
+from dpscp.data.populations import LikelihoodRatio, Thinning
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.base import is_source
@@ -57,6 +59,10 @@ class PrivateConformal(Fitted):
     @abstractmethod
     def _checked_y(y: Any, n: int) -> NDArray[Any]:
         """The targets of ``n`` records in memory."""
+
+    @abstractmethod
+    def _declared_ratio(self) -> LikelihoodRatio | None:
+        """The population that the promise is for, relative to that of the records; None for the same one."""
 
     @abstractmethod
     def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
@@ -138,6 +144,7 @@ class PrivateConformal(Fitted):
             warn_if_refit(brought)
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
+            *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()),
             *trusted_training(self.estimator, prefit=self.prefit),
             *trusted_records(brought),
             *self._uncopied(),
@@ -187,6 +194,7 @@ class PrivateConformal(Fitted):
         """What is assumed of objects of the caller that meet the records themselves, because they have no copy."""
         met = self.prefit or isinstance(self.estimator, PrivateModel)  # a mechanism sees to its own module
         held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
+        held["likelihood_ratio"] = self.likelihood_ratio
         held |= {"estimator": self.estimator} if met else {}
         return tuple(UNCOPIED.format(name) for name, value in held.items() if not can_be_copied(value))
 
@@ -269,11 +277,21 @@ class PrivateConformal(Fitted):
         ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source.
         """
         if given.rows is None:
-            return records_from_source(given, self._reading(encoded, by_label=labels), self.random_state, self.device)
+            reading = replace(self._reading(encoded, by_label=labels), thinning=self._thinning())
+            return records_from_source(given, reading, self.random_state, self.device)
         by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
         return records_from_arrays(
-            given, targets, (targets, labels) if by_label else self._groups_of(given), self.random_state
+            given,
+            targets,
+            (targets, labels) if by_label else self._groups_of(given),
+            self.random_state,
+            self._thinning(),
         )
+
+    def _thinning(self) -> Thinning | None:
+        """The secret coins that keep held-out records of the declared population."""
+        ratio = self._declared_ratio()
+        return None if ratio is None else Thinning.of(ratio, self.random_state)
 
     def _reading(self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None) -> BlockReader:
         """How the blocks of a source are read; ``by_label``: the classes, which may be groups."""
@@ -327,6 +345,7 @@ class PrivateConformal(Fitted):
         unit, names = taken.unit, vars(self).get("feature_names_in_")
         given = self._public(unit.count_name)
         n_records = taken.found if given is None else check_count(unit.count_name, given)
+        ratio = self._declared_ratio()
         return Request(
             task=task,
             estimator=self._trained_elsewhere(taken.width) or self.estimator,
@@ -346,6 +365,7 @@ class PrivateConformal(Fitted):
             unit=unit,
             input_shape=self.input_shape_,
             device=self.device,
+            ratio_bound=None if ratio is None else ratio.bound,
         )
 
     def _trained_elsewhere(self, n_outputs: int) -> PrivateModel | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.data.model_files import plain
+from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.ingest import FitInput
@@ -77,6 +78,14 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     device : None trains on the processor; "cuda", or another device of torch's, trains the recipe's model or your
         ``torch.nn.Module`` there, with the same accounting. A table must fit into the device's memory; of files and
         clusters each batch visits the device.
+    likelihood_ratio : a public function of X, or of X and y, that returns for each row the density of the population
+        that new records come from, relative to that of these records; each row's from that row alone. With the public
+        bound ``ratio_bound`` on it, the promise is for that population (guarantee ``"split"`` only): secret coins keep
+        each held-out record in proportion to its ratio.
+    ratio_bound : public upper bound of ``likelihood_ratio``; about one in so many held-out records is kept.
+    class_prior, source_prior : public probabilities of the classes, {label: probability}, in the population that new
+        records come from and in that of these records: the ratio of a label, in place of ``likelihood_ratio``. Assumes
+        that records of a class are alike in both.
 
     Attributes
     ----------
@@ -97,6 +106,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     conformity_score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]] = "lac"
     classes: Sequence[Any] | None = None
+    class_prior: Mapping[Any, float] | None = None
+    source_prior: Mapping[Any, float] | None = None
 
     classes_: NDArray[Any] = field(init=False)
     _name = "classification"
@@ -106,6 +117,18 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         label_score(self.conformity_score)
 
     _checked_y = staticmethod(validate_labels)
+
+    def _declared_ratio(self) -> LikelihoodRatio | None:
+        if self.class_prior is None and self.source_prior is None:
+            return LikelihoodRatio.of(self.likelihood_ratio, self.ratio_bound)
+        if self.class_prior is None or self.source_prior is None:
+            raise ValueError("class_prior and source_prior go together: the classes of new records and of these")
+        if self.likelihood_ratio is not None or self.ratio_bound is not None:
+            raise ValueError("give class_prior and source_prior, or likelihood_ratio and ratio_bound, not both")
+        declared = self._declared_classes()
+        if declared is None:
+            raise ValueError("class_prior needs classes=[...]: every label that can occur")
+        return LikelihoodRatio.of_priors(self.class_prior, self.source_prior, tuple(plain(c) for c in declared))
 
     def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
         declared, of_source = self._declared_classes(), given.rows is None

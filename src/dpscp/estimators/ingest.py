@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.persons import kept_rows
+from dpscp.data.populations import Thinning
 from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource
 from dpscp.data.sources.digests import FirstReading, SameBlocks, is_fixed
 from dpscp.data.sources.persons import KeptRows, PersonSource
@@ -24,13 +25,14 @@ class BlockReader:
     """A block with its targets as the task counts them and each record's group.
 
     ``targets(y, n)`` checks and encodes the targets of n records; ``groups`` is a function of rows with public
-    ``group_values``, or ``"label"``.
+    ``group_values``, or ``"label"``. ``thinning`` puts records that its coins reject into no group.
     """
 
     targets: Callable[[Any, int], NDArray[Any]]
     groups: str | Callable[[Any], Any] | None = None
     group_values: tuple[Any, ...] | None = None
     thorough: bool = False
+    thinning: Thinning | None = None
 
     def __call__(self, block: Block) -> Block:
         """The block as a release takes it; refused with the words for a table in memory."""
@@ -41,6 +43,10 @@ class BlockReader:
             groups = group_index(self.groups, block.read(), values, len(block), thorough=self.thorough)
         elif self.groups is not None:
             groups = targets
+        if self.thinning is not None:
+            groups = self.thinning.place_groups(
+                block.id, block.read(), block.targets, groups, len(block), thorough=self.thorough
+            )
         return replace(block, targets=targets, groups=groups)
 
 
@@ -130,10 +136,13 @@ def records_from_arrays(
     targets: NDArray[Any],
     grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None],
     random_state: int | None,
+    thinning: Thinning | None = None,
 ) -> FitRecords:
     """Checked arrays as one block: all rows, or the kept ones of each person."""
     (groups, group_values), rows = grouped, given.rows
     assert rows is not None
+    if thinning is not None:
+        groups = thinning.place_groups(0, given.table, given.y, groups, len(rows), thorough=True)
     found, block = len(rows), Block(0, rows, targets, groups=groups)
     if given.unit.by_person:
         with warnings.catch_warnings():

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
+from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.ingest import FitInput
@@ -42,6 +43,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     ``prefit=True`` declares that ``estimator`` is a fitted regressor (anything with ``predict``) that was trained
     without these records, as for the classifier, and ``device`` says where training runs, as there.
+    ``likelihood_ratio`` and ``ratio_bound`` declare another population that the promise is for, as there.
 
     Examples
     --------
@@ -69,6 +71,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
 
     _checked_y = staticmethod(validate_targets)
+
+    def _declared_ratio(self) -> LikelihoodRatio | None:
+        return LikelihoodRatio.of(self.likelihood_ratio, self.ratio_bound)
 
     def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
         declared = self._public("y_bounds")

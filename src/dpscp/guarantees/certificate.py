@@ -142,10 +142,11 @@ class Certificate:
         elif self.promise is Promise.RISK:
             head = self._risk_head()
         elif self.is_certified:
-            held = f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records"
+            population = "" if self.terms.ratio_bound is None else " of the declared population"
+            held = f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records{population}"
             if self.unit.by_person:
                 held = (
-                    f"For {self.unit.covered}, prediction sets hold the truth with probability at least "
+                    f"For {self.unit.covered}{population}, prediction sets hold the truth with probability at least "
                     f"{at_least(self.coverage)}"
                 )
             head = (

@@ -49,6 +49,7 @@ class Terms(Mapping[str, Any]):
     classes_declared: bool = True
     resolution: int | None = None
     running_maximum: bool = False
+    ratio_bound: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.unit, Unit):

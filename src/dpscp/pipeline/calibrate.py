@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_count, check_nonnegative, check_probability, check_range
 from dpscp._base.trust import OWN_SCORES
 from dpscp.data.persons import kept_rows, require_unit, unit_of
+from dpscp.data.populations import check_ratio_bound, check_ratios, keep_by_ratio
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
@@ -25,9 +26,9 @@ from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.terms import Terms
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
-from dpscp.privacy import Budget, Ledger, Unit, as_event
+from dpscp.privacy import Budget, Ledger, Unit, as_event, secure_generator
 from dpscp.privacy.accounting import Accountant
-from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed
 from dpscp.quantile import PrivateQuantile, private_quantile
 from dpscp.quantile.counts import known_size
 from dpscp.quantile.observer import SearchObserver
@@ -38,6 +39,11 @@ __all__ = ["Calibration", "Thresholds", "calibrate", "search_thresholds"]
 INDEPENDENT = "for what a single release covers: the held-out {} are independent draws of one law"
 COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
+ANOTHER_POPULATION = (
+    "{0}s are independent, and new ones come from the declared population: its density relative to that of the "
+    "calibration {0}s is proportional to likelihood_ratio (if it is not, the promise moves by at most the total "
+    "variation distance)"
+)
 
 _TOO_WIDE = (
     "The buffer for the shift that one record can cause is wider than the range of the scores: more records make it "
@@ -190,6 +196,9 @@ def _certificate(
         assumptions.insert(1, rule.unit.nominal_is_true)
     if rule.counted_size is not None:
         assumptions.append(COINS.format(rule.unit.noun))
+    if rule.ratio_bound is not None:
+        terms = replace(terms, ratio_bound=rule.ratio_bound)
+        assumptions.append(ANOTHER_POPULATION.format(rule.unit.noun))
     coverage, advice = 1 - alpha, rule.guarantee.no_level
     if q is not None:
         smallest, smallest_part = _smallest_sizes(rule, index, q)
@@ -314,6 +323,8 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     rows_per_person: int | None = None,
     n_persons: int | None = None,
     release_confidence: float | None = None,
+    likelihood_ratio: Any = None,
+    ratio_bound: float | None = None,
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
 ) -> Calibration:
@@ -339,6 +350,10 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     scores): aim so high that with this probability the threshold itself covers the level, beside the average; scores
     must be independent draws.
 
+    ``likelihood_ratio`` (for held-out scores) holds one number w for each score: the density of the population that
+    new records come from, relative to that of these, a public function of the record. With the public ``ratio_bound``
+    W >= w the promise is for that population: each score is kept with probability w / W, by a secret coin.
+
     Returns a ``Calibration``: threshold (infinite where no finite one exists), ledger, certificate.
 
     >>> import numpy as np
@@ -349,15 +364,19 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     >>> c.ledger.epsilon(1e-6) <= 1, c.certificate.coverage
     (True, 0.9)
 
-    Theory: Results B, C, E, F, G, H and I
+    Theory: Results B, C, E, F, G, H, I and K
     """
     budget = Budget(epsilon, delta)
     alpha = check_probability("alpha", alpha)
     chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
     unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = ledger_of_training(training, unit).assume(OWN_SCORES)
+    if likelihood_ratio is not None or ratio_bound is not None:
+        scores, likelihood_ratio, ratio_bound = _with_ratios(scores, likelihood_ratio, ratio_bound)
     if unit.by_person:
-        scores, n_records = _one_score_each(scores, persons, unit, random_state), n_persons
+        places = _one_place_each(scores, persons, unit, random_state)
+        scores, n_records = np.asarray(scores)[places], n_persons
+        likelihood_ratio = None if likelihood_ratio is None else likelihood_ratio[places]
     nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
     rule = make_rule(
         chosen,
@@ -368,13 +387,17 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         score_lipschitz=score_lipschitz,
         counted=n_records is None,
         release_confidence=release_confidence,
-    )
+    ).for_population(ratio_bound)
     rule = replace(rule, failure_probability=failure_probability, unit=unit)
     if rank_buffer is not None and chosen.rank_buffer:
         rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
+    searches = plan_searches_of_rows(rule, spent, budget, steps, accountant)
+    if likelihood_ratio is not None and ratio_bound is not None:
+        coins = secure_generator(stream_seed(random_state, THINNING))
+        scores = scores[keep_by_ratio(likelihood_ratio, ratio_bound, coins)]
     found = search_thresholds(
         [scores],
-        plan_searches_of_rows(rule, spent, budget, steps, accountant),
+        searches,
         spent=spent,
         score_range=score_range,
         fine_near=fine_near,
@@ -406,15 +429,25 @@ def plan_searches_of_rows(
     return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
 
 
-def _one_score_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[Any]:
-    """One random score of each person.
+def _with_ratios(scores: Any, ratios: Any, bound: Any) -> tuple[NDArray[Any], NDArray[np.float64], float]:
+    """Scores in memory with their likelihood ratios and the bound of these, checked."""
+    if ratios is None or bound is None:
+        raise ValueError("likelihood_ratio and ratio_bound go together: the ratio of each score, and its public bound")
+    if np.ndim(scores) != 1:
+        raise ValueError("scores must be a one-dimensional array where likelihood_ratio is given")
+    limit, values = check_ratio_bound(bound), np.asarray(scores)
+    return values, check_ratios(ratios, limit, len(values)), limit
+
+
+def _one_place_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[np.int64]:
+    """The place of one random score of each person.
 
     Theory: Result H
     """
     if np.ndim(scores) != 1:
         raise ValueError("scores must be a one-dimensional array where persons are given")
     kept, owners = kept_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
-    return np.asarray(scores)[kept[owners.one_row_each(random_state)]]
+    return np.asarray(kept[owners.one_row_each(random_state)])
 
 
 def _guarantee_for_scores(given: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:

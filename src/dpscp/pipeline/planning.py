@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.format import asked, at_least, html_paragraph, html_table, observed, odds, text_table
+from dpscp.data.populations import check_ratio_bound
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
@@ -213,6 +214,7 @@ class _Public:
     release_confidence: float | None = None
     rows_per_person: int | None = None
     counted: bool = False
+    ratio_bound: float | None = None
 
     def with_(self, name: str, value: float) -> "_Public":
         changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
@@ -233,6 +235,7 @@ class _Public:
             calibration_fraction=self.calibration_fraction,
             # for the choice of 'auto'; other guarantees are shown for comparison, without it
             release_confidence=self.release_confidence if guarantee == AUTO else None,
+            ratio_bound=self.ratio_bound if guarantee == AUTO else None,
         )
 
 
@@ -251,6 +254,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence: float | None = None,
     rows_per_person: int | None = None,
     counted: bool = False,
+    ratio_bound: float | None = None,
 ) -> Plan:
     """What a privacy budget buys, for every guarantee, from public numbers only.
 
@@ -263,6 +267,8 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     ``counted`` plans for a number of records that is found and declared public, as the estimators do without
     ``n_records``: nothing is spent on it, and small held-out parts go by the law of their coins.
     With ``release_confidence`` the row of ``split`` aims at it; the others cannot promise it and are shown to compare.
+    With ``ratio_bound`` (W) the row of ``split`` promises coverage for another population: of its held-out records
+    about one in W finds the threshold.
 
     >>> p = plan(n=16_512, epsilon=1.0)
     >>> p.automatic, round(p.row("universal").inner_level, 3), p.row("split").overshoot < 0.02
@@ -270,7 +276,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     >>> plan(epsilon=1.0, overshoot=0.01).needed[PLANNED.index("split")] < 10_000
     True
 
-    Theory: Results B, C, E, F, G, H and I; section 6
+    Theory: Results B, C, E, F, G, H, I and K; section 6
     """
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
     labels = _labels(classes)
@@ -288,6 +294,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         else check_probability("release_confidence", release_confidence),
         rows_per_person=None if rows_per_person is None else check_count("rows_per_person", rows_per_person),
         counted=counted,
+        ratio_bound=None if ratio_bound is None else check_ratio_bound(ratio_bound),
     )
     needed: tuple[float | None, ...] = ()
     solved_for = _missing(n, epsilon, solving=overshoot is not None)
@@ -371,7 +378,8 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         stability=stability,
         counted=public.counted,
         release_confidence=promised,
-    ).with_sharper_size(mu_left)
+    )
+    rule = rule.for_population(public.ratio_bound if chosen.held_out else None).with_sharper_size(mu_left)
     smallest = None if bare else _smallest_useful(guarantee, public)
     return PlanRow(
         guarantee=guarantee,

@@ -156,7 +156,7 @@ def _rule(
         n_groups=None if request.group_values is None else len(request.group_values),
         counted=request.n_found,
         release_confidence=request.release_confidence,
-    )
+    ).for_population(request.ratio_bound)
     if strategy.calibration_fraction is not None:
         rule = rule.with_sharper_size(split_shares(request, strategy.calibration_fraction).held_out_mu)
     return replace(rule, unit=request.unit, secret_part=strategy.secret_part)
@@ -207,7 +207,7 @@ def _scores_by_group(
 
     Theory: Result H
     """
-    groups, block = range(len(request.group_values or ())), records.whole
+    groups, block = range(request.n_group_places), records.whole
     if block is None:
         by_person = isinstance(records, PersonSource)
         scored = records.map(scoring, keep=not by_person)

@@ -43,6 +43,7 @@ class CalibrationRule:
     With neither it is ``n_nominal``. ``counted``: ``n_records`` was found in the table and is public. ``secret_part``:
     the part, where secret coins drew it, training saw the rest and the mixture of the two is what counts.
     ``unit``: what is counted, records or persons. ``resolution``: counts are multiples of one over it (Result J).
+    ``ratio_bound``: the promise is for another population, and coins keep scores by a ratio of at most this (Result K).
     """
 
     guarantee: Guarantee
@@ -63,6 +64,7 @@ class CalibrationRule:
     unit: Unit = RECORDS
     counted: bool = False
     resolution: int = 1
+    ratio_bound: float | None = None
 
     @property
     def grouped(self) -> bool:
@@ -103,6 +105,24 @@ class CalibrationRule:
             size = NoisySize(self.n_nominal, 1 / (mu * math.sqrt(self.size_share)))
         return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
 
+    def for_population(self, ratio_bound: float | None) -> "CalibrationRule":
+        """Return the rule for another population; of its scores about one in ``ratio_bound`` is kept, by secret coins.
+
+        How many are kept depends on the records, so their number is released and never taken from the law of coins.
+
+        Theory: Result K
+        """
+        if ratio_bound is None:
+            return self
+        if not self.guarantee.held_out:
+            raise ValueError(
+                f"likelihood_ratio needs guarantee='split', got {self.guarantee.name!r}: a promise for another "
+                "population needs records that training did not see"
+            )
+        part = self.part / ratio_bound
+        nominal = max(1, round(part * self.n_records / (self.n_groups or 1)))
+        return replace(self, part=part, n_nominal=nominal, sized=True, ratio_bound=ratio_bound)
+
     def with_sharper_size(self, mu: float) -> "CalibrationRule":
         """Return the rule without a released size, where coins drew the part and their law gives a sharper aim.
 
@@ -111,7 +131,7 @@ class CalibrationRule:
 
         Theory: section 14
         """
-        if not (self.sized and self.counted and self.part < 1) or self.grouped:
+        if not (self.sized and self.counted and self.part < 1) or self.grouped or self.ratio_bound is not None:
             return self
         counted = replace(self, sized=False, counted_size=CountedSize(self.n_records, self.part))
 

@@ -82,7 +82,10 @@ class DaskArray(Protocol):
 class Counter(Protocol):
     """Answers the questions of one search."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """The number of scores."""
+        ...
 
     def count(self, left: float, right: float, steps_left: int) -> int | Fraction:
         """#{scores <= middle of the bracket}; ``steps_left`` questions, this one included, remain."""

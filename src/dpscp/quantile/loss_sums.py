@@ -30,7 +30,7 @@ class LossSums:
     @property
     def steps(self) -> int:
         """The number of halvings that tell all places apart."""
-        return int(len(self.sums)).bit_length()
+        return len(self.sums).bit_length()
 
     @property
     def place_range(self) -> tuple[float, float]:

@@ -46,6 +46,7 @@ TERMS: Mapping[str, str] = {
     "release_level": "what a single release covers at least, with that confidence (Result I)",
     "resolution": "losses are counted in multiples of one over this number, rounded by a secret uniform (Result J)",
     "running_maximum": "whether the promise is about the running maximum of a loss that may rise with the threshold",
+    "ratio_bound": "the public bound W on the likelihood ratio of the declared population (Result K)",
     "finite_threshold_expected": "whether these numbers leave room for sets smaller than full",
 }
 
