@@ -46,7 +46,7 @@ def check_ratios(ratios: Any, bound: float, n: int) -> Array:
             f"likelihood_ratio must lie between 0 and ratio_bound={bound:g}, and that of some record does not; give a "
             "larger ratio_bound, from public knowledge"
         )
-    return np.minimum(found, bound)
+    return np.asarray(np.minimum(found, bound))
 
 
 def keep_by_ratio(ratios: Array, bound: float, generator: np.random.Generator) -> NDArray[np.bool_]:
@@ -79,10 +79,7 @@ class LikelihoodRatio:
     @classmethod
     def of_priors(cls, class_prior: Any, source_prior: Any, classes: tuple[Any, ...]) -> "LikelihoodRatio":
         """Return the ratio of two public laws of the label; how a label looks is the same in both populations."""
-        new, old = (
-            _prior(name, prior, classes)
-            for name, prior in (("class_prior", class_prior), ("source_prior", source_prior))
-        )
+        new, old = _prior("class_prior", class_prior, classes), _prior("source_prior", source_prior, classes)
         ratios = ClassRatios(classes, tuple(float(value) for value in new / old))
         return cls(ratios, check_ratio_bound(max(1.0, *ratios.ratios)), takes_targets=True)
 

@@ -176,6 +176,8 @@ class Certificate:
 
     def _reasons(self) -> list[str]:
         proof = guarantee_of(self.guarantee).proof
+        if self.terms.ratio_bound is not None:
+            proof += "; Result K: secret coins kept them in proportion to the likelihood ratio of the new population"
         if self.promise is Promise.RISK:
             proof = f"Result J: a bounded loss that falls with the threshold takes the place of a miss; {proof}"
         return [f"Why: {proof}.", f"Assumes: {'; '.join(self.assumptions)}."]
@@ -217,6 +219,6 @@ def term_text(name: str, value: Any) -> str:
         return at_least(value, 2)
     if name.endswith("_confidence"):
         return asked(value)
-    if name.endswith("_bound"):
+    if name.endswith("_miss_bound"):
         return at_most(value, 2)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -40,9 +40,13 @@ INDEPENDENT = "for what a single release covers: the held-out {} are independent
 COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
 ANOTHER_POPULATION = (
-    "{0}s are independent, and new ones come from the declared population: its density relative to that of the "
-    "calibration {0}s is proportional to likelihood_ratio (if it is not, the promise moves by at most the total "
+    "records are independent, and new ones come from the declared population: its density relative to that of the "
+    "calibration records is proportional to likelihood_ratio (if it is not, the promise moves by at most the total "
     "variation distance)"
+)
+PERSONS_OF_ANOTHER = (
+    "persons are independent (records of one person may depend on each other in any way), and of each one random "
+    "record counts; of these, {}"
 )
 
 _TOO_WIDE = (
@@ -189,16 +193,17 @@ def _certificate(
         inner_level=1 - (q.alpha if q else 0.0),
         finite_threshold_expected=False,
     )
-    assumptions = [*rule.unit.assumptions, rule.guarantee.assumption]
+    exchangeable, *others = rule.unit.assumptions
+    if rule.ratio_bound is not None:
+        terms = replace(terms, ratio_bound=rule.ratio_bound)
+        exchangeable = (PERSONS_OF_ANOTHER if rule.unit.by_person else "{}").format(ANOTHER_POPULATION)
+    assumptions = [exchangeable, *others, rule.guarantee.assumption]
     if rule.grouped:
         assumptions.append(FIXED_GROUPS)
     elif not rule.sized:
         assumptions.insert(1, rule.unit.nominal_is_true)
     if rule.counted_size is not None:
         assumptions.append(COINS.format(rule.unit.noun))
-    if rule.ratio_bound is not None:
-        terms = replace(terms, ratio_bound=rule.ratio_bound)
-        assumptions.append(ANOTHER_POPULATION.format(rule.unit.noun))
     coverage, advice = 1 - alpha, rule.guarantee.no_level
     if q is not None:
         smallest, smallest_part = _smallest_sizes(rule, index, q)
