@@ -269,7 +269,7 @@ def test_bad_losses_are_refused_before_anything_is_spent(tmp_path, bad):
         (np.zeros((5, 2)), {"thresholds": [0, 1, 2]}, "one column for each"),
         (np.zeros((5, 2)), {}, "thresholds"),
         (np.zeros((5, 2)), {"threshold_range": (0, 1)}, "threshold_range"),
-        (lambda t: np.zeros(5), {"thresholds": [0, 1]}, "threshold_range"),
+        (np.zeros_like, {"thresholds": [0, 1]}, "threshold_range"),
         (np.full((5, 2), "x"), {"thresholds": [0, 1]}, "one number"),
         (np.zeros((5, 2)), {"thresholds": [0, 1], "groups": [0] * 5}, "group_values"),
         (np.zeros((5, 2)), {"thresholds": [0, 1], "resolution": 0}, "resolution"),
