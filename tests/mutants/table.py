@@ -1229,8 +1229,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *trusted_training(self.estimator, prefit=self.prefit), *trusted_records(brought), *self._uncopied(), *request.task.trusted)",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *trusted_training(self.estimator, prefit=self.prefit), *self._uncopied(), *request.task.trusted)",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *trusted_training(self.estimator, prefit=self.prefit), *trusted_records(brought), *self._uncopied(), *request.task.trusted)",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *trusted_training(self.estimator, prefit=self.prefit), *self._uncopied(), *request.task.trusted)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
@@ -1365,7 +1365,7 @@ mutant(
     "tests/deployment/test_risk.py::test_a_loss_that_rises_is_replaced_by_its_running_maximum",
 )
 mutant(
-    "deployment.risk:control_risk",
+    "deployment.risk:_guarantee",
     "SPLIT if is_held_out else UNIVERSAL",
     "SPLIT",
     "records that training has seen pass for held-out ones",

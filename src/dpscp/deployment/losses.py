@@ -52,6 +52,10 @@ class LossColumns:
     def __len__(self) -> int:
         return len(self.thresholds)
 
+    def thresholds_at(self, places: Array) -> Array:
+        """Return the thresholds at released places, infinite beyond the last one."""
+        return np.append(self.thresholds, np.inf)[np.minimum(places, len(self)).astype(np.int64)]
+
 
 def check_thresholds(thresholds: Any) -> Array:
     """Return public thresholds as an increasing array, or raise ValueError."""

@@ -20,7 +20,7 @@ from dpscp._base.trust import OWN_LOSSES
 from dpscp.data.persons import Persons, kept_rows, unit_of
 from dpscp.deployment.losses import LossColumns, check_losses, sum_losses
 from dpscp.exceptions import GuaranteeWarning
-from dpscp.guarantees import Certificate
+from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
@@ -30,6 +30,7 @@ from dpscp.privacy import Budget, Ledger, Unit, secure_generator
 from dpscp.privacy.accounting import Accountant
 from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
+from dpscp.quantile.loss_sums import LossSums
 
 # A function of the threshold is evaluated at 2^11 - 1 points at most.
 _MOST_HALVINGS = 11
@@ -137,9 +138,6 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     limit, seed = Budget(epsilon, delta), seed_of(random_state)
     row_seed, dither_seed, search_seed = child_seeds(seed, 3)
     alphas = tuple(check_probability("alpha", a) for a in np.atleast_1d(np.asarray(alpha, dtype=object)))
-    is_held_out = training is None if held_out is None else bool(held_out)
-    if not is_held_out and training is None:
-        raise ValueError("held_out=False needs training=, the event or ledger of all that the model learned from")
     resolution = check_count("resolution", resolution)
     if release_confidence is not None and resolution != 1:
         raise ValueError(f"release_confidence needs resolution=1, got {resolution}: no bound is known for others")
@@ -149,7 +147,7 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     data = _Units.of(losses, thresholds, threshold_range, persons, unit, groups, group_values, row_seed)
     declared = n_persons if unit.by_person else n_records
     rule = make_rule(
-        SPLIT if is_held_out else UNIVERSAL,
+        _guarantee(training, held_out),
         alphas,
         spent,
         check_count(unit.count_name, data.owners.count if declared is None else declared),
@@ -159,27 +157,25 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     )
     rule = replace(rule, unit=unit, resolution=resolution)
     searches = _plan(rule, spent, limit, data.most_steps, steps, accountant)
-    columns = data.columns(searches.steps)
-    sums = sum_losses(
-        columns,
-        rows=data.rows,
-        owners=data.owners,
-        groups=data.groups,
-        generator=secure_generator(dither_seed),
-        resolution=resolution,
-        running_maximum=running_maximum,
-    )
+    columns, sums = data.sum_losses(searches.steps, dither_seed, resolution, running_maximum=running_maximum)
     reservation = None if budget is None else budget.reserve(searches.ledger(spent), note="control_risk")
     found = search_thresholds(sums, searches, spent=spent, score_range=sums[0].place_range, random_state=search_seed)
     ledger = found.ledger.convert_unit(unit).declare(**_facts(unit, columns, resolution, group_values))
     if reservation is not None:
         reservation.commit(ledger)
-    values = np.append(columns.thresholds, np.inf)[np.minimum(found.values, len(columns)).astype(np.int64)]
+    values = columns.thresholds_at(found.values)
     certificates = tuple(_risk_certificate(c, resolution, running_maximum) for c in found.certificates)
-    result = RiskControl(_shaped(values, alpha, group_values), ledger, certificates)
     if any(c.is_vacuous for c in certificates) or not np.isfinite(values).all():
         warnings.warn(str(certificates[0]), GuaranteeWarning, stacklevel=2)
-    return result
+    return RiskControl(_shaped(values, alpha, group_values), ledger, certificates)
+
+
+def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guarantee:
+    """How the promise is kept: by records that training did not see, or by the privacy of training (Result B)."""
+    if training is None and held_out is False:
+        raise ValueError("held_out=False needs training=, the event or ledger of all that the model learned from")
+    is_held_out = training is None if held_out is None else bool(held_out)
+    return SPLIT if is_held_out else UNIVERSAL
 
 
 def _check_store(budget: BudgetStore | None, unit: Unit, *, seeded: bool) -> None:
@@ -230,11 +226,25 @@ class _Units:
         """The number of halvings that tell all thresholds apart."""
         return _MOST_HALVINGS if callable(self.losses) else len(np.asarray(self.thresholds)).bit_length()
 
-    def columns(self, steps: int) -> LossColumns:
-        """The losses at the thresholds of a search of so many halvings."""
-        if self.threshold_range is not None:
-            return LossColumns.of_function(self.losses, self.threshold_range, max(1, steps))
-        return LossColumns.of_table(self.losses, self.thresholds)
+    def sum_losses(
+        self, steps: int, seed: int | None, resolution: int, *, running_maximum: bool
+    ) -> tuple[LossColumns, list[LossSums]]:
+        """The losses at the thresholds of a search of so many halvings, and their sums in each group."""
+        columns = (
+            LossColumns.of_table(self.losses, self.thresholds)
+            if self.threshold_range is None
+            else LossColumns.of_function(self.losses, self.threshold_range, max(1, steps))
+        )
+        sums = sum_losses(
+            columns,
+            rows=self.rows,
+            owners=self.owners,
+            groups=self.groups,
+            generator=secure_generator(seed),
+            resolution=resolution,
+            running_maximum=running_maximum,
+        )
+        return columns, sums
 
 
 def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, float] | None) -> int:

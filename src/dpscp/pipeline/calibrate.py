@@ -376,12 +376,11 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
     unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = ledger_of_training(training, unit).assume(OWN_SCORES)
-    if likelihood_ratio is not None or ratio_bound is not None:
-        scores, likelihood_ratio, ratio_bound = _with_ratios(scores, likelihood_ratio, ratio_bound)
+    thinned = None if likelihood_ratio is ratio_bound is None else _Thinned.of(scores, likelihood_ratio, ratio_bound)
     if unit.by_person:
         places = _one_place_each(scores, persons, unit, random_state)
         scores, n_records = np.asarray(scores)[places], n_persons
-        likelihood_ratio = None if likelihood_ratio is None else likelihood_ratio[places]
+        thinned = None if thinned is None else thinned.take(places)
     nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
     rule = make_rule(
         chosen,
@@ -392,17 +391,13 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         score_lipschitz=score_lipschitz,
         counted=n_records is None,
         release_confidence=release_confidence,
-    ).for_population(ratio_bound)
+    ).for_population(None if thinned is None else thinned.bound)
     rule = replace(rule, failure_probability=failure_probability, unit=unit)
     if rank_buffer is not None and chosen.rank_buffer:
         rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
-    searches = plan_searches_of_rows(rule, spent, budget, steps, accountant)
-    if likelihood_ratio is not None and ratio_bound is not None:
-        coins = secure_generator(stream_seed(random_state, THINNING))
-        scores = scores[keep_by_ratio(likelihood_ratio, ratio_bound, coins)]
     found = search_thresholds(
-        [scores],
-        searches,
+        [scores if thinned is None else thinned.keep_scores(random_state)],
+        plan_searches_of_rows(rule, spent, budget, steps, accountant),
         spent=spent,
         score_range=score_range,
         fine_near=fine_near,
@@ -434,14 +429,32 @@ def plan_searches_of_rows(
     return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
 
 
-def _with_ratios(scores: Any, ratios: Any, bound: Any) -> tuple[NDArray[Any], NDArray[np.float64], float]:
-    """Scores in memory with their likelihood ratios and the bound of these, checked."""
-    if ratios is None or bound is None:
-        raise ValueError("likelihood_ratio and ratio_bound go together: the ratio of each score, and its public bound")
-    if np.ndim(scores) != 1:
-        raise ValueError("scores must be a one-dimensional array where likelihood_ratio is given")
-    limit, values = check_ratio_bound(bound), np.asarray(scores)
-    return values, check_ratios(ratios, limit, len(values)), limit
+@dataclass(frozen=True)
+class _Thinned:
+    """Scores in memory that secret coins keep by their likelihood ratios.
+
+    Theory: Result K
+    """
+
+    scores: NDArray[Any]
+    ratios: NDArray[np.float64]
+    bound: float
+
+    @classmethod
+    def of(cls, scores: Any, ratios: Any, bound: Any) -> "_Thinned":
+        if ratios is None or bound is None:
+            raise ValueError("likelihood_ratio and ratio_bound go together: the ratio of each score, and its bound")
+        if np.ndim(scores) != 1:
+            raise ValueError("scores must be a one-dimensional array where likelihood_ratio is given")
+        limit, values = check_ratio_bound(bound), np.asarray(scores)
+        return cls(values, check_ratios(ratios, limit, len(values)), limit)
+
+    def take(self, places: NDArray[np.int64]) -> "_Thinned":
+        return replace(self, scores=self.scores[places], ratios=self.ratios[places])
+
+    def keep_scores(self, random_state: int | None) -> NDArray[Any]:
+        coins = secure_generator(stream_seed(random_state, THINNING))
+        return np.asarray(self.scores[keep_by_ratio(self.ratios, self.bound, coins)])
 
 
 def _one_place_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[np.int64]:

@@ -220,9 +220,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         released_size = bought = release_size(counter.size, size_noise, source)
     nominal = n_records or max(1, counter.size if released_size is None else round(released_size.value))
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
-    noise, size = plan.noise(steps), _size_known(nominal, released_size, counted_size)
-    if isinstance(counter, LossSums):
-        counter.require_lattice(noise.scale, steps)
+    noise, size = plan.noise_for(counter, steps), _size_known(nominal, released_size, counted_size)
     aim = Aim(level, statistic_kind, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
     offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
     statistic = _Statistic.of(aim, offset, noise, counter.size)
@@ -371,6 +369,13 @@ class _NoisePlan:
         if mu is not None:
             return cls(check_positive("mu", mu), None, sensitivity, graded)
         return cls(None, LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity, graded)
+
+    def noise_for(self, counter: Counter, steps: int) -> LatticeNoise:
+        """Return the noise on each count; its lattice must hold the counts."""
+        noise = self.noise(steps)
+        if isinstance(counter, LossSums):
+            counter.require_lattice(noise.scale, steps)
+        return noise
 
     def noise(self, steps: int) -> LatticeNoise:
         if self.count_noise is not None:
