@@ -371,30 +371,28 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
 
     Theory: Results B, C, E, F, G, H, I and K
     """
-    budget = Budget(epsilon, delta)
-    alpha = check_probability("alpha", alpha)
+    budget, alpha = Budget(epsilon, delta), check_probability("alpha", alpha)
     chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
     unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     spent = ledger_of_training(training, unit).assume(OWN_SCORES)
     thinned = None if likelihood_ratio is ratio_bound is None else _Thinned.of(scores, likelihood_ratio, ratio_bound)
     if unit.by_person:
-        places = _one_place_each(scores, persons, unit, random_state)
-        scores, n_records = np.asarray(scores)[places], n_persons
-        thinned = None if thinned is None else thinned.take(places)
-    nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
+        places, n_records = _one_place_each(scores, persons, unit, random_state), n_persons
+        scores, thinned = np.asarray(scores)[places], None if thinned is None else thinned.take(places)
     rule = make_rule(
         chosen,
         (alpha,),
         spent,
-        nominal,
+        check_count(unit.count_name, n_records if n_records is not None else _length(scores)),
         stability=stability,
         score_lipschitz=score_lipschitz,
         counted=n_records is None,
         release_confidence=release_confidence,
     ).for_population(None if thinned is None else thinned.bound)
-    rule = replace(rule, failure_probability=failure_probability, unit=unit)
-    if rank_buffer is not None and chosen.rank_buffer:
-        rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
+    buffer = rank_buffer if rank_buffer is not None and chosen.rank_buffer else chosen.rank_buffer
+    rule = replace(
+        rule, failure_probability=failure_probability, unit=unit, rank_buffer=check_nonnegative("rank_buffer", buffer)
+    )
     found = search_thresholds(
         [scores if thinned is None else thinned.keep_scores(random_state)],
         plan_searches_of_rows(rule, spent, budget, steps, accountant),
@@ -408,7 +406,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     if certificate.is_vacuous or math.isinf(threshold):
         warnings.warn(str(certificate), GuaranteeWarning, stacklevel=2)
     ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts)
-    return Calibration(threshold, ledger, certificate, found.quantiles[0] if found.quantiles else None)
+    return Calibration(threshold, ledger, certificate, next(iter(found.quantiles), None))
 
 
 def ledger_of_training(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
