@@ -389,10 +389,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         counted=n_records is None,
         release_confidence=release_confidence,
     ).for_population(None if thinned is None else thinned.bound)
-    buffer = rank_buffer if rank_buffer is not None and chosen.rank_buffer else chosen.rank_buffer
-    rule = replace(
-        rule, failure_probability=failure_probability, unit=unit, rank_buffer=check_nonnegative("rank_buffer", buffer)
-    )
+    rule = _with_rank_buffer(replace(rule, failure_probability=failure_probability, unit=unit), rank_buffer)
     found = search_thresholds(
         [scores if thinned is None else thinned.keep_scores(random_state)],
         plan_searches_of_rows(rule, spent, budget, steps, accountant),
@@ -407,6 +404,13 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         warnings.warn(str(certificate), GuaranteeWarning, stacklevel=2)
     ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts)
     return Calibration(threshold, ledger, certificate, next(iter(found.quantiles), None))
+
+
+def _with_rank_buffer(rule: CalibrationRule, rank_buffer: float | None) -> CalibrationRule:
+    """The rule with a buffer of the caller's, where the guarantee has one."""
+    if rank_buffer is None or not rule.guarantee.rank_buffer:
+        return rule
+    return replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
 
 
 def ledger_of_training(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
