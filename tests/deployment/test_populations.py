@@ -1,5 +1,6 @@
 """Another population: held-out records are thinned by secret coins, and the promise is for the declared one."""
 
+import json
 import warnings
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.populations import LikelihoodRatio, Thinning, keep_by_ratio
-from dpscp.data.sources import ArraySource, Block
+from dpscp.data.schema import parse_schema
+from dpscp.data.sources import ArraySource, Block, ParquetSource
+from dpscp.data.sources.places import Places, take_census
 from dpscp.estimators.ingest import BlockReader
 from dpscp.pipeline.calibrate import ANOTHER_POPULATION
 
@@ -69,7 +72,7 @@ def test_a_wrong_ratio_costs_at_most_the_total_variation():
 
 def test_coins_follow_the_ratio():
     ratios = np.repeat([0.0, 0.5, 1.0, 2.0], 20_000)
-    kept = keep_by_ratio(ratios, 2.0, RNG(0)).reshape(4, -1).mean(axis=1)
+    kept = keep_by_ratio(ratios, 2.0, RNG(0).random(80_000)).reshape(4, -1).mean(axis=1)
     assert kept[0] == 0.0
     assert kept[3] == 1.0
     assert np.allclose(kept[1:3], [0.25, 0.5], atol=5 * (0.25 / 20_000) ** 0.5)
@@ -84,7 +87,7 @@ def test_the_number_of_kept_records_is_released_with_noise_and_planned():
     assert found.certificate.terms.ratio_bound == 4.0
     assert ANOTHER_POPULATION in found.certificate.assumptions
     assert "exchangeable with the ones used" not in str(found.certificate)
-    assert "of new records of the declared population" in str(found.certificate)
+    assert "For a new record of the declared population" in str(found.certificate)
     assert dp.Certificate.from_dict(found.certificate.to_dict()) == found.certificate
     whole, part = (dp.plan(n=8_000, epsilon=1.0, ratio_bound=bound).row("split") for bound in (None, 4.0))
     assert part.overshoot > whole.overshoot
@@ -162,13 +165,14 @@ def test_an_estimator_covers_the_declared_population():
 def test_rejected_records_of_a_block_are_in_no_group_and_stay_so():
     X, y = data(4_000)
     thinning = Thinning.of(LikelihoodRatio.of(ratio_of_labels, 1.5), None)
-    reading = BlockReader(keep_labels, thinning=thinning, thorough=True)
+    places = Places.of(take_census(Block(3, X, y)))
+    reading = BlockReader(keep_labels, thinning=thinning, places=places, thorough=True)
     first, again = (reading(Block(3, X, y)).groups for _ in range(2))
     assert np.array_equal(first, again)
     assert set(np.unique(first)) == {-1, 0}
     assert np.all(first[y == 1] == 0)
     assert abs((first[y == 0] == 0).mean() - 1 / 3) < 0.06
-    labels = BlockReader(keep_labels, "label", (0, 1), thinning=thinning)(Block(3, X, y)).groups
+    labels = BlockReader(keep_labels, "label", (0, 1), thinning=thinning, places=places)(Block(3, X, y)).groups
     assert np.array_equal(labels, np.where(first == 0, y, -1))
 
 
@@ -179,6 +183,31 @@ def test_a_source_of_blocks_is_thinned_too():
     plain = classifier().fit(source)
     assert fitted.certificate_.terms.ratio_bound == 2.0
     assert fitted.threshold_[0] > plain.threshold_[0]
+
+
+def test_coins_belong_to_places_whatever_the_blocks():
+    X, y = data(3_000)
+    fitted = classifier(likelihood_ratio=ratio_of_rows, ratio_bound=2.0)
+    whole = fitted.fit(X, y).threshold_
+    assert np.array_equal(fitted.fit(ArraySource(X, y, n_blocks=4)).threshold_, whole)
+
+
+def test_persons_of_a_file_have_the_coins_of_those_in_memory(tmp_path):
+    pd = pytest.importorskip("pandas")
+    X, y = data(3_000)
+    persons = RNG(2).permutation(np.arange(3_000) % 1_000)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "who": persons, "label": np.where(y, "yes", "no")})
+    frame.to_parquet(tmp_path / "t.parquet", index=False)
+    numeric = {"type": "numeric", "bounds": [-1, 1]}
+    declared = {"task": "classification", "target": "label", "classes": ["no", "yes"], "person": "who"}
+    declared |= {"rows_per_person": 2, "n_persons": 1_000, "columns": {"a": numeric, "b": numeric}}
+    schema = parse_schema(json.dumps(declared))
+    priors = {"class_prior": {"no": 0.8, "yes": 0.2}, "source_prior": {"no": 0.5, "yes": 0.5}}
+    fitted = dp.PrivateConformalClassifier(epsilon=4.0, delta=1e-6, random_state=0, **priors)
+    whole = fitted.fit(frame, "label", schema=schema).threshold_
+    source = ParquetSource(tmp_path / "t.parquet", schema, block_rows=700)
+    assert np.array_equal(fitted.fit(source, schema=schema).threshold_, whole)
+    assert whole[0] < 1
 
 
 def test_known_class_shares_are_a_ratio_of_labels():

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_positive
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
+from dpscp.data.persons import Persons
 from dpscp.data.validation import check_row_by_row, suppress_float_warnings
-from dpscp.privacy.random_streams import THINNING, BlockStreams
+from dpscp.privacy.random_streams import THINNING, PlacedDraws, stream_seed
 
 Index = NDArray[np.int64]
 Array = NDArray[np.float64]
@@ -49,12 +50,12 @@ def check_ratios(ratios: Any, bound: float, n: int) -> Array:
     return np.asarray(np.minimum(found, bound))
 
 
-def keep_by_ratio(ratios: Array, bound: float, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Return which records secret coins keep: each by its own, with probability ratio / bound.
+def keep_by_ratio(ratios: Array, bound: float, coins: Array) -> NDArray[np.bool_]:
+    """Return which records are kept, with probability ratio / bound; ``coins`` are uniform in [0, 1).
 
     Theory: Result K
     """
-    return np.asarray(bound * generator.random(len(ratios)) < ratios)
+    return np.asarray(bound * coins < ratios)
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class LikelihoodRatio:
 
         def ratios(places: Any, size: int) -> Array:
             part = (_take(rows, places), targets[places]) if self.takes_targets else (_take(rows, places),)
-            return check_ratios(throwaway(self.function)(*part), self.bound, size)
+            return check_ratios(copy_if_possible(self.function)(*part), self.bound, size)
 
         everything = np.arange(n)
         name = "likelihood_ratio"
@@ -146,25 +147,37 @@ def _prior(name: str, prior: Any, classes: tuple[Any, ...]) -> Array:
 
 @dataclass(frozen=True)
 class Thinning:
-    """Secret coins that keep records in proportion to a likelihood ratio; a block that is read again keeps the same."""
+    """Secret coins that keep records in proportion to a likelihood ratio.
+
+    Each person has one coin, that of its place, so a block that is read again keeps the same records. One row of each
+    person is counted, and the ratio of that row decides.
+    """
 
     ratio: LikelihoodRatio
-    streams: BlockStreams
+    coins: PlacedDraws
 
     @classmethod
     def of(cls, ratio: LikelihoodRatio, random_state: int | None) -> "Thinning":
-        """Coins of the operating system, or of a seed."""
-        return cls(ratio, BlockStreams.of(random_state, THINNING))
+        """Return coins of the operating system, or of a seed."""
+        return cls(ratio, PlacedDraws.of(stream_seed(random_state, THINNING)))
 
-    def place_groups(
-        self, block: int, rows: Any, targets: Any, groups: Index | None, n: int, *, thorough: bool
-    ) -> Index:
-        """Return each record's group, -1 for a rejected one: it counts in no search.
+    def place_groups(self, ratios: Array, groups: Index | None, owners: Persons, places: range | Index) -> Index:
+        """Return the group of each row, -1 for a rejected one: it counts in no search.
 
-        Without groups the kept records are all of group 0.
+        Without groups the kept rows are all of group 0.
+
+        Parameters
+        ----------
+        ratios : array of shape (n,)
+            The likelihood ratio of each row.
+        groups : array of shape (n,), optional
+        owners : Persons
+            Which rows belong to which person.
+        places : range or array
+            The place of each person among all persons of the table.
 
         Theory: Result K
         """
-        ratios = self.ratio.ratios_of(rows, targets, n, thorough=thorough)
-        is_kept = keep_by_ratio(ratios, self.ratio.bound, self.streams.generator(block))
+        n = len(ratios)
+        is_kept = keep_by_ratio(ratios, self.ratio.bound, np.repeat(self.coins.uniform(places), owners.sizes))
         return np.where(is_kept, np.zeros(n, dtype=np.int64) if groups is None else groups, -1)

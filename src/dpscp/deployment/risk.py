@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count, check_probability, check_range
 from dpscp._base.trust import OWN_LOSSES
-from dpscp.data.persons import Persons, kept_rows, unit_of
+from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.deployment.losses import LossColumns, check_losses, sum_losses
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
-from dpscp.pipeline.calibrate import ledger_of_training, plan_searches_of_rows, search_thresholds
+from dpscp.pipeline.calibrate import plan_row_searches, read_training_cost, search_thresholds
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule
 from dpscp.privacy import Budget, Ledger, Unit, secure_generator
 from dpscp.privacy.accounting import Accountant
@@ -141,9 +141,9 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     resolution = check_count("resolution", resolution)
     if release_confidence is not None and resolution != 1:
         raise ValueError(f"release_confidence needs resolution=1, got {resolution}: no bound is known for others")
-    unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
+    unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     _check_store(budget, unit, seeded=seed is not None)
-    spent = ledger_of_training(training, unit).assume(OWN_LOSSES)
+    spent = read_training_cost(training, unit).assume(OWN_LOSSES)
     data = _Units.of(losses, thresholds, threshold_range, persons, unit, groups, group_values, row_seed)
     declared = n_persons if unit.by_person else n_records
     rule = make_rule(
@@ -217,7 +217,7 @@ class _Units:
         rows, owners = None, Persons.single(n_rows)
         if unit.by_person:
             cap = unit.cap if groups is None else 1  # no person in two groups (Result H)
-            rows, owners = kept_rows(persons, n_rows=n_rows, rows_per_person=cap, random_state=seed)
+            rows, owners = keep_rows(persons, n_rows=n_rows, rows_per_person=cap, random_state=seed)
         places = _places_by_group(groups, group_values, n_rows, rows)
         return cls(losses, thresholds, threshold_range, rows, owners, places)
 
@@ -285,11 +285,11 @@ def _plan(
 ) -> SearchPlan:
     """The searches, with no more halvings than there are thresholds to tell apart."""
     if steps is not None:
-        return plan_searches_of_rows(rule, spent, limit, min(check_count("steps", steps), most_steps), accountant)
-    searches = plan_searches_of_rows(rule, spent, limit, None, accountant)
+        return plan_row_searches(rule, spent, limit, min(check_count("steps", steps), most_steps), accountant)
+    searches = plan_row_searches(rule, spent, limit, None, accountant)
     if searches.steps <= most_steps:
         return searches
-    return plan_searches_of_rows(rule, spent, limit, most_steps, accountant)
+    return plan_row_searches(rule, spent, limit, most_steps, accountant)
 
 
 def _facts(unit: Unit, columns: LossColumns, resolution: int, group_values: Sequence[Any] | None) -> dict[str, Any]:
