@@ -2,5 +2,14 @@
 
 from dpscp.deployment.evaluation import PrivateEstimate, PrivateEvaluation, evaluate
 from dpscp.deployment.monitoring import CoverageMonitor, MonitorStep
+from dpscp.deployment.risk import RiskControl, control_risk
 
-__all__ = ["CoverageMonitor", "MonitorStep", "PrivateEstimate", "PrivateEvaluation", "evaluate"]
+__all__ = [
+    "CoverageMonitor",
+    "MonitorStep",
+    "PrivateEstimate",
+    "PrivateEvaluation",
+    "RiskControl",
+    "control_risk",
+    "evaluate",
+]

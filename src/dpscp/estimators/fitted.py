@@ -50,6 +50,8 @@ class _Parameters(BaseEstimator):
     random_state: int | None = None
     prefit: bool = False
     device: str | None = None
+    likelihood_ratio: Callable[..., Any] | None = None
+    ratio_bound: float | None = None
 
 
 class FittedEstimator(_Parameters, ABC):

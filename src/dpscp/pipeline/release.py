@@ -176,7 +176,7 @@ def _rule(
         n_groups=None if request.group_values is None else len(request.group_values),
         counted=request.n_found,
         release_confidence=request.release_confidence,
-    )
+    ).for_population(request.ratio_bound)
     if strategy.calibration_fraction is not None:
         rule = rule.with_sharper_size(split_shares(request, strategy.calibration_fraction).held_out_mu)
     return replace(rule, unit=request.unit, secret_part=strategy.secret_part)
@@ -233,7 +233,7 @@ def _scores_by_group(scoring: Scoring, records: RecordSource, request: Request, 
     if unit_of_blocks(records).by_person:
         draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
         scored = scored.map(OneRowEach(draws, places_of(scored)), keep=True)
-    return [BlockCounts(scored, group) for group in range(len(request.group_values or ()))] or [BlockCounts(scored)]
+    return [BlockCounts(scored, group) for group in range(request.n_group_places)] or [BlockCounts(scored)]
 
 
 def _declared_facts(trained: Trained, request: Request, strategy: FitPlan) -> dict[str, Any]:
