@@ -23,6 +23,7 @@ from dpscp.training.mechanism import Mechanism
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.preprocessing.preprocess import Preprocessed
 from dpscp.training.preprocessing.private_target import PrivateTarget
+from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.sums import (
     NormClip,
     PrivateCentring,
@@ -51,6 +52,8 @@ WEAK_SIGNAL = 300
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
 _SEARCH_COST = 20.0
 _LEAST_HELD_OUT = 0.125
+# The part of the training mu^2 for the scales, and the quantiles, of a table's features.
+_TABLE_SHARE = 0.1
 # Records times mu of the whole budget: below it a pair of quantiles is drowned by noise more than a forecast is.
 LEAST_PAIR_SIGNAL = 300
 # From here on a pair is learnt at the levels of the interval; the levels move inwards below.
@@ -131,6 +134,17 @@ def pays_as_pair(signal: float, n_features: int) -> bool:
     ``signal`` is records times mu of the whole budget. Measured for dense nets on tables: docs/recipe.md.
     """
     return signal >= LEAST_PAIR_SIGNAL and n_features <= WIDEST_TABLE["regression"]
+
+
+def pays_as_quantiles(signal: float, n_features: int) -> bool:
+    """Whether quantiles of the features are expected to be worth the noise of their distribution functions.
+
+    ``signal`` is records times mu of the training budget. Measured on tables: docs/recipe.md.
+    """
+    import os
+    L = float(os.environ.get("QT", "0"))
+    noise = math.sqrt(3 * n_features / _TABLE_SHARE) / signal
+    return noise <= L
 
 
 def pair_levels(alpha: float, signal: float) -> tuple[float, float]:
@@ -298,12 +312,14 @@ class _Rows:
             first = (*first, PrivateCentring(), UnitNorm())
         return (*first, PrivateWhitening()) if whiten else first
 
-    def standardizing_steps(self) -> tuple[Step, ...]:
-        """Steps after which every feature has about mean 0 and spread 1."""
+    def standardizing_steps(self, signal: float) -> tuple[Step, ...]:
+        """Steps after which every feature has about mean 0 and spread 1; with quantiles where ``signal`` allows them."""
         if self.kind == "standardized":
             return ()
         if self.kind == "bounded":
             assert self.bounds is not None
+            if pays_as_quantiles(signal, self.width):
+                return (QuantileTransform(*self.bounds, self.width),)
             return (PrivateStandardize(*self.bounds),)
         # inside a ball every feature lies within the radius; a typical one within radius / sqrt(width) times
         # a few
@@ -379,7 +395,7 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
         feature_bound=4 * math.sqrt(rows.width),
         keep_trajectory=guarantee.needs_trajectory and not hidden,
     )
-    return _behind(rows.standardizing_steps(), engine, 0.1, why)
+    return _behind(rows.standardizing_steps(s), engine, _TABLE_SHARE, why)
 
 
 def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:

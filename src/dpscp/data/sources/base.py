@@ -73,14 +73,16 @@ class Block:
     groups: Index | None = field(default=None, repr=False)
     chosen: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
     steps: tuple[Rows, ...] = ()
+    n_columns: int | None = None
+    """How many numbers a row has after the steps; None: as many as before them."""
 
     def __len__(self) -> int:
         return len(self.targets)
 
     @property
     def width(self) -> int:
-        """How many numbers a row has."""
-        return math.prod(self.rows.shape[1:])
+        """How many numbers a row has after the steps."""
+        return math.prod(self.rows.shape[1:]) if self.n_columns is None else self.n_columns
 
     @cached_property
     def owners(self) -> Persons:

@@ -20,6 +20,7 @@ from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.base import Rows
 from dpscp.data.sources.persons import unit_of_blocks
+from dpscp.data.sources.resized import resize_rows
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
@@ -49,7 +50,9 @@ from dpscp.training.mechanism import (
     trains_persons,
     trains_sources,
 )
+from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.preprocessing.sums import (
+    SourceStep,
     Step,
     SummedStep,
     WeightedStep,
@@ -119,7 +122,7 @@ class PreprocessedModel:
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
-        kinds = {known.kind: known for known in (FeatureTransform, RowTransform, WhiteningTransform)}
+        kinds = {known.kind: known for known in (FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)}
         transforms = tuple(
             kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
             for i, step in enumerate(config["steps"])
@@ -183,13 +186,14 @@ class Preprocessed(ArrayFed):
     @property
     def trains_persons(self) -> bool:
         """Whether the mechanism and every private step take weights."""
-        weighted = all(isinstance(step, WeightedStep) for step in self._private_steps)
+        weighted = all(isinstance(step, WeightedStep | SourceStep) for step in self._private_steps)
         return trains_persons(self.mechanism) and weighted
 
     @property
     def trains_sources(self) -> bool:
-        """Whether the mechanism does and every private step is a sum."""
-        return trains_sources(self.mechanism) and all(isinstance(step, SummedStep) for step in self._private_steps)
+        """Whether the mechanism and every private step do."""
+        able = all(isinstance(step, SummedStep | SourceStep) for step in self._private_steps)
+        return trains_sources(self.mechanism) and able
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
         """The mechanism's own rehearsal; steps keep the width of a row."""
@@ -245,8 +249,13 @@ class Preprocessed(ArrayFed):
         rng = secure_generator(stream_seed(random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            transforms.append(_fitted(step, source, n, rng))
+            if isinstance(step, SourceStep):
+                transforms.append(step.fit_source(source, n_records=n, random_state=random_state))
+            else:
+                transforms.append(_fitted(step, source, n, rng))
             source = source.map(methodcaller("through", transforms[-1].apply))
+            if isinstance(transforms[-1], QuantileRows):
+                source = resize_rows(source, transforms[-1].width)
         inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)
         trajectory = inner.trajectory
