@@ -54,6 +54,8 @@ _SEARCH_COST = 20.0
 _LEAST_HELD_OUT = 0.125
 # The part of the training mu^2 for the scales, and the quantiles, of a table's features.
 _TABLE_SHARE = 0.1
+# Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
+LARGEST_QUANTILE_NOISE = 0.08
 # Records times mu of the whole budget: below it a pair of quantiles is drowned by noise more than a forecast is.
 LEAST_PAIR_SIGNAL = 300
 # From here on a pair is learnt at the levels of the interval; the levels move inwards below.
@@ -139,12 +141,14 @@ def pays_as_pair(signal: float, n_features: int) -> bool:
 def pays_as_quantiles(signal: float, n_features: int) -> bool:
     """Whether quantiles of the features are expected to be worth the noise of their distribution functions.
 
-    ``signal`` is records times mu of the training budget. Measured on tables: docs/recipe.md.
+    ``signal`` is records times mu of the training budget. The noise of one count, as a share of the records, is
+    compared with a limit. Measured on tables: docs/recipe.md.
+
+    >>> pays_as_quantiles(250, 8), pays_as_quantiles(100, 8), pays_as_quantiles(1_000, 500)
+    (True, False, False)
     """
-    import os
-    L = float(os.environ.get("QT", "0"))
-    noise = math.sqrt(3 * n_features / _TABLE_SHARE) / signal
-    return noise <= L
+    counts = n_features * len(QuantileTransform.branching)
+    return math.sqrt(counts / _TABLE_SHARE) / signal <= LARGEST_QUANTILE_NOISE
 
 
 def pair_levels(alpha: float, signal: float) -> tuple[float, float]:
@@ -313,7 +317,7 @@ class _Rows:
         return (*first, PrivateWhitening()) if whiten else first
 
     def standardizing_steps(self, signal: float) -> tuple[Step, ...]:
-        """Steps after which every feature has about mean 0 and spread 1; with quantiles where ``signal`` allows them."""
+        """Steps after which every feature has about mean 0 and spread 1; with quantiles where they pay."""
         if self.kind == "standardized":
             return ()
         if self.kind == "bounded":

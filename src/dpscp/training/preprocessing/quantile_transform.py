@@ -9,7 +9,7 @@ Theory: sections 1.5 and 14
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -120,7 +120,9 @@ class QuantileTransform:
     def __post_init__(self) -> None:
         check_bounds(self)
         check_count("n_features", self.n_features)
-        object.__setattr__(self, "branching", tuple(check_count("branching[i]", fan, minimum=2) for fan in self.branching))
+        object.__setattr__(
+            self, "branching", tuple(check_count("branching[i]", fan, minimum=2) for fan in self.branching)
+        )
         if not self.branching:
             raise ValueError("branching must hold the number of cells of at least one level, such as (8, 8, 8)")
         check_positive("limit", self.limit)
@@ -169,9 +171,7 @@ class QuantileTransform:
         low, high = spread_bounds(self.low, self.high, self.n_features)
         columns = [
             _Column.of(
-                distribution_function(
-                    noisy[i], noise.count_noise, n, self.branching, float(low[i]), float(high[i])
-                ),
+                distribution_function(noisy[i], noise.count_noise, n, self.branching, float(low[i]), float(high[i])),
                 noise.count_noise / n,
                 self.limit,
             )
@@ -213,7 +213,7 @@ class _Column:
     function: DistributionFunction
     mean: float
     scale: float
-    needs_quantile: bool = field(default=False)
+    needs_quantile: bool
 
     @classmethod
     def of(cls, function: DistributionFunction, noise: float, limit: float) -> Self:
