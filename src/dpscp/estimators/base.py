@@ -26,21 +26,22 @@ from dpscp.estimators.prefit import Prefit
 from dpscp.estimators.refit_warning import remember, warn_if_refit
 from dpscp.estimators.trust import trusted_records, trusted_training
 from dpscp.exceptions import GuaranteeWarning, HintWarning
-from dpscp.guarantees.registry import AUTO
+from dpscp.guarantees.registry import AUTO, GUARANTEES
 from dpscp.guarantees.split import SPLIT
 from dpscp.pipeline.plan import Request
 from dpscp.pipeline.release import release
 from dpscp.pipeline.tasks import Task
-from dpscp.privacy import Budget
+from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import trains_sources
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
+from dpscp.training.preprocessing.private_bounds import PRIVATE
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.private_model import PrivateModel
-from dpscp.training.recipe import WIDEST_TABLE
+from dpscp.training.recipe import WIDEST_TABLE, pays_as_quantiles
 from dpscp.training.torch.records import inputs_of, labeled_arrays
 
 UNCOPIED = "{} cannot be copied, so it meets the records itself, and keeps nothing of them"
@@ -311,26 +312,37 @@ class PrivateConformal(Fitted):
         flat = X.reshape(len(X), math.prod(self.input_shape_))
         return validate_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
 
+    @property
+    def _may_find_bounds(self) -> bool:
+        """Whether bounds that nobody gave may be found privately: for tables, where training may depend on records."""
+        chosen = GUARANTEES.get(self.guarantee) if isinstance(self.guarantee, str) else self.guarantee
+        is_free = chosen is None or not chosen.needs_stability
+        return is_free and vars(self).get("input_shape_") is None
+
     def _request(self, task: Task, taken: FitRecords) -> Request:
         """The public numbers of this fit, checked; a hint where bounds would help."""
         bounds = self._public("feature_bounds")
-        unbounded = self.feature_bound is None and bounds is None
-        if self.estimator is None and unbounded and taken.width <= WIDEST_TABLE[self._name]:
-            warnings.warn(
-                "no feature_bounds were given, so rows are scaled to norm one and a table loses much of what it says; "
-                "give public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
-                "feature_bounds='private'",
-                HintWarning,
-                stacklevel=4,
-            )
         alphas, _ = check_levels(self.confidence_level)
         unit, names = taken.unit, vars(self).get("feature_names_in_")
         given = self._public(unit.count_name)
         n_records = taken.found if given is None else check_count(unit.count_name, given)
+        budget = Budget(self.epsilon, self.delta)
+        unbounded = self.feature_bound is None and bounds is None
+        if self.estimator is None and unbounded and taken.width <= WIDEST_TABLE[self._name]:
+            if self._may_find_bounds and pays_as_quantiles(n_records * gdp_mu(self.epsilon, self.delta), taken.width):
+                bounds = PRIVATE
+            else:
+                warnings.warn(
+                    "no feature_bounds were given, so rows are scaled to norm one and a table loses much of what it "
+                    "says; give public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, "
+                    "high)}, or feature_bounds='private'",
+                    HintWarning,
+                    stacklevel=4,
+                )
         return Request(
             task=task,
             estimator=self._trained_elsewhere(taken.width) or self.estimator,
-            budget=Budget(self.epsilon, self.delta),
+            budget=budget,
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
             train_share=self.train_share,

@@ -51,6 +51,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         itself, beside the average (Result I; independent records). Only for records that were held out: ``"auto"``
         becomes ``"split"``, and other guarantees are refused.
     feature_bound : public bound on the norm of a row; longer rows are scaled onto it. None, with no ``feature_bounds``:
+        a table's bounds are found as with ``"private"`` where records and budget suffice (``pays_as_quantiles``); else
         every row is scaled to norm one.
     feature_bounds : public bounds of the features; values are clipped and rescaled. (low, high) for all features, two
         arrays, a (low, high) pair for each feature, or {column: (low, high)} by name (by place without names). A
