@@ -329,7 +329,8 @@ class PrivateConformal(Fitted):
         budget = Budget(self.epsilon, self.delta)
         unbounded = self.feature_bound is None and bounds is None
         if self.estimator is None and unbounded and taken.width <= WIDEST_TABLE[self._name]:
-            if self._may_find_bounds and pays_as_quantiles(n_records * gdp_mu(self.epsilon, self.delta), taken.width):
+            signal = n_records * gdp_mu(budget.epsilon, budget.delta)
+            if self._may_find_bounds and pays_as_quantiles(signal, taken.width):
                 bounds = PRIVATE
             else:
                 warnings.warn(

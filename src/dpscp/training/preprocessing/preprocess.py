@@ -249,10 +249,7 @@ class Preprocessed(ArrayFed):
         rng = secure_generator(stream_seed(random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            if isinstance(step, SourceStep):
-                transforms.append(step.fit_source(source, n_records=n, random_state=random_state))
-            else:
-                transforms.append(_fitted(step, source, n, rng))
+            transforms.append(_fitted(step, source, n, rng, random_state))
             source = source.map(methodcaller("through", transforms[-1].apply))
             if isinstance(transforms[-1], QuantileRows):
                 source = resize_rows(source, transforms[-1].width)
@@ -271,8 +268,12 @@ class Preprocessed(ArrayFed):
         )
 
 
-def _fitted(step: Step, source: RecordSource, n_records: int, rng: np.random.Generator) -> Transform:
-    """The step's transform: from its sums over the source, or, for one that knows arrays only, from the rows."""
+def _fitted(
+    step: Step, source: RecordSource, n_records: int, rng: np.random.Generator, random_state: int | None
+) -> Transform:
+    """The step's transform: from the source or its sums, or, for one that knows arrays only, from the rows."""
+    if isinstance(step, SourceStep):
+        return step.fit_source(source, n_records=n_records, random_state=random_state)
     if isinstance(step, SummedStep):
         return step.release(source_sum(step.part_moments, source, n_records), n_records=n_records, rng=rng)
     block = source.whole
