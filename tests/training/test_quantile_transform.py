@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, DaskSource
-from dpscp.data.sources.persons import PersonSource
+from dpscp.data.sources.places import UnitSource
 from dpscp.privacy import IntegerSource, compose, epsilon_of, gaussian_event, lattice_noise
 from dpscp.privacy.events import discrete_gaussian_event
 from dpscp.privacy.units import PersonWithIds
-from dpscp.training import DPSGD, Preprocessed, PreprocessedModel, QuantileTransform
+from dpscp.training import DPSGD, OpacusTraining, Preprocessed, PreprocessedModel, QuantileTransform
 from dpscp.training.preprocessing.count_trees import cell_edges, column_counts, distribution_function
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.recipe import recipe
@@ -177,15 +178,47 @@ def test_a_person_counts_as_one_record():
     assert mechanism.trains_sources
     found = [
         mechanism.train_source(
-            PersonSource(ArraySource.of_blocks(blocks(times)), PersonWithIds(3)), random_state=1, n_records=90
+            UnitSource(ArraySource.of_blocks(blocks(times)), PersonWithIds(3)), random_state=1, n_records=90
         )
         for times in (1, 3)
     ]
     for name, value in found[0].model.transforms[0].arrays().items():
         assert_array_equal(found[1].model.transforms[0].arrays()[name], value)
     assert found[1].public_facts["n_persons"] == 90
-    one = ArraySource.of_blocks(blocks(3)[:1])  # one block in memory, as arrays with persons are
+    one = UnitSource(ArraySource.of_blocks(blocks(3)[:1]), PersonWithIds(3))
     assert mechanism.train_source(one, random_state=1, n_records=45).public_facts["n_persons"] == 45
+
+
+def test_one_row_of_each_person_is_drawn_by_place():
+    X, y = table(90)
+    step = QuantileTransform(*BOUNDS, n_features=4, noise=NO_NOISE)
+    ends = np.arange(31) * 3
+    whole = [Block(0, X, y, Persons(ends, 3))]
+    halves = [Block(i, X[p], y[p], Persons(np.arange(16) * 3, 3)) for i, p in enumerate((slice(0, 45), slice(45, 90)))]
+
+    def found(blocks):
+        source = UnitSource(ArraySource.of_blocks(blocks), PersonWithIds(3))
+        return step.fit_source(source, n_records=30, random_state=5).arrays()
+
+    one, two = found(whole), found(halves)
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert_array_equal(two[name], value)
+
+
+@pytest.mark.parametrize("width", [4, 5])
+def test_a_torch_module_behind_the_step_is_refused_before_a_record_is_counted(width, monkeypatch):
+    torch = pytest.importorskip("torch")
+    X, y = table(60)
+    monkeypatch.setattr(QuantileTransform, "counts", lambda *_: pytest.fail("records were counted"))
+    inner = OpacusTraining(torch.nn.Linear(width, 1), loss="squared", steps=2, sampling_rate=0.5, learning_rate=0.1)
+    open_steps = Preprocessed((QuantileTransform(*BOUNDS, n_features=4),), inner)
+    with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
+        open_steps.run_dry((4,))
+    with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
+        dp.PrivateConformalRegressor(open_steps, y_bounds=(-5, 5), random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
+        open_steps.calibrated(1.0, 1e-5).train(X, y, random_state=0)
 
 
 def test_a_saved_model_predicts_the_same():

@@ -1,6 +1,6 @@
-"""Evaluate a released model on new labeled records, with noise that a ledger pays for.
+"""Evaluate a released model privately on new labeled records.
 
-Every number is a ratio of two noisy counts, and its interval holds with the noise.
+Every number is a ratio of two noisy counts, and its interval accounts for the noise.
 
 Theory: section 13
 """
@@ -27,7 +27,7 @@ STAGE = "evaluation"
 
 @dataclass(frozen=True)
 class PrivateEstimate:
-    """A private estimate and an interval that holds the true mean with the stated confidence.
+    """Hold a private estimate and a confidence interval of the true mean.
 
     ``estimate`` is NaN where the noisy number of records is not positive.
     """
@@ -36,7 +36,7 @@ class PrivateEstimate:
     interval: tuple[float, float]
 
     def scaled(self, factor: float) -> "PrivateEstimate":
-        """Return the same in other units."""
+        """Return the estimate multiplied by a factor."""
         low, high = self.interval
         return PrivateEstimate(factor * self.estimate, (factor * low, factor * high))
 
@@ -48,7 +48,7 @@ class PrivateEstimate:
 
 @dataclass(frozen=True)
 class PrivateEvaluation:
-    """How the sets of a release fare on labeled records, in private numbers.
+    """Hold the private results of a release on labeled records.
 
     Attributes
     ----------
@@ -57,10 +57,10 @@ class PrivateEvaluation:
     accuracy : share of right predictions; None for a regressor.
     mean_absolute_error : mean distance to the prediction, cut at the width of the target's range; None for a
         classifier.
-    by_class, by_group : coverage at the first level for each public class and group.
+    by_class, by_group : coverage at the first level of each public class and group.
     n_records : noisy number of records, or of persons, with its interval.
-    confidence : with this probability over records and noise, each interval holds its number (each by itself).
-    ledger : what the evaluation cost the evaluated records. It says nothing about the training records.
+    confidence : probability, over records and noise, with which each single interval contains its number.
+    ledger : privacy cost to the evaluated records; it does not include the training records.
     """
 
     coverages: tuple[PrivateEstimate, ...]
@@ -86,7 +86,7 @@ class PrivateEvaluation:
         return self.set_sizes[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return released numbers as JSON values."""
+        """Return the released numbers as JSON values."""
 
         def plain(value: PrivateEstimate) -> dict[str, Any]:
             return {"estimate": value.estimate, "interval": list(value.interval)}
@@ -159,14 +159,14 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     ----------
     estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
     X, y : (n, n_features) and (n,) labeled records that training and calibration did not use.
-    epsilon, delta : what the evaluation may cost each evaluated record, or person.
+    epsilon, delta : privacy budget of each evaluated record, or person.
     persons : (n,) ids; one random record of each person is used, and everything is per person.
     groups : function of X that returns one of ``group_values`` for each row, from that row alone. None: the groups of
         the fit, if it has any.
     group_values : public list of groups.
-    confidence : probability with which each interval holds its number.
-    budget : store of the evaluated records; reserved before a record is counted.
-    random_state : None for system entropy; an integer repeats the run and is NOT private.
+    confidence : probability with which each interval contains its number.
+    budget : budget store of the evaluated records; the cost is reserved before a record is counted.
+    random_state : None for system entropy; an integer makes the run repeatable and NOT private.
 
     Returns
     -------
@@ -176,9 +176,9 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     noisy sums of sensitivity 1: the number of records; for each level the covered records and the set sizes; the right
     predictions or errors; for each class, and for each group, the records and the covered ones. A record counts in one
     class and in one group, so each of these two costs two sums, however many classes there are. Sizes and errors are
-    shares of a public limit and rounded to 0 or 1 by a secret uniform, which keeps their mean.
+    shares of a public limit and rounded to 0 or 1 at random, which preserves their mean.
 
-    Assumes: the records are independent draws from the population that the intervals speak of.
+    Assumes: the records are independent draws from the population of interest.
 
     Theory: section 13
     """
@@ -209,20 +209,23 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
 def _declared_groups(
     estimator: Any, groups: Callable[[Any], Any] | None, group_values: Sequence[Any] | None
 ) -> tuple[Callable[[Any], Any] | None, tuple[Any, ...] | None]:
-    """The function and public list of groups: the caller's, or those of the fit."""
+    """Return the function and the public list of groups: the caller's, or those of the fit."""
     if groups is None:
         own = estimator.groups if callable(getattr(estimator, "groups", None)) else None
         return own, tuple(estimator.group_values_) if own is not None else None
     if not callable(groups):
         raise TypeError(f"groups must be a function of X, got {type(groups).__name__}")
     if group_values is None:
-        raise ValueError("group_values is needed with groups: the public list of groups, never taken from the records")
+        raise ValueError("groups needs group_values, the public list of groups; it is never taken from the records")
     return groups, tuple(group_values)
 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Sums over the records, before and after noise: the size, the first sums, and (size, covered) of each part."""
+    """Hold sums over the records, before or after noise.
+
+    ``classes`` and ``groups`` are (n_parts, 2): the records and the covered records of each part.
+    """
 
     size: float
     sums: NDArray[np.float64]
@@ -246,7 +249,7 @@ class _Counts:
 
     @property
     def sensitive_sums(self) -> int:
-        """How many sums one record may change, each by at most one."""
+        """Number of sums that one record may change, each by at most one."""
         return 1 + len(self.sums) + 2 * bool(self.classes.size) + 2 * bool(self.groups.size)
 
     def with_noise(self, noise: LatticeNoise, source: IntegerSource) -> "_Counts":
@@ -258,7 +261,7 @@ class _Counts:
 
 
 def _sums_by_part(places: NDArray[np.int64] | None, covered: NDArray[np.bool_], n_parts: int) -> NDArray[np.float64]:
-    """The records and the covered records of each part, (n_parts, 2)."""
+    """Count the records and the covered records of each part, (n_parts, 2)."""
     if places is None or not n_parts:
         return np.zeros((0, 2))
     inside = places >= 0
@@ -268,7 +271,7 @@ def _sums_by_part(places: NDArray[np.int64] | None, covered: NDArray[np.bool_], 
 
 
 def _estimate(count: float, size: float, *, noise: LatticeNoise, confidence: float) -> PrivateEstimate:
-    """The rate of a noisy count among a noisy number of records."""
+    """Estimate the rate of a noisy count among a noisy number of records."""
     share = float(np.clip(count / size, 0.0, 1.0)) if size > 0 else float("nan")
     return PrivateEstimate(share, rate_interval(count, size, noise, confidence))
 

@@ -1,7 +1,7 @@
-"""From a request to a release: the whole order of steps, to be read from top to bottom.
+"""From a request to a release: all steps, in order.
 
-A request is public numbers, records and randomness are arguments, and a release is what may be published. Nothing here
-knows scikit-learn: the estimators check what callers bring, call ``release`` and keep what it returns.
+A request is public numbers, records and randomness are arguments, and a release is what may be published. This module
+does not use scikit-learn: the estimators check the arguments, call ``release`` and keep its result.
 """
 
 import warnings
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.model_files import NOT_PLAIN, plain
-from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach, PersonSource
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.persons import OneRowEach
+from dpscp.data.sources.places import Places, is_in_memory, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
@@ -24,8 +25,8 @@ from dpscp.pipeline.plan import FitPlan, Request, plan_fit, split_shares
 from dpscp.pipeline.score import BlockCounts, Scoring
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.pipeline.tasks import Task
-from dpscp.privacy import Budget, Ledger, secure_generator
-from dpscp.privacy.random_streams import HELD_OUT, SCORED_ROWS, BlockStreams, child_seeds
+from dpscp.privacy import Budget, Ledger
+from dpscp.privacy.random_streams import SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
@@ -36,9 +37,17 @@ Observer = Callable[[StepView | SearchView], None]
 
 @dataclass(frozen=True)
 class Release:
-    """What a fit publishes: model, thresholds (n_groups, n_levels), ledger, and a certificate for each level.
+    """Hold what a fit publishes.
 
-    ``task`` is the request's, with what training found.
+    Attributes
+    ----------
+    model : Model
+    thresholds : array of shape (n_groups, n_levels)
+    ledger : Ledger
+    certificates : tuple of Certificate
+        One for each level.
+    task : Task
+        The request's task, with what training found.
     """
 
     model: Model
@@ -58,14 +67,25 @@ def release(
     note: str = "",
     observer: Observer | None = None,
 ) -> Release:
-    """Train, score, find the thresholds, and write down what was spent and what is proven.
+    """Train, score, find the thresholds, and state what was spent and proven.
 
-    ``records`` are the private side of a fit, checked: numbers are finite, targets known (labels as indices), each
-    record has its public group, if any. They live only while a release is made and are never stored.
-
-    ``assumed`` is what privacy and coverage take on trust of functions of the caller. With ``store`` the cost is
-    reserved before a record is used and committed at the end. ``observer``, for tests and audits of training by
-    ``DPSGD``, is called with every noisy step and every search; what it hears is not private.
+    Parameters
+    ----------
+    request : Request
+        The public side of the fit.
+    records : RecordSource
+        The private side, checked: finite numbers, known targets (labels as indices), and each record's public group, if
+        any. They are used only while the release is made and never stored.
+    assumed : tuple of str
+        The assumptions about the caller's functions.
+    random_state : int, optional
+    store : BudgetStore, optional
+        The cost is reserved before a record is used and committed at the end.
+    note : str
+        The note of the reservation.
+    observer : function, optional
+        Called with every noisy step and every search, for tests and audits of training by ``DPSGD``. What it sees is
+        not private.
 
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
@@ -85,7 +105,7 @@ def release(
         spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
         spent = strategy.enter(spent, trained).assume(*assumed)
         scoring = Scoring(request.task, trained, corrected=strategy.guarantee.needs_trajectory)
-        scores_by_group, told = _scores_by_group(scoring, for_threshold, request, search_seed)
+        scores_by_group, told = _scores_by_group(scoring, for_threshold, request, search_seed), scoring.told
         stability = trained.stability if request.task.natural_score else None
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = planned
@@ -115,14 +135,14 @@ def release(
 
 
 def _for_rows(request: Request, store: BudgetStore | None) -> Request:
-    """The request in a budget for single rows, where a person has up to k and nobody knows which.
+    """Convert the budget to single rows, where a person has up to k without ids.
 
     Theory: Result H
     """
     if store is not None and request.unit.group > 1:
         raise ValueError(
-            "a budget store adds up promises about single records, and rows_per_person without ids makes one about "
-            "persons: give persons=ids, or fit without budget="
+            "a budget store adds up costs of single records, but rows_per_person without ids is about persons. Pass "
+            "persons=ids, or fit without budget"
         )
 
     def planned(budget: Budget) -> Ledger:
@@ -135,7 +155,7 @@ def _for_rows(request: Request, store: BudgetStore | None) -> Request:
 
 
 def plan_release_search(request: Request, strategy: FitPlan) -> SearchPlan:
-    """What this release is going to ask of the scores and to spend on it, from public numbers alone."""
+    """Plan the searches of a release and their cost, from public numbers alone."""
     # a shift bound is known after training; it moves levels and threshold, and costs nothing
     guarantee = CORRECTED if strategy.guarantee.needs_stability else strategy.guarantee
     spent = strategy.spent
@@ -164,7 +184,7 @@ def _rule(
 
 @dataclass(frozen=True)
 class _TrainingTargets:
-    """A block with its targets as training sees them."""
+    """Replace the targets of a block by those that training sees."""
 
     task: Task
 
@@ -173,57 +193,51 @@ class _TrainingTargets:
 
 
 def _parts(records: RecordSource, strategy: FitPlan, seed: int | None) -> tuple[RecordSource, RecordSource]:
-    """The records for training and those for the threshold: all of them twice, or each person in one of two parts."""
-    fraction, block = strategy.calibration_fraction, records.whole
+    """Return the training records and the calibration records."""
+    fraction = strategy.calibration_fraction
     if fraction is None:
         return records, records
-    if block is None:
-        streams = BlockStreams.of(seed, HELD_OUT)
-        return records.map(_Part(streams, fraction, False)), records.map(_Part(streams, fraction, True))
-    drawn = secure_generator(seed).random(block.owners.count) < fraction
-    return ArraySource.of_blocks([block.part(~drawn)]), ArraySource.of_blocks([block.part(drawn)])
+    coins, places, here = PlacedDraws.of(seed), places_of(records), is_in_memory(records)
+    training, threshold = (
+        records.map(_Part(coins, places, fraction, held_out), keep=here) for held_out in (False, True)
+    )
+    return training, threshold
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The persons of a block that are held out, or the others; each by a coin of its own, the same at each reading."""
+    """Select the held-out persons of a block, or the others, by repeatable coins."""
 
-    streams: BlockStreams
+    coins: PlacedDraws
+    places: Places
     fraction: float
     held_out: bool
 
+    def for_block(self, number: int) -> "_Part":
+        return replace(self, places=self.places.for_block(number))
+
     def __call__(self, block: Block) -> Block:
-        drawn = self.streams.generator(block.id).random(block.owners.count) < self.fraction
+        drawn = self.coins.uniform(self.places.persons[block.id]) < self.fraction
         return block.part(drawn if self.held_out else ~drawn)
 
 
-def _scores_by_group(
-    scoring: Scoring, records: RecordSource, request: Request, seed: int | None
-) -> tuple[list[Any], tuple[str, ...]]:
-    """The scores of each public group, or counts of them, and what is to be said about them.
+def _scores_by_group(scoring: Scoring, records: RecordSource, request: Request, seed: int | None) -> list[BlockCounts]:
+    """Return the counts of the scores of each public group.
 
-    A record outside all groups counts in none. Of each person one record, at random: plain counts, and no person in two
+    A record outside all groups is counted in none. One random record of each person is counted, so no person is in two
     groups.
 
     Theory: Result H
     """
-    groups, block = range(len(request.group_values or ())), records.whole
-    if block is None:
-        by_person = isinstance(records, PersonSource)
-        scored = records.map(scoring, keep=not by_person)
-        if by_person:
-            scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)
-        return [BlockCounts(scored, group) for group in groups] or [BlockCounts(scored)], scoring.told
-    chosen = block.owners.one_row_each(seed)
-    scores, told = scoring.scores(block)
-    scores = scores[chosen]
-    if block.groups is None:
-        return [scores], told
-    return [scores[block.groups[chosen] == group] for group in groups], told
+    scored = records.map(scoring, keep=True)
+    if unit_of_blocks(records).by_person:
+        draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
+        scored = scored.map(OneRowEach(draws, places_of(scored)), keep=True)
+    return [BlockCounts(scored, group) for group in range(len(request.group_values or ()))] or [BlockCounts(scored)]
 
 
 def _declared_facts(trained: Trained, request: Request, strategy: FitPlan) -> dict[str, Any]:
-    """Everything that was declared public, by training, by the caller and by the plan; JSON values."""
+    """Collect everything that was declared public, as JSON values."""
     found = {name: plain(value) for name, value in trained.public_facts.items() if name != "seeded"}
     facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in found.items()}
     own = request.public_facts()

@@ -1,4 +1,4 @@
-"""A progress line for long work: on a terminal's standard error only, and only once it has taken a while."""
+"""Show a progress line for long work, on a terminal's standard error only."""
 
 import sys
 import time
@@ -14,7 +14,9 @@ _WIDTH = 30
 def progress(
     items: Iterable[Item], total: int, label: str, position: Callable[[], int] | None = None
 ) -> Iterator[Item]:
-    """Pass the items through; silent unless standard error is a terminal and two seconds have gone by.
+    """Pass the items through.
+
+    Silent unless standard error is a terminal and two seconds have gone by.
 
     ``total`` is the number of items, or what ``position`` says at the end: where a file is read to, in bytes.
     """

@@ -1,4 +1,4 @@
-"""Distribution functions of columns from noisy counts in the cells of a public grid, level by level.
+"""Estimate distribution functions of columns from noisy counts in the cells of a public grid.
 
 A column's cells form a regular tree: ``branching = (8, 8, 8)`` has 8 cells, each with 8 cells in it, each with 8 again.
 The records in every cell of every level are counted and integer noise is added. One record changes one count of each
@@ -24,7 +24,7 @@ _DIVIDED_FROM = 3.0
 
 
 def cell_edges(low: float, high: float, n_cells: int) -> Array:
-    """The inner edges of ``n_cells`` cells between public bounds, closer together at the ends and in the middle.
+    """Return the inner edges of ``n_cells`` cells between public bounds, closer together at the ends and in the middle.
 
     >>> cell_edges(-1.0, 1.0, 4).tolist()
     [-0.5, 0.0, 0.5]
@@ -49,7 +49,7 @@ class DistributionFunction:
     levels: Array
 
     def quantile(self, level: float) -> float:
-        """The smallest number with so much below it."""
+        """Return the smallest number with this share of the records below it."""
         at = int(np.searchsorted(self.levels, level, side="left"))
         if at == 0:
             return float(self.knots[0])
@@ -61,7 +61,10 @@ class DistributionFunction:
 
 
 def column_counts(cells: NDArray[np.integer], branching: tuple[int, ...]) -> Counts:
-    """How many records lie in each cell of each level, levels one after the other; never released as they are."""
+    """Return the number of records in each cell of each level, level after level.
+
+    Never released as they are.
+    """
     counts = np.bincount(cells, minlength=math.prod(branching)).astype(np.int64)
     levels = [counts]
     for fan in branching[:0:-1]:
@@ -70,14 +73,14 @@ def column_counts(cells: NDArray[np.integer], branching: tuple[int, ...]) -> Cou
 
 
 def level_sizes(branching: tuple[int, ...]) -> tuple[int, ...]:
-    """The number of cells of each level."""
+    """Return the number of cells of each level."""
     return tuple(math.prod(branching[: i + 1]) for i in range(len(branching)))
 
 
 def distribution_function(
     noisy: Array, noise: float, total: float, branching: tuple[int, ...], low: float, high: float
 ) -> DistributionFunction:
-    """The distribution function that fits the noisy counts of one column.
+    """Return the distribution function that fits the noisy counts of one column.
 
     Every count is first combined with the sum of its parts, weighted by their variances. Then, from the top, each
     count is divided among its parts: the nearest non-negative numbers that add up to it. So the function never
@@ -100,7 +103,7 @@ def distribution_function(
 def _divided(
     levels: list[Array], noise: list[float], total: float, branching: tuple[int, ...], edges: Array
 ) -> tuple[list[float], list[float]]:
-    """The edges of the cells that are kept, and what lies between them."""
+    """Return the edges of the cells that are kept, and what is between them."""
     knots, masses = [float(edges[0])], []
     # (level, first cell, mass) of cells to be divided or kept, the leftmost on top
     waiting = [(-1, 0, float(total))]
@@ -123,7 +126,7 @@ def _divided(
 
 
 def project_on_simplex(values: Array, total: float) -> Array:
-    """The nearest non-negative numbers that add up to ``total``.
+    """Return the nearest non-negative numbers that add up to ``total``.
 
     >>> project_on_simplex(np.array([3.0, 1.0, -2.0]), 3.0).tolist()
     [2.5, 0.5, 0.0]

@@ -1,8 +1,8 @@
-"""A private quantile transform: each numeric column, scaled, and beside it the share of the records below its value.
+"""Transform columns privately: scale each one and add its quantile, the share of the records below its value.
 
 A few large values, or public bounds far wider than the values, leave a scaled column nearly constant. Its quantile is
 spread evenly whatever the column is like. One release of noisy counts (``count_trees``) gives the distribution function
-of every column. Mean, scale and quantile follow from it, so this step stands in place of ``PrivateStandardize``.
+of every column. Mean, scale and quantile follow from it, so this step replaces ``PrivateStandardize``.
 
 Theory: sections 1.5 and 14
 """
@@ -18,11 +18,11 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_count, check_positive
-from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach, unit_of_blocks
+from dpscp.data.sources.persons import OneRowEach
+from dpscp.data.sources.places import places_of, unit_of_blocks
 from dpscp.privacy import IntegerSource, LatticeNoise, lattice_noise
-from dpscp.privacy.random_streams import QUANTILES, SCORED_ROWS, BlockStreams, stream_seed
+from dpscp.privacy.random_streams import QUANTILES, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.training.engine.networks import check_rows
 from dpscp.training.preprocessing.count_trees import (
     Counts,
@@ -32,7 +32,7 @@ from dpscp.training.preprocessing.count_trees import (
     distribution_function,
     level_sizes,
 )
-from dpscp.training.preprocessing.sums import check_bounds, spread_bounds
+from dpscp.training.preprocessing.sums import broadcast_bounds, check_bounds
 from dpscp.training.preprocessing.transforms import FeatureTransform
 
 Array = NDArray[np.float64]
@@ -62,7 +62,7 @@ class QuantileRows:
 
     @property
     def width(self) -> int:
-        """The number of features of a transformed row."""
+        """Return the number of features of a transformed row."""
         return len(self.scaled.shift) + len(self.columns)
 
     def apply(self, X: ArrayLike) -> Array:
@@ -75,7 +75,10 @@ class QuantileRows:
         return out
 
     def arrays(self) -> dict[str, Array]:
-        """The released numbers: those of the scaled features, and knots and levels of column 0, 1, ..."""
+        """Return the released numbers.
+
+        Those of the scaled features, and the knots and levels of columns 0, 1, ...
+        """
         parts = self.scaled.arrays()
         for column, function in zip(self.columns, self.functions, strict=True):
             parts |= {f"knots{column}": function.knots, f"levels{column}": function.levels}
@@ -124,22 +127,28 @@ class QuantileTransform:
             self, "branching", tuple(check_count("branching[i]", fan, minimum=2) for fan in self.branching)
         )
         if not self.branching:
-            raise ValueError("branching must hold the number of cells of at least one level, such as (8, 8, 8)")
+            raise ValueError("branching must contain the number of cells of at least one level, such as (8, 8, 8)")
         check_positive("limit", self.limit)
-        spread_bounds(self.low, self.high, self.n_features)
+        broadcast_bounds(self.low, self.high, self.n_features)
 
     @property
     def n_releases(self) -> int:
-        """How many counts one record changes."""
+        """Return the number of counts that one record changes."""
         return self.n_features * len(self.branching)
 
     @property
     def event(self) -> DpEvent | None:
-        """As many unit discrete Gaussian events as one record changes counts; None while the noise is not set."""
+        """Return one unit discrete Gaussian event for each count that a record changes.
+
+        None while the noise is not set.
+        """
         return None if self.noise is None else self.noise.event(self.n_releases)
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """The same step with noise of this size in units of the sensitivity of all counts together."""
+        """Return the same step with this noise.
+
+        In units of the sensitivity of all counts together.
+        """
         check_positive("noise_multiplier", noise_multiplier)
         return replace(self, noise=lattice_noise(noise_multiplier * math.sqrt(self.n_releases)))
 
@@ -148,7 +157,10 @@ class QuantileTransform:
         return math.prod(self.branching)
 
     def counts(self, block: Block) -> Counts:
-        """How many records lie in each cell, (features, cells of all levels); never released as they are."""
+        """Return the number of records in each cell, of shape (features, cells of all levels).
+
+        Never released as they are.
+        """
         edges = self._edges
         total = np.zeros((self.n_features, sum(level_sizes(self.branching))), dtype=np.int64)
         for _, rows in block.parts():
@@ -160,15 +172,15 @@ class QuantileTransform:
 
     @cached_property
     def _edges(self) -> tuple[Array, ...]:
-        low, high = spread_bounds(self.low, self.high, self.n_features)
+        low, high = broadcast_bounds(self.low, self.high, self.n_features)
         return tuple(cell_edges(low[i], high[i], self._cells) for i in range(self.n_features))
 
     def release(self, counts: Counts, *, n_records: int, source: IntegerSource) -> QuantileRows:
-        """The transform, from noisy counts."""
+        """Return the transform, from noisy counts."""
         noise, n = self._require_noise(), check_count("n_records", n_records)
         drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
         noisy = (counts * noise.scale + drawn) / noise.scale
-        low, high = spread_bounds(self.low, self.high, self.n_features)
+        low, high = broadcast_bounds(self.low, self.high, self.n_features)
         columns = [
             _Column.of(
                 distribution_function(noisy[i], noise.count_noise, n, self.branching, float(low[i]), float(high[i])),
@@ -184,25 +196,29 @@ class QuantileTransform:
         return QuantileRows(scaled, chosen, tuple(columns[i].function for i in chosen))
 
     def fit_source(self, source: RecordSource, *, n_records: int, random_state: int | None = None) -> QuantileRows:
-        """The fitted transform: counts where the records are, noise here."""
+        """Return the fitted transform.
+
+        Records are counted where they are, the noise is drawn here.
+        """
         self._require_noise()  # fails before any record is used
         seed = stream_seed(random_state, QUANTILES)
         if unit_of_blocks(source).by_person:
-            source = source.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)))
+            draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
+            source = source.map(OneRowEach(draws, places_of(source)))
         return self.release(source.sum(self.counts), n_records=n_records, source=IntegerSource(seed))
 
-    def fit(
-        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, persons: Persons | None = None
-    ) -> QuantileRows:
-        """The fitted transform, from rows in memory; noise never comes from ``rng``, which draws floats."""
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> QuantileRows:
+        """Return the fitted transform, from rows of one person each.
+
+        The noise is integers and does not come from ``rng``, which draws floats.
+        """
         del rng
         rows = check_rows(X, self.n_features)
-        source = ArraySource.of_blocks([Block(0, rows, np.zeros(len(rows)), persons)])
-        return self.fit_source(source, n_records=n_records)
+        return self.fit_source(ArraySource(rows, np.zeros(len(rows))), n_records=n_records)
 
     def _require_noise(self) -> LatticeNoise:
         if self.noise is None:
-            raise ValueError("QuantileTransform: noise is not set: call with_noise, or calibrate what it stands in")
+            raise ValueError("QuantileTransform: noise is not set; call with_noise, or calibrate its mechanism")
         return self.noise
 
 
@@ -217,7 +233,7 @@ class _Column:
 
     @classmethod
     def of(cls, function: DistributionFunction, noise: float, limit: float) -> Self:
-        """Mean and scale without the tails, and whether the quantile tells anything more.
+        """Return mean and scale without the tails, and whether the quantile is needed.
 
         ``noise`` is the standard deviation of one count, as a share of the records.
         """
@@ -236,7 +252,7 @@ class _Column:
 
 
 def _distance(scaled: Array, function: DistributionFunction, masses: Array) -> float:
-    """The part of the quantile's spread that no linear function of the scaled column gives."""
+    """Return the part of the quantile's spread that no linear function of the scaled column gives."""
     levels = (function.levels[:-1] + function.levels[1:]) / 2
     levels = levels - masses @ levels
     scaled = scaled - masses @ scaled
