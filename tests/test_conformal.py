@@ -216,7 +216,7 @@ class TestGuarantees:
     def test_corrected_says_when_it_has_no_correction(self):
         X, y = labelled()
         own = classifier(QUICK, guarantee="corrected").fit(X, y)
-        assert any("put back to first order" in a for a in own.certificate_.assumptions)
+        assert any("removed to first order" in a for a in own.certificate_.assumptions)
         plain = classifier(DPSGD(hidden=(4,), steps=20), guarantee="corrected").fit(X, y)
         assert any("Result F alone" in a for a in plain.certificate_.assumptions)
 
@@ -546,9 +546,9 @@ class TestPrivateModel:
         model = classifier(foreign, guarantee="universal", classes=None).fit(X, names[y])
         assert model.classes_.tolist() == ["low", "middle", "high"]  # not sorted
         assert model.score(X, names[y]) > 0.6
-        with pytest.raises(ValueError, match="in their order"):
+        with pytest.raises(ValueError, match="in the same order"):
             classifier(foreign, guarantee="universal", classes=["high", "low", "middle"]).fit(X, names[y])
-        with pytest.raises(ValueError, match="in their order"):
+        with pytest.raises(ValueError, match="in the same order"):
             classifier(foreign, guarantee="universal", classes=["low", "middle", "high", "top"]).fit(X, names[y])
 
     def test_a_function(self):

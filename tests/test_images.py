@@ -113,7 +113,7 @@ def test_what_cannot_work_is_refused_before_any_budget_is_reserved(tmp_path):
         made = dp.PrivateConformalClassifier(estimator, classes=[0, 1], **SETTINGS | options)
         with pytest.raises(ValueError, match=told):
             made.fit(X[:, 0] if told.endswith("got") else X, y, budget=store)
-    with pytest.raises(ValueError, match="needs a model with one output, this one has 2"):
+    with pytest.raises(ValueError, match="needs a model with one output, but this one has 2"):
         dp.PrivateConformalRegressor(pair, y_bounds=(0, 1), conformity_score="absolute", **SETTINGS | options).fit(
             X, y, budget=store
         )

@@ -141,7 +141,7 @@ class Telling(GaussianNB):
             ValueError,
             "remove feature_bound",
         ),
-        (GaussianNB().fit(*labelled(50, 0)), {"classes": ["b", "a", "c"]}, ValueError, "in their order"),
+        (GaussianNB().fit(*labelled(50, 0)), {"classes": ["b", "a", "c"]}, ValueError, "in the same order"),
     ],
 )
 def test_what_cannot_be_promised_is_refused_before_anything_is_spent(tmp_path, estimator, options, error, told):

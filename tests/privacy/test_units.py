@@ -218,14 +218,14 @@ def test_what_opacus_trained_on_rows_is_not_calibrated_on_persons():
     engine = SimpleNamespace(accountant=SimpleNamespace(history=[(9.0, 0.1, 5)]))
     ledger, ids = ledger_of_engine(engine), np.repeat(np.arange(200), 2)
     assert ledger.unit == RECORDS
-    with pytest.raises(ValueError, match="is about records, and persons asks"):
+    with pytest.raises(ValueError, match="protects records, but the calibration protects one person"):
         dp.calibrate(np.linspace(0, 1, 400), training=ledger, persons=ids, rows_per_person=2, **CALIBRATED)
 
 
 def test_a_ledger_about_several_rows_is_not_used_for_fewer():
     scores, training = np.linspace(0, 1, 400), spent(PersonWithoutIds(K), 0.05)
     for more in ({}, {"rows_per_person": K - 1}):
-        with pytest.raises(ValueError, match="give rows_per_person=5, or more"):
+        with pytest.raises(ValueError, match="pass rows_per_person=5 or more"):
             dp.calibrate(scores, training=training, **CALIBRATED, **more)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

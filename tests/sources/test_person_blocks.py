@@ -228,7 +228,7 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(ValueError, match="mixes ids of different kinds"):
         join_person_block(0, mixed)
     for doubtful in (["x", "x\0"], [1.0, 2.0], np.array([1, 2], dtype="float32")):
-        with pytest.raises(ValueError, match=r"persons .*: (write|read) "):
+        with pytest.raises(ValueError, match=r"persons .*\. (Write|Read) "):
             split_by_person(rows, targets, doubtful, 2)
 
 

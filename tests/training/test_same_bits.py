@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from dpscp import PrivateConformalRegressor
 from dpscp.data.persons import Persons
 from dpscp.privacy import gaussian_event
-from dpscp.quantile.counts import ArrayCounts
+from dpscp.quantile.counts import LookaheadCounter
 from dpscp.training import DPSGD, corrected_outputs
 from dpscp.training.engine.networks import DenseModel, Loss, Network, _output_blocks, softmax
 from dpscp.training.engine.padding import blas_threads
@@ -131,14 +131,14 @@ def test_the_softmax_of_a_row_does_not_depend_on_the_layout():
 
 def first_count(monkeypatch, model, X, y, y_bounds):
     """What the search of a whole fit counts at its first midpoint."""
-    counts, plain = [], ArrayCounts.count
+    counts, plain = [], LookaheadCounter.count
 
     def watched(self, left, right, steps_left):
         counts.append(plain(self, left, right, steps_left))
         return counts[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(ArrayCounts, "count", watched)
+        patch.setattr(LookaheadCounter, "count", watched)
         private = PrivateModel.from_outputs(model.outputs, spent=gaussian_event(1.0), task="regression", n_features=100)
         estimator = PrivateConformalRegressor(
             private, epsilon=8.0, delta=1e-5, guarantee="split", y_bounds=y_bounds, n_records=len(X), random_state=0

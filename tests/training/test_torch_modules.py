@@ -343,7 +343,7 @@ def test_errors_of_torch_come_before_anything_is_reserved(tmp_path, module, mess
 
 def test_outputs_must_fit_the_regression_score():
     X, y = records(n=50)
-    with pytest.raises(ValueError, match="needs a model with one output, this one has 3"):
+    with pytest.raises(ValueError, match="needs a model with one output, but this one has 3"):
         PrivateConformalRegressor(nn.Linear(6, 3), epsilon=2.0, delta=1e-3, y_bounds=(0, 1), n_records=50).fit(X, y)
     wrong = OpacusTraining(nn.Linear(6, 2), "cross_entropy")
     with pytest.raises(ValueError, match="must train a regression model"):
