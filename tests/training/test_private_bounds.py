@@ -219,9 +219,24 @@ def hints(fit):
     return [str(w.message) for w in told]
 
 
-def test_a_table_without_bounds_gets_one_hint():
+def test_a_table_without_bounds_finds_them_where_records_and_budget_suffice():
+    X, y = records(1000)
+    settings = {"classes": [0, 1], "epsilon": 2.0, "random_state": 0}
+    found = dp.PrivateConformalClassifier(**settings)
+    assert hints(lambda: found.fit(X, y > 50)) == []
+    assert tuple(found.ledger_.public_facts["found_privately"]) == ("feature_bounds",)
+    assert found.ledger_.epsilon(found.delta) <= 2.0
+    declared = dp.PrivateConformalClassifier(feature_bounds="private", **settings)
+    declared.fit(X, y > 50)
+    np.testing.assert_array_equal(found.predict_proba(X), declared.predict_proba(X))
+    # training that must not depend on the records keeps public constants
+    stable = dp.PrivateConformalClassifier(guarantee="stability", **settings)
+    assert len(hints(lambda: stable.fit(X, y > 50))) == 1
+
+
+def test_a_small_table_without_bounds_gets_one_hint():
     X, y = records(200)
-    settings = {"epsilon": 8.0, "guarantee": "split", "random_state": 0}
+    settings = {"epsilon": 0.5, "guarantee": "split", "random_state": 0}
     unbounded = dp.PrivateConformalClassifier(classes=[0, 1], **settings)
     (said,) = hints(lambda: unbounded.fit(X, y > 50))
     assert "feature_bounds=" in said

@@ -28,21 +28,22 @@ from dpscp.estimators.prefit import Prefit
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
-from dpscp.guarantees.registry import AUTO
+from dpscp.guarantees.registry import AUTO, GUARANTEES
 from dpscp.guarantees.split import SPLIT
 from dpscp.pipeline.plan import Request
 from dpscp.pipeline.release import Release, release
 from dpscp.pipeline.tasks import Task
-from dpscp.privacy import Budget
+from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import trains_sources
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
+from dpscp.training.preprocessing.private_bounds import PRIVATE
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.private_model import PrivateModel
-from dpscp.training.recipe import WIDEST_TABLE
+from dpscp.training.recipe import WIDEST_TABLE, pays_as_quantiles
 from dpscp.training.torch.records import inputs_of, labeled_arrays
 
 UNCOPIED = "{} cannot be copied, so the original object sees the records, and it stores nothing of them"
@@ -353,27 +354,42 @@ class PrivateConformal(FittedEstimator):
         flat = X.reshape(len(X), math.prod(self.input_shape_))
         return validate_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
 
+    @property
+    def _may_find_bounds(self) -> bool:
+        """Whether missing bounds may be found privately.
+
+        True for tables whose training may depend on the records.
+        """
+        chosen = GUARANTEES.get(self.guarantee) if isinstance(self.guarantee, str) else self.guarantee
+        is_free = chosen is None or not chosen.needs_stability
+        return is_free and vars(self).get("input_shape_") is None
+
     def _request(self, task: Task, records: FitRecords) -> Request:
         """Return the checked public numbers of this fit; hint at missing bounds."""
         bounds = self._declared("feature_bounds")
-        unbounded = self.feature_bound is None and bounds is None
-        if self.estimator is None and unbounded and records.width <= WIDEST_TABLE[self._name]:
-            warnings.warn(
-                "feature_bounds is None, so each row is scaled to norm one, which loses information of a table. Pass "
-                "public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
-                "feature_bounds='private'",
-                HintWarning,
-                stacklevel=4,
-            )
         alphas, _ = check_levels(self.confidence_level)
         unit, names = records.unit, vars(self).get("feature_names_in_")
         declared = self._declared(unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
         ratio = self._declared_ratio()
+        budget = Budget(self.epsilon, self.delta)
+        unbounded = self.feature_bound is None and bounds is None
+        if self.estimator is None and unbounded and records.width <= WIDEST_TABLE[self._name]:
+            signal = n_records * gdp_mu(budget.epsilon, budget.delta)
+            if self._may_find_bounds and pays_as_quantiles(signal, records.width):
+                bounds = PRIVATE
+            else:
+                warnings.warn(
+                    "feature_bounds is None, so each row is scaled to norm one, which loses information of a table. "
+                    "Pass public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
+                    "feature_bounds='private'",
+                    HintWarning,
+                    stacklevel=4,
+                )
         return Request(
             task=task,
             estimator=self._find_pretrained_model(records.width) or self.estimator,
-            budget=Budget(self.epsilon, self.delta),
+            budget=budget,
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
             train_share=self.train_share,

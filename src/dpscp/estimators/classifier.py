@@ -68,7 +68,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         guarantees are refused.
     feature_bound : float, optional
         The public bound on the norm of a row. Longer rows are scaled down to it. Without it and without
-        ``feature_bounds``, every row is scaled to norm one.
+        ``feature_bounds``, the bounds of a table are found as with ``"private"`` where records and budget suffice
+        (``pays_as_quantiles``). Else every row is scaled to norm one.
     feature_bounds : (low, high), array, mapping or "private", optional
         The public bounds of the features. Values are clipped and rescaled. Pass (low, high) for all features, two
         arrays of shape (n_features,), an array of shape (n_features, 2), or {column: (low, high)} (by index where X has

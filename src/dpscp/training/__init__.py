@@ -10,6 +10,7 @@ from dpscp.training.mechanisms.perturbation import ObjectivePerturbation, Output
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics
 from dpscp.training.preprocessing.preprocess import Preprocessed, PreprocessedModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
+from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.sums import NormClip, PrivateCentring, PrivateStandardize, PublicBounds, UnitNorm
 from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.torch.trainer import OpacusTraining
@@ -32,6 +33,7 @@ __all__ = [
     "PrivateModel",
     "PrivateStandardize",
     "PublicBounds",
+    "QuantileTransform",
     "Stability",
     "SufficientStatistics",
     "Trained",

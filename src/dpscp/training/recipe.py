@@ -23,6 +23,7 @@ from dpscp.training.mechanism import Mechanism
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.preprocessing.preprocess import Preprocessed
 from dpscp.training.preprocessing.private_target import PrivateTarget
+from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.sums import (
     NormClip,
     PrivateCentring,
@@ -45,15 +46,19 @@ WIDEST_WHITENING = 2048
 # Full batches up to this many records, Poisson batches of so many beyond: sampling costs no privacy worth naming while
 # the noise multiplier is far above 1, and batches far longer than the noise is wide tell no more (docs/recipe.md).
 LARGEST_BATCH = 20_000
-# Below it hidden layers do not pay for a classifier, and centring and whitening do better than private
+# Below it hidden layers do not pay for a classifier, and centering and whitening do better than private
 # feature scales.
 WEAK_SIGNAL = 300
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
 _SEARCH_COST = 20.0
 _LEAST_HELD_OUT = 0.125
+# The part of the training mu^2 for the scales, and the quantiles, of a table's features.
+_TABLE_SHARE = 0.1
+# Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
+LARGEST_QUANTILE_NOISE = 0.08
 # Records times mu of the whole budget: below it a pair of quantiles is drowned by noise more than a forecast is.
 LEAST_PAIR_SIGNAL = 300
-# From here on a pair is learnt at the levels of the interval; the levels move inwards below.
+# From here on a pair is learned at the levels of the interval; the levels move inwards below.
 CLEAR_PAIR_SIGNAL = 7_500
 
 
@@ -126,11 +131,24 @@ def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
 
 
 def pays_as_pair(signal: float, n_features: int) -> bool:
-    """Whether intervals from a privately learnt pair of quantiles are expected to be narrower than those of one width.
+    """Whether intervals from a privately learned pair of quantiles are expected to be narrower than those of one width.
 
     ``signal`` is records times mu of the whole budget. Measured for dense nets on tables: docs/recipe.md.
     """
     return signal >= LEAST_PAIR_SIGNAL and n_features <= WIDEST_TABLE["regression"]
+
+
+def pays_as_quantiles(signal: float, n_features: int) -> bool:
+    """Whether quantiles of the features are expected to be worth the noise of their distribution functions.
+
+    ``signal`` is records times mu of the training budget. The noise of one count, as a share of the records, is
+    compared with a limit. Measured on tables: docs/recipe.md.
+
+    >>> pays_as_quantiles(250, 8), pays_as_quantiles(100, 8), pays_as_quantiles(1_000, 500)
+    (True, False, False)
+    """
+    counts = n_features * len(QuantileTransform.branching)
+    return math.sqrt(counts / _TABLE_SHARE) / signal <= LARGEST_QUANTILE_NOISE
 
 
 def pair_levels(alpha: float, signal: float) -> tuple[float, float]:
@@ -298,12 +316,14 @@ class _Rows:
             first = (*first, PrivateCentring(), UnitNorm())
         return (*first, PrivateWhitening()) if whiten else first
 
-    def standardizing_steps(self) -> tuple[Step, ...]:
-        """Steps after which every feature has about mean 0 and spread 1."""
+    def standardizing_steps(self, signal: float) -> tuple[Step, ...]:
+        """Steps after which every feature has about mean 0 and spread 1; with quantiles where they pay."""
         if self.kind == "standardized":
             return ()
         if self.kind == "bounded":
             assert self.bounds is not None
+            if pays_as_quantiles(signal, self.width):
+                return (QuantileTransform(*self.bounds, self.width),)
             return (PrivateStandardize(*self.bounds),)
         # inside a ball every feature lies within the radius; a typical one within radius / sqrt(width) times
         # a few
@@ -339,7 +359,7 @@ class _Problem:
 
 
 def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
-    """A small dense net (a linear head where the signal is too weak) on standardised features."""
+    """A small dense net (a linear head where the signal is too weak) on standardized features."""
     s = problem.signal
     if problem.task == "classification":
         hidden = _by_signal(s, ((10_000, (64,)), (math.inf, (128,))))
@@ -375,15 +395,15 @@ def _table(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, 
         schedule="linear",
         averaging=0.25,
         clip_norm=1.0,
-        # a row this long has an outlier in it; standardised features are already within +-5 each
+        # a row this long has an outlier in it; standardized features are already within +-5 each
         feature_bound=4 * math.sqrt(rows.width),
         keep_trajectory=guarantee.needs_trajectory and not hidden,
     )
-    return _behind(rows.standardizing_steps(), engine, 0.1, why)
+    return _behind(rows.standardizing_steps(s), engine, _TABLE_SHARE, why)
 
 
 def _embedding(problem: _Problem, rows: _Rows, guarantee: Guarantee, why: dict[str, tuple[object, str]]) -> Mechanism:
-    """A linear head on privately centred and whitened rows of norm one, by full-batch private gradient descent."""
+    """A linear head on privately centered and whitened rows of norm one, by full-batch private gradient descent."""
     s = problem.signal
     whiten = rows.width <= WIDEST_WHITENING
     clip = 0.5
@@ -427,7 +447,7 @@ def _stable(problem: _Problem, rows: _Rows, why: dict[str, tuple[object, str]]) 
     bound = rows.norm if rows.kind != "standardized" else 2 * math.sqrt(rows.width)
     reach2 = bound**2 + 1
     if problem.task == "classification":
-        # buffer 2 h = reach^2 * sum(step sizes) / n for the score 1 - p_y; a hair above the largest gradient
+        # buffer 2 h = reach^2 * sum(step sizes) / n for the score 1 - p_y; slightly above the largest gradient
         # norm
         clip, largest, total = math.sqrt(2 * reach2) * (1 + 1e-9), 4 / reach2, 0.06 * problem.n / reach2
     else:

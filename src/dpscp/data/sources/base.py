@@ -75,6 +75,8 @@ class Block:
     order : int array of shape (n_persons,) or None
         An increasing number for each person, the place of their first row, where persons of several blocks are mixed in
         the table. None: the persons of a block follow those of the blocks before it.
+    n_columns : int or None
+        The number of numbers in a row after the steps. None: as many as before them.
 
     Theory: Result H
     """
@@ -88,14 +90,15 @@ class Block:
     chosen: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
     steps: tuple[Rows, ...] = ()
     order: Index | None = field(default=None, repr=False)
+    n_columns: int | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
 
     @property
     def width(self) -> int:
-        """Return the number of numbers in a row."""
-        return math.prod(self.rows.shape[1:])
+        """Return the number of numbers in a row after the steps."""
+        return math.prod(self.rows.shape[1:]) if self.n_columns is None else self.n_columns
 
     @cached_property
     def owners(self) -> Persons:

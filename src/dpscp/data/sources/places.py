@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from dpscp.data.persons import Persons
 from dpscp.data.sources.base import Block, InMemory, RecordSource
+from dpscp.data.sources.resized import ResizeBlock, ResizedSource
 from dpscp.privacy.units import RECORDS, Unit
 
 Index = NDArray[np.int64]
@@ -186,7 +187,14 @@ def unit_of_blocks(source: RecordSource) -> Unit:
 
 def innermost(source: RecordSource) -> RecordSource:
     """Return the source that reads the records, without its wrappers."""
-    return innermost(source.source) if isinstance(source, UnitSource) else source
+    return innermost(source.source) if isinstance(source, UnitSource | ResizedSource) else source
+
+
+def resize_rows(source: RecordSource, width: int) -> RecordSource:
+    """Return the same source, whose last step gives rows of this public width."""
+    if isinstance(source, UnitSource):
+        return UnitSource(resize_rows(source.source, width), source.unit, source.places)
+    return ResizedSource(source.map(ResizeBlock(width)), width)
 
 
 def places_of(source: RecordSource) -> Places:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.base import Rows
-from dpscp.data.sources.places import as_one_block, is_in_memory, unit_of_blocks
+from dpscp.data.sources.places import as_one_block, is_in_memory, resize_rows, unit_of_blocks
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
@@ -49,7 +49,9 @@ from dpscp.training.mechanism import (
     trains_persons,
     trains_sources,
 )
+from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.preprocessing.sums import (
+    SourceStep,
     Step,
     SummedStep,
     WeightedStep,
@@ -122,7 +124,7 @@ class PreprocessedModel:
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
-        kinds = {known.kind: known for known in (FeatureTransform, RowTransform, WhiteningTransform)}
+        kinds = {known.kind: known for known in (FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)}
         transforms = tuple(
             kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
             for i, step in enumerate(config["steps"])
@@ -205,18 +207,35 @@ class Preprocessed(ArrayTraining):
 
     @property
     def trains_persons(self) -> bool:
-        """Return whether the mechanism and every private step take weights."""
-        weighted = all(isinstance(step, WeightedStep) for step in self._private_steps)
-        return trains_persons(self.mechanism) and weighted
+        """Return whether the mechanism and every private step take persons."""
+        able = all(isinstance(step, WeightedStep | SourceStep) for step in self._private_steps)
+        return trains_persons(self.mechanism) and able
 
     @property
     def trains_sources(self) -> bool:
-        """Return whether the mechanism can and every private step is a sum."""
-        return trains_sources(self.mechanism) and all(isinstance(step, SummedStep) for step in self._private_steps)
+        """Return whether the mechanism and every private step can."""
+        able = all(isinstance(step, SummedStep | SourceStep) for step in self._private_steps)
+        return trains_sources(self.mechanism) and able
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        """Run the mechanism's dry run; steps keep the width of a row."""
-        return find_dry_run(self.mechanism, input_shape)
+        """Run the mechanism's dry run on rows of the same width.
+
+        ValueError for a mechanism with the caller's own code behind a step that changes the width, because how many
+        columns are added is known only after the release.
+        """
+        resizing = [step for step in self.steps if isinstance(step, SourceStep)]
+        if not resizing:
+            return find_dry_run(self.mechanism, input_shape)
+        try:
+            is_own_code = find_dry_run(self.mechanism, input_shape) is not None
+        except ValueError:
+            is_own_code = True
+        if is_own_code:
+            raise ValueError(
+                f"{type(resizing[0]).__name__} changes the number of columns by what it releases, so a torch module "
+                "cannot be checked before the budget is spent; use another step, such as PrivateStandardize, or DPSGD"
+            )
+        return None
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the mechanism's bound if every step is data independent, else None.
@@ -270,12 +289,16 @@ class Preprocessed(ArrayTraining):
             require_persons(self)  # before a step releases anything
         if not is_in_memory(source):
             require_sources(self)
+        if any(isinstance(step, SourceStep) for step in self.steps):
+            self.run_dry((width,))  # refuses a module whose width would be known too late
         n, _ = nominal_count(source, n_records)
         rng = secure_generator(stream_seed(random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            transforms.append(_fit_step(step, source, n, rng))
+            transforms.append(_fit_step(step, source, n, rng, random_state))
             source = source.map(methodcaller("with_steps", transforms[-1].apply))
+            if isinstance(transforms[-1], QuantileRows):
+                source = resize_rows(source, transforms[-1].width)
         inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)
         trajectory = inner.trajectory
@@ -291,11 +314,15 @@ class Preprocessed(ArrayTraining):
         )
 
 
-def _fit_step(step: Step, source: RecordSource, n_records: int, rng: np.random.Generator) -> Transform:
+def _fit_step(
+    step: Step, source: RecordSource, n_records: int, rng: np.random.Generator, random_state: int | None
+) -> Transform:
     """Return the step's transform.
 
-    From its sums over the source, or, for one that knows arrays only, from the rows.
+    From the source or its sums, or, for one that knows arrays only, from the rows.
     """
+    if isinstance(step, SourceStep):
+        return step.fit_source(source, n_records=n_records, random_state=random_state)
     if isinstance(step, SummedStep):
         return step.release(source_sum(step.part_moments, source, n_records), n_records=n_records, rng=rng)
     block = None if step.data_independent else as_one_block(source)

@@ -21,6 +21,7 @@ from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_count, check_positive
+from dpscp.data.sources import RecordSource
 from dpscp.privacy import gaussian_event
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, weighted_rows
 from dpscp.training.engine.networks import check_rows, row_width
@@ -69,6 +70,22 @@ class WeightedStep(Step, Protocol):
         """Return the exact weighted sums that ``fit`` adds noise to.
 
         Never released as they are.
+        """
+
+
+@runtime_checkable
+class SourceStep(Step, Protocol):
+    """A private step that reads a source of records or persons itself.
+
+    Its transform may change the width of rows.
+
+    Theory: section 1.5; Result H
+    """
+
+    def fit_source(self, source: RecordSource, *, n_records: int, random_state: int | None = None) -> Transform:
+        """Return the fitted transform.
+
+        The noise is drawn here, not where the records are.
         """
 
 
@@ -142,10 +159,10 @@ class PublicBounds(_PublicStep):
     high: Any
 
     def __post_init__(self) -> None:
-        _set_bounds(self)
+        check_bounds(self)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
-        low, high = _broadcast_bounds(self.low, self.high, row_width(X))
+        low, high = broadcast_bounds(self.low, self.high, row_width(X))
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
 
 
@@ -232,7 +249,7 @@ class PrivateStandardize(SummedStep):
     limit: float = 5.0
 
     def __post_init__(self) -> None:
-        _set_bounds(self)
+        check_bounds(self)
         _check_noise(self.noise_multiplier)
         check_positive("scale_floor", self.scale_floor)
         check_positive("limit", self.limit)
@@ -267,12 +284,25 @@ class PrivateStandardize(SummedStep):
         )
 
     def _to_unit(self, width: int) -> FeatureTransform:
-        low, high = _broadcast_bounds(self.low, self.high, width)
+        low, high = broadcast_bounds(self.low, self.high, width)
         # the limit acts only where rounding does, as with bounds that lie far from zero and close together
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2, limit=1.0)
 
 
-def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:
+class HasBounds(Protocol):
+    """A step with bounds of the features."""
+
+    @property
+    def low(self) -> Any:
+        """Return the lower bound, or one for each feature."""
+
+    @property
+    def high(self) -> Any:
+        """Return the upper bound, or one for each feature."""
+
+
+def check_bounds(step: HasBounds) -> None:
+    """Check the bounds of a frozen step and turn them into numbers or tuples of numbers."""
     try:
         low, high = np.asarray(step.low, dtype=np.float64), np.asarray(step.high, dtype=np.float64)
     except (TypeError, ValueError):
@@ -286,7 +316,8 @@ def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:
         object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))
 
 
-def _broadcast_bounds(low: Any, high: Any, width: int) -> tuple[Array, Array]:
+def broadcast_bounds(low: Any, high: Any, width: int) -> tuple[Array, Array]:
+    """Return the bounds as arrays with one number for each feature."""
     for name, bound in (("low", low), ("high", high)):
         if np.ndim(bound) == 1 and len(bound) != width:
             raise ValueError(f"{name} must contain one number for each of the {width} features, got {len(bound)}")

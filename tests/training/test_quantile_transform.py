@@ -1,0 +1,253 @@
+"""The private quantile transform: counts that one record changes by one, their event, and the released functions."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import dpscp as dp
+from dpscp.data.persons import Persons
+from dpscp.data.sources import ArraySource, Block, DaskSource
+from dpscp.data.sources.places import UnitSource
+from dpscp.privacy import IntegerSource, compose, epsilon_of, gaussian_event, lattice_noise
+from dpscp.privacy.events import discrete_gaussian_event
+from dpscp.privacy.units import PersonWithIds
+from dpscp.training import DPSGD, OpacusTraining, Preprocessed, PreprocessedModel, QuantileTransform
+from dpscp.training.preprocessing.count_trees import cell_edges, column_counts, distribution_function
+from dpscp.training.preprocessing.quantile_transform import QuantileRows
+from dpscp.training.recipe import recipe
+
+SGD = DPSGD(loss="squared", steps=5, learning_rate=0.1, noise_multiplier=1.0, hidden=(4,))
+NO_NOISE = lattice_noise(1e-3)
+
+
+def table(n=2000, seed=0):
+    """A heavy-tailed column, an even one, one of two values and a constant."""
+    rng = np.random.default_rng(seed)
+    return np.column_stack(
+        [np.exp(rng.normal(size=n)), rng.uniform(0, 1, n), rng.integers(0, 2, n), np.full(n, 7.0)]
+    ), rng.normal(size=n)
+
+
+BOUNDS = ([0.0, 0.0, 0.0, 0.0], [20_000.0, 1.0, 1.0, 10.0])
+
+
+def fitted(step, X, n=None, seed=0):
+    counts = step.counts(Block(0, X, np.zeros(len(X))))
+    return step.release(counts, n_records=n or len(X), source=IntegerSource(seed))
+
+
+@pytest.mark.parametrize("row", [[1e300, -1e300, 0.5, 7.0], [0.0, 1.0, 0.0, 10.0], [20_000.0, 0.0, 1.0, -0.0]])
+def test_one_record_changes_one_count_of_each_level_by_one(row):
+    X, _ = table(40)
+    step = QuantileTransform(*BOUNDS, n_features=4, branching=(4, 8, 2))
+    more = np.vstack([X, row])
+    change = step.counts(Block(0, more, np.zeros(41))) - step.counts(Block(0, X, np.zeros(40)))
+    assert change.shape == (4, 4 + 32 + 64)
+    assert set(np.unique(change)) == {0, 1}
+    for level in np.split(change, [4, 36], axis=1):
+        assert_array_equal(level.sum(axis=1), 1)
+    assert (change**2).sum() == step.n_releases
+
+
+def test_the_event_is_that_of_every_count_a_record_changes(monkeypatch):
+    step = QuantileTransform(*BOUNDS, n_features=4).with_noise(6.0)
+    assert step.event == discrete_gaussian_event(step.noise.sigma, step.noise.scale, 4 * 3)
+    # twelve counts with noise of sqrt(12) * 6 each are one Gaussian release of noise 6
+    assert epsilon_of(step.event, 1e-5) == pytest.approx(epsilon_of(gaussian_event(6.0), 1e-5), rel=2e-3)
+    assert step.noise.count_noise == pytest.approx(6 * math.sqrt(12), rel=3e-4)
+    drawn, sample = [], type(step.noise).sample
+    monkeypatch.setattr(
+        type(step.noise),
+        "sample",
+        lambda noise, size, source: drawn.append((noise, size)) or sample(noise, size, source),
+    )
+    X, y = table(300)
+    trained = Preprocessed((step,), SGD).train(X, y, random_state=0)
+    assert drawn == [(step.noise, 4 * (8 + 64 + 512))]
+    assert trained.event == compose(step.event, SGD.event)
+    whole = Preprocessed((QuantileTransform(*BOUNDS, n_features=4),), SGD.with_noise(None)).calibrated(1.0, 1e-5)
+    assert 0.98 < epsilon_of(whole.event, 1e-5) <= 1.0
+
+
+def test_noise_that_is_not_set_is_refused_before_a_record_is_read():
+    step = QuantileTransform(0, 1, n_features=1)
+    assert step.event is None
+    with pytest.raises(ValueError, match="noise is not set"):
+        step.fit_source(None, n_records=5)
+    for wrong in ((), (1, 8)):
+        with pytest.raises(ValueError, match="branching"):
+            QuantileTransform(0, 1, n_features=1, branching=wrong)
+    with pytest.raises(ValueError, match="low < high"):
+        QuantileTransform(1, 1, n_features=1)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 20_000), (-1e300, 1e300), (1e16, 1e16 + 64), (-5, 0)])
+def test_edges_are_ordered_and_within_the_bounds(low, high):
+    edges = cell_edges(low, high, 512)
+    assert len(edges) == 511
+    assert (np.diff(edges) >= 0).all()
+    assert low <= edges[0]
+    assert edges[-1] <= high
+
+
+def test_released_functions_are_monotone_and_near_the_true_one():
+    rng = np.random.default_rng(1)
+    n, noise, branching = 10_000, 30.0, (8, 8, 8)
+    for values, low, high in (
+        (rng.uniform(-1, 1, n), -2.0, 2.0),
+        (np.exp(rng.normal(size=n)), 0.0, 20_000.0),
+        (rng.normal(size=n), -1000.0, 1000.0),
+    ):
+        cells = np.searchsorted(cell_edges(low, high, 512), values, side="right")
+        exact = column_counts(cells, branching)
+        true = np.argsort(np.argsort(values)) / n
+        errors = []
+        for _ in range(20):
+            function = distribution_function(exact + rng.normal(0, noise, len(exact)), noise, n, branching, low, high)
+            assert (np.diff(function.knots) > 0).all()
+            assert (np.diff(function.levels) >= 0).all()
+            assert (function.levels[0], function.levels[-1]) == (0.0, 1.0)
+            errors.append(np.interp(values, function.knots, function.levels) - true)
+        # a level is a sum of at most 4 counts of each of 3 levels; cells add what lies in one of them
+        bound = noise * math.sqrt(12) / n
+        assert np.sqrt(np.mean(np.square(errors))) < bound
+        assert np.abs(np.mean(errors, axis=0)).mean() < bound / 2
+
+
+def test_without_noise_the_functions_are_those_of_the_counts():
+    X, _ = table(3000)
+    step = QuantileTransform(*BOUNDS, n_features=4, noise=NO_NOISE)
+    rows = fitted(step, X)
+    below = rows.functions[0]
+    for knot, level in zip(below.knots[1:-1], below.levels[1:-1], strict=True):
+        assert level == pytest.approx(np.mean(X[:, 0] < knot), abs=1e-3)
+    # the heavy tail gets a quantile; an even column, two values and a constant are told by the scaled column
+    assert rows.columns == (0,)
+    out = rows.apply(X)
+    assert out.shape == (3000, 5)
+    assert_allclose(out[:, 4].mean(), 0, atol=0.02)
+    assert_allclose(out[:, 4].std(), 1, atol=0.02)
+    assert_allclose(out[:, 1].std(), 1, atol=0.02)
+    assert np.abs(out).max() <= 5
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_columns_without_spread_and_huge_numbers_fit(columns):
+    values = np.array([0.0, 1e300, -1e300, 5e-324] * 25)
+    X = np.column_stack([values] * columns)
+    for low, high in ((-1e300, 1e300), (0.0, 1e-300), (1e300, 1.5e308)):
+        rows = fitted(QuantileTransform(low, high, n_features=columns).with_noise(3.0), X)
+        assert np.isfinite(rows.apply(X)).all()
+    none = fitted(QuantileTransform(0, 1, n_features=columns).with_noise(3.0), X[:0], n=100)
+    assert np.isfinite(none.apply(X)).all()
+
+
+def test_blocks_and_dask_release_what_memory_does():
+    da = pytest.importorskip("dask.array")
+    X, y = table(900)
+    mechanism = Preprocessed((QuantileTransform(*BOUNDS, n_features=4).with_noise(2.0),), SGD)
+    sources = [
+        ArraySource(X, y),
+        ArraySource(X, y, n_blocks=3),
+        DaskSource(da.from_array(X, chunks=(300, 4)), da.from_array(y, chunks=300)),
+    ]
+    models = [mechanism.train_source(source, random_state=3, n_records=900).model for source in sources]
+    for model in models[1:]:
+        assert model.transforms[0].columns == models[0].transforms[0].columns == (0,)
+        for name, value in models[0].transforms[0].arrays().items():
+            assert_array_equal(model.transforms[0].arrays()[name], value)
+        assert_allclose(model.outputs(X), models[0].outputs(X), rtol=1e-4, atol=1e-5)
+    assert models[0].inner.n_features == 5
+
+
+def test_a_person_counts_as_one_record():
+    X, y = table(90)
+    step = QuantileTransform(*BOUNDS, n_features=4).with_noise(2.0)
+
+    def blocks(times):
+        return [
+            Block(i, np.repeat(X[p], times, axis=0), np.repeat(y[p], times), Persons(np.arange(46) * times, 3))
+            for i, p in enumerate((slice(0, 45), slice(45, 90)))
+        ]
+
+    mechanism = Preprocessed((step,), SGD)
+    assert mechanism.trains_persons
+    assert mechanism.trains_sources
+    found = [
+        mechanism.train_source(
+            UnitSource(ArraySource.of_blocks(blocks(times)), PersonWithIds(3)), random_state=1, n_records=90
+        )
+        for times in (1, 3)
+    ]
+    for name, value in found[0].model.transforms[0].arrays().items():
+        assert_array_equal(found[1].model.transforms[0].arrays()[name], value)
+    assert found[1].public_facts["n_persons"] == 90
+    one = UnitSource(ArraySource.of_blocks(blocks(3)[:1]), PersonWithIds(3))
+    assert mechanism.train_source(one, random_state=1, n_records=45).public_facts["n_persons"] == 45
+
+
+def test_one_row_of_each_person_is_drawn_by_place():
+    X, y = table(90)
+    step = QuantileTransform(*BOUNDS, n_features=4, noise=NO_NOISE)
+    ends = np.arange(31) * 3
+    whole = [Block(0, X, y, Persons(ends, 3))]
+    halves = [Block(i, X[p], y[p], Persons(np.arange(16) * 3, 3)) for i, p in enumerate((slice(0, 45), slice(45, 90)))]
+
+    def found(blocks):
+        source = UnitSource(ArraySource.of_blocks(blocks), PersonWithIds(3))
+        return step.fit_source(source, n_records=30, random_state=5).arrays()
+
+    one, two = found(whole), found(halves)
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert_array_equal(two[name], value)
+
+
+@pytest.mark.parametrize("width", [4, 5])
+def test_a_torch_module_behind_the_step_is_refused_before_a_record_is_counted(width, monkeypatch):
+    torch = pytest.importorskip("torch")
+    X, y = table(60)
+    monkeypatch.setattr(QuantileTransform, "counts", lambda *_: pytest.fail("records were counted"))
+    inner = OpacusTraining(torch.nn.Linear(width, 1), loss="squared", steps=2, sampling_rate=0.5, learning_rate=0.1)
+    open_steps = Preprocessed((QuantileTransform(*BOUNDS, n_features=4),), inner)
+    with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
+        open_steps.run_dry((4,))
+    with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
+        dp.PrivateConformalRegressor(open_steps, y_bounds=(-5, 5), random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match="QuantileTransform changes the number of columns"):
+        open_steps.calibrated(1.0, 1e-5).train(X, y, random_state=0)
+
+
+def test_a_saved_model_predicts_the_same():
+    X, y = table(400)
+    mechanism = Preprocessed((QuantileTransform(*BOUNDS, n_features=4).with_noise(1.0),), SGD)
+    model = mechanism.train(X, y, random_state=0).model
+    again = PreprocessedModel.from_parts(model.config(), model.arrays())
+    assert isinstance(again.transforms[0], QuantileRows)
+    assert_array_equal(again.outputs(X), model.outputs(X))
+
+
+def test_the_recipe_adds_quantiles_where_public_numbers_say_so():
+    def steps(n_features, epsilon, n=4000):
+        plan = recipe(
+            "regression",
+            n_records=n,
+            n_features=n_features,
+            epsilon=epsilon,
+            delta=1e-5,
+            features="bounded",
+            feature_bounds=(0.0, 1.0),
+        )
+        return [type(step).__name__ for step in plan.mechanism.steps]
+
+    assert steps(8, 1.0) == ["QuantileTransform"]
+    assert steps(8, 1.0, n=400) == ["PrivateStandardize"]
+    assert steps(250, 0.1) == ["PrivateStandardize"]
+
+
+def test_noise_has_an_exact_lattice():
+    noise = QuantileTransform(0, 1, n_features=2).with_noise(10.0).noise
+    assert Fraction(noise.sensitivity, noise.scale) == 1
