@@ -408,7 +408,7 @@ def test_inputs_are_not_overwritten(run, folder):
         ("twice.csv", "a,a\n1,2\n", "same name"),
         ("ragged.csv", f"id,age,region,score,bought\n1,2,{CANARY}\n1,2,3,4,5,6,7,8,{CANARY}\n", "cannot be read"),
         ("bare.csv", "id,age,region,score,bought\n", "holds no records"),
-        ("table.xls", "x", "neither CSV nor Parquet"),
+        ("table.xls", "x", "neither that of CSV nor of Parquet"),
         ("table.parquet", f"{CANARY}", "cannot be read as Parquet"),
     ],
 )
@@ -472,7 +472,7 @@ def test_files_that_are_not_there_or_no_models(run, folder):
     clf = dp.PrivateConformalClassifier(classes=[0, 1], random_state=0, epsilon=2)
     X = np.random.default_rng(0).normal(size=(500, 2))
     clf.fit(X, (X[:, 0] > 0).astype(int)).save(folder / "plain.dpscp")
-    refused(run("predict plain.dpscp new.csv -o o.csv"), "carries no schema")
+    refused(run("predict plain.dpscp new.csv -o o.csv"), "has no schema")
     assert run("report plain.dpscp -o plain.html")[0] == 0
 
 
@@ -647,7 +647,7 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
         ("age", CANARY, "column 'age' is declared numeric but has a value that is not a number"),
         ("age", "", "column 'age' has missing values"),
         ("region", CANARY, "column 'region' has a missing value or one that is not in its declared categories"),
-        ("id", f"{CANARY},1", "cannot be read: rows of different length"),
+        ("id", f"{CANARY},1", "cannot be read; check that all rows have the same length"),
         ("region", "latin", "is not UTF-8"),
     ],
 )

@@ -681,7 +681,7 @@ class TestGroups:
 
     def test_what_is_missing_or_wrong(self):
         X, y = labelled(100)
-        with pytest.raises(ValueError, match="group_values must list"):
+        with pytest.raises(ValueError, match="group_values is required"):
             classifier(QUICK, groups=third).fit(X, y)
         with pytest.raises(ValueError, match="at least one group"):
             classifier(QUICK, groups=third, group_values=[]).fit(X, y)

@@ -91,7 +91,7 @@ def test_persons_come_from_the_schema():
     model = classifier().fit(people(), "bought", schema=schema)
     assert "one person" in model.ledger_.neighbours
     assert model.ledger_.public_facts["n_persons"] == 200
-    with pytest.raises(ValueError, match="leave persons out"):
+    with pytest.raises(ValueError, match="remove persons"):
         classifier().fit(people(), "bought", schema=schema, persons=people()["note"])
 
 

@@ -72,7 +72,7 @@ def test_help_waits_for_no_numerical_library():
         "assert set(dpscp.__all__) <= set(dir(dpscp))\n"
         "from dpscp import *\n"
         "assert dpscp.audit is audit and privacy is sys.modules['dpscp.privacy']\n"
-        "for name in (*dpscp._HOLDERS, 'persons', 'release', 'strategy'): getattr(dpscp, name)"
+        "for name in (*dpscp._MODULES, 'persons', 'release', 'strategy'): getattr(dpscp, name)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -89,7 +89,7 @@ def test_the_front_page_has_one_list_of_names():
             for alias in node.names
         }
         rooms = {(name, holder) for name, holder in typed if holder == f"{module.__name__}.{name}"}
-        assert set(module._HOLDERS.items()) == typed - rooms
+        assert set(module._MODULES.items()) == typed - rooms
         assert all(isinstance(getattr(module, name), ModuleType) for name, _ in rooms)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dpscp.nothing

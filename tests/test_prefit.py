@@ -196,7 +196,7 @@ class LockedModel(GaussianNB):
 def test_an_estimator_that_cannot_be_copied_is_on_record():
     clf = PrivateConformalClassifier(LockedModel().fit(*labelled(500, 0)), prefit=True, **SETTINGS)
     clf.fit(*labelled(1000, 1))
-    text = "estimator cannot be copied, so it meets the records itself, and keeps nothing of them"
+    text = "estimator cannot be copied, so the original object sees the records, and it stores nothing of them"
     assert text in clf.ledger_.assumptions
     assert text in clf.certificate_.assumptions
 

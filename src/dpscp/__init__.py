@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpscp.scores import sets
     from dpscp.training.private_model import PrivateModel
 else:  # the numerical libraries take a second to import: a name imports them on first use
-    _HOLDERS = {
+    _MODULES = {
         "Budget": "dpscp.privacy",
         "BudgetError": "dpscp.exceptions",
         "BudgetStore": "dpscp.privacy.store",
@@ -47,7 +47,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "private_quantile": "dpscp.quantile",
         "sets": "dpscp.scores",
     }
-    __getattr__ = lazy_exports(_HOLDERS, __name__)
+    __getattr__ = lazy_exports(_MODULES, __name__)
 
 
 keep_old_paths()

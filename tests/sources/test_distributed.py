@@ -240,7 +240,7 @@ def check(found, folder):
     assert "one target for each row" in found["a_bad_shape"][1]
     assert found["a_bad_block"] == ("FileNotFoundError", "block 1")
     assert "cannot be sent to other processes" in found["code_without_a_name"][1]
-    assert "called in every process" in found["on_its_own"][1]
+    assert "call one of them in every process" in found["on_its_own"][1]
 
 
 @pytest.mark.filterwarnings("ignore::dpscp.exceptions.SeededWarning")

@@ -109,7 +109,7 @@ def test_dask_arrays_go_straight_into_fit(frame):
     assert released(classifier(**public).fit(*cut)) == expected
     with pytest.raises(ValueError, match=r"classes is required"):
         classifier().fit(*cut)
-    with pytest.raises(TypeError, match="give schema="):
+    with pytest.raises(TypeError, match="pass schema="):
         classifier().fit("people.parquet", "label")
 
 

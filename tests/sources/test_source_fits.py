@@ -276,9 +276,9 @@ def test_what_blocks_cannot_do_is_refused(table, tmp_path):
     source = ArraySource(X, y, n_blocks=3)
     store = dp.BudgetStore.create(tmp_path / "store", 9.0, 1e-5, dataset="x")
     for options, more, error, match in (
-        ({}, {"y": y}, ValueError, "y must be left out"),
+        ({}, {"y": y}, ValueError, "remove y"),
         ({"rows_per_person": 2, "n_records": None}, {"persons": y}, ValueError, "several blocks"),
-        ({"classes": None}, {}, ValueError, "classes=.* is needed"),
+        ({"classes": None}, {}, ValueError, "classes is required"),
         ({"groups": len}, {}, ValueError, "group_values"),
     ):
         with pytest.raises(error, match=match):
