@@ -90,7 +90,7 @@ class Block:
     chosen: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
     steps: tuple[Rows, ...] = ()
     order: Index | None = field(default=None, repr=False)
-    n_columns: int | None = None
+    n_columns: int | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.targets)
