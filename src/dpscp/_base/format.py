@@ -63,7 +63,7 @@ def odds(probability: float) -> str:
 def format_epsilon(epsilon: float) -> str:
     """What a release spent at most, rounded up: the text read back is never below the number.
 
-    >>> spent_epsilon(0.9993), spent_epsilon(0.12341), spent_epsilon(1.0000000001), spent_epsilon(0.00012341)
+    >>> format_epsilon(0.9993), format_epsilon(0.12341), format_epsilon(1.0000000001), format_epsilon(0.00012341)
     ('1.000', '0.124', '1.001', '0.000124')
     """
     tiny = 0 < epsilon < 1e-3

@@ -403,6 +403,14 @@ def _monitor(given: argparse.Namespace) -> int:
     return 0
 
 
+def _statement(given: argparse.Namespace) -> int:
+    from dpscp.cli.deployment import state_privacy
+
+    told, lines = state_privacy(given)
+    _tell(given, told, *lines)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "demo": _demo,
     "schema": _schema,
@@ -411,6 +419,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "evaluate": _evaluate,
     "monitor": _monitor,
+    "statement": _statement,
     "plan": _plan,
     "audit": _audit,
     "budget": _budget,

@@ -1,13 +1,14 @@
-"""Commands for a model that is in use: evaluate it privately, and watch its coverage batch by batch."""
+"""Commands for a model that is in use: evaluate it privately, watch its coverage, state its privacy."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 from dpscp._base.format import format_epsilon
 from dpscp.cli import run as fits
 from dpscp.cli.tables import CommandError, check_output, open_table
-from dpscp.deployment import CoverageMonitor, evaluate
+from dpscp.deployment import CoverageMonitor, evaluate, statement_markdown
 from dpscp.report.page import write_atomically
 
 
@@ -59,6 +60,23 @@ def monitor_table(given: argparse.Namespace) -> tuple[dict[str, Any], list[str]]
         + ("" if step.ledger.is_private else "; NOT private, the noise came from a seed"),
         *(["next:     calibrate again on the newest batch, and find out what changed"] if step.alarm else []),
     ]
+
+
+def state_privacy(given: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Write the privacy statement of a model to a file, or return it as lines."""
+    if given.output is not None:
+        check_output(given.output, given.model)
+    estimator, study = fits.load_model(given.model), None
+    if given.budget is not None:
+        from dpscp.privacy.store import BudgetStore
+
+        study = fits.about(given.model, None, None, BudgetStore.open(given.budget)).study
+    found = estimator.statement(study=study)
+    text = statement_markdown(found) if given.markdown else json.dumps(found, indent=2) + "\n"
+    if given.output is None:
+        return found, [text.rstrip("\n")]
+    write_atomically(given.output, text.encode())
+    return found, [f"wrote {given.output}"]
 
 
 def _open_monitor(given: argparse.Namespace, estimator: Any) -> CoverageMonitor:

@@ -197,6 +197,17 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     paid(made)
 
     made = command(
+        "statement",
+        "write the privacy statement of a model, for programs (JSON) or for a model card (Markdown)",
+        "dpscp statement model.dpscp",
+        "dpscp statement model.dpscp --markdown -o privacy.md",
+    )
+    made.add_argument("model", type=Path, help="written by 'dpscp fit' or estimator.save")
+    made.add_argument("--markdown", action="store_true", help="Markdown instead of JSON")
+    made.add_argument("-o", "--output", type=Path, help="file to write (default: standard output)")
+    made.add_argument("--budget", type=Path, help="budget store of the study: what is spent and left")
+
+    made = command(
         "plan",
         "say what a budget buys before any data is touched",
         "dpscp plan --n 10000 --epsilon 1",

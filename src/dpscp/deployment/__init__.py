@@ -2,5 +2,15 @@
 
 from dpscp.deployment.evaluation import PrivateEstimate, PrivateEvaluation, evaluate
 from dpscp.deployment.monitoring import CoverageMonitor, MonitorStep
+from dpscp.deployment.statement import privacy_statement, statement_markdown, statement_schema
 
-__all__ = ["CoverageMonitor", "MonitorStep", "PrivateEstimate", "PrivateEvaluation", "evaluate"]
+__all__ = [
+    "CoverageMonitor",
+    "MonitorStep",
+    "PrivateEstimate",
+    "PrivateEvaluation",
+    "evaluate",
+    "privacy_statement",
+    "statement_markdown",
+    "statement_schema",
+]

@@ -25,7 +25,7 @@ from dpscp.scores import OWN_SCORE
 from dpscp.training.mechanism import Model, load_model, require_loadable
 
 if TYPE_CHECKING:
-    from dpscp.report.numbers import About
+    from dpscp.report.numbers import About, StudyBudget
 
 
 @dataclass(eq=False, repr=False)
@@ -148,6 +148,16 @@ class Fitted(_Parameters, ABC):
         if self.schema_ is not None and isinstance(y, str):
             y = self.schema_.with_target(y).targets(X)
         write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title, about=about)
+
+    def statement(self, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
+        """Return the privacy statement of this fit as JSON values: the promise, its mechanisms, what is not protected.
+
+        Nothing in it is computed from records. ``study``: what all fits on these records may spend and have spent
+        (``dpscp.report.StudyBudget``). ``dpscp.deployment.statement_markdown`` writes it for a model card.
+        """
+        from dpscp.deployment.statement import privacy_statement
+
+        return privacy_statement(self, study=study)
 
     def _repr_html_(self) -> str:
         """scikit-learn's diagram and, once fitted, both promises."""

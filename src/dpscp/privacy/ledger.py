@@ -17,7 +17,15 @@ from numpy.typing import ArrayLike
 from dpscp._base.checks import check_nonnegative, check_positive, check_probability
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.exceptions import BudgetError
-from dpscp.privacy.accounting import Accountant, Direction, delta_of, epsilon_of, is_private, tradeoff_of
+from dpscp.privacy.accounting import (
+    Accountant,
+    Direction,
+    as_accountant,
+    delta_of,
+    epsilon_of,
+    is_private,
+    tradeoff_of,
+)
 from dpscp.privacy.events import (
     DpEvent,
     compose,
@@ -284,6 +292,15 @@ class Ledger:
         Theory: section 9
         """
         return epsilon_of(self.event, delta, accountant, self.rows if rows is None else rows)
+
+    def replacement_epsilon(self, delta: float, accountant: str | Accountant = "pld") -> float:
+        """Epsilon at ``delta`` for replacing one unit (a record, or a person) by another, an upper bound.
+
+        Replacing is removing and adding, so two units are chained, each step at the worse of its two directions.
+
+        Theory: section 9
+        """
+        return as_accountant(accountant).replacement_epsilon(self.event, delta, self.rows)
 
     def delta(self, epsilon: ArrayLike, accountant: str | Accountant = "pld") -> Any:
         """Delta at ``epsilon`` (a number or an array): the privacy profile, for the ledger's own unit."""

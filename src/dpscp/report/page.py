@@ -1,5 +1,7 @@
 """The HTML page: numbers of the fitted estimator in, one self-contained text out."""
 
+import base64
+import json
 import math
 import platform
 from collections.abc import Callable, Mapping
@@ -13,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.format import asked, at_least, at_most, format_epsilon, observed
 from dpscp.data.model_files import open_atomically
+from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
@@ -52,11 +55,13 @@ def html_report(
     )
     environment.filters["plain"] = plain
     environment.filters["spent"] = format_epsilon
+    environment.filters["base64"] = lambda text: base64.b64encode(text.encode()).decode()
     environment.filters["words"] = lambda name: str(name).replace("_", " ")
     environment.globals |= {"number": _number, "term": _term, "asked": asked, "observed": observed}
-    environment.globals |= {"at_least": at_least, "at_most": at_most, "format_epsilon": format_epsilon}
+    environment.globals |= {"at_least": at_least, "at_most": at_most, "spent_epsilon": format_epsilon}
     environment.globals["left_epsilon"] = lambda left: f"{math.floor(left * 1000) / 1000:g}"
-    content = _content(estimator, evaluation) | {"about": about or _NOTHING_DECLARED, "today": date.today().isoformat()}
+    about = about or _NOTHING_DECLARED
+    content = _content(estimator, evaluation, about) | {"about": about, "today": date.today().isoformat()}
     return environment.get_template("template.html").render(**content, title=title or "Private prediction sets")
 
 
@@ -113,7 +118,7 @@ def _term(place: int, name: str, value: Any) -> Any:
     return _number(f"certificate.{place}.terms.{name}", value, (lambda v: term_text(name, v)) if promised else plain)
 
 
-def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
+def _content(estimator: Any, evaluation: Evaluation | None, about: About) -> dict[str, Any]:
     ledger, epsilon, delta = estimator.ledger_, float(estimator.epsilon), float(estimator.delta)
     tracks = budget_tracks(ledger, epsilon, delta)
     certificates = []
@@ -157,6 +162,7 @@ def _content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
         "evaluation": evaluation,
         "size_pictures": sizes,
         "facts": facts,
+        "statement": json.dumps(privacy_statement(estimator, study=about.study), indent=1),
         "schema": ledger.public_facts.get("schema"),
         "versions": {name: metadata.version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
     }
