@@ -509,17 +509,38 @@ mutant(
 
 mutant(
     "release:_parts",
-    "~drawn",
-    "~drawn | (np.arange(len(drawn)) % 50 == 0)",
+    "(low <= drawn) & (drawn < high)",
+    "(low <= drawn) & (drawn < high) | (high == 1.0) & (np.arange(len(drawn)) % 50 == 0)",
     "two percent of the held-out rows are trained on",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
     "release:_parts",
-    "ArraySource.of_blocks([block.part(drawn)])",
-    "records",
+    "(0.0, fraction)",
+    "(0.0, 1.0)",
     "all records are scored although a part was held out",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
+)
+mutant(
+    "release:_parts",
+    "(0.0, fraction)",
+    "(0.0, held_out)",
+    "the evaluation part also calibrates",
+    "tests/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
+)
+mutant(
+    "release:_Part.__call__",
+    "drawn < self.high",
+    "drawn < self.high + self.low",
+    "the evaluation part of a source also trains or calibrates",
+    "tests/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
+)
+mutant(
+    "privacy.events:secret_parts",
+    "fraction / together",
+    "fraction",
+    "the share of the third part is that of all records",
+    "tests/privacy/test_three_parts.py::test_the_mixture_of_three_is_that_of_all_outcomes",
 )
 mutant(
     "release:_scores_by_group",
@@ -602,8 +623,8 @@ mutant(
 )
 mutant(
     "release:_Part.__call__",
-    "drawn if self.held_out else ~drawn",
-    "drawn | ~drawn",
+    "(self.low <= drawn) & (drawn < self.high)",
+    "drawn >= 0.0",
     "held-out records of a source are trained on",
     "tests/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",
 )

@@ -161,6 +161,7 @@ class PrivateConformal(Fitted):
             self.ledger_ = self.ledger_.declare(schema=self.schema_.to_dict())
         self.certificates_ = found.certificates
         self.certificate_ = found.certificates[0]
+        self.evaluation_ = found.evaluation
         if private:
             remember(brought)
         self._tell(found.task)
@@ -346,6 +347,11 @@ class PrivateConformal(Fitted):
             unit=unit,
             input_shape=self.input_shape_,
             device=self.device,
+            evaluation_fraction=self.evaluation_fraction,
+            groups_are_labels=isinstance(self.groups, str)
+            and self.groups == "label"
+            and self._name == "classification",
+            verbose=self.verbose,
         )
 
     def _trained_elsewhere(self, n_outputs: int) -> PrivateModel | None:

@@ -20,12 +20,19 @@ from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
 from dpscp.pipeline.calibrate import search_thresholds
+from dpscp.pipeline.evaluation import (
+    SELF_CONFIDENCE,
+    CountedRelease,
+    CountOutcomes,
+    OutcomeCounts,
+    PrivateEvaluation,
+)
 from dpscp.pipeline.plan import FitPlan, Request, plan_fit, split_shares
 from dpscp.pipeline.score import BlockCounts, Scoring
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.pipeline.tasks import Task
-from dpscp.privacy import Budget, Ledger, secure_generator
-from dpscp.privacy.random_streams import HELD_OUT, SCORED_ROWS, BlockStreams, child_seeds
+from dpscp.privacy import Budget, IntegerSource, Ledger, secure_generator
+from dpscp.privacy.random_streams import EVALUATED, HELD_OUT, SCORED_ROWS, BlockStreams, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
@@ -38,7 +45,7 @@ Observer = Callable[[StepView | SearchView], None]
 class Release:
     """What a fit publishes: model, thresholds (n_groups, n_levels), ledger, and a certificate for each level.
 
-    ``task`` is the request's, with what training found.
+    ``task`` is the request's, with what training found. ``evaluation`` measures the release on a part of its own.
     """
 
     model: Model
@@ -46,6 +53,7 @@ class Release:
     ledger: Ledger
     certificates: tuple[Certificate, ...]
     task: Task
+    evaluation: PrivateEvaluation | None = None
 
 
 def release(
@@ -78,7 +86,7 @@ def release(
     # no message of a step may tell of a record; that the run is seeded was told by the caller, once
     with suppress_float_warnings(), warnings.catch_warnings():
         warnings.simplefilter("ignore", SeededWarning)
-        for_training, for_threshold = _parts(records, strategy, split_seed)
+        for_training, for_threshold, for_evaluation = _parts(records, strategy, split_seed)
         trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
         request = replace(request, task=request.task.after(trained))
@@ -103,6 +111,7 @@ def release(
             extra_assumptions=(*request.task.assumptions, *told),
             observer=observer,
         )
+        counted = _noisy_outcomes(for_evaluation, request, strategy, trained.model, found.values, search_seed)
     # what one row meets becomes the promise to a person without ids
     ledger = found.ledger.convert_unit(request.unit).declare(**request.unit.limit_facts)
     if reservation is not None:
@@ -111,7 +120,8 @@ def release(
     certificates = tuple(replace(c, terms=replace(c.terms, conformity_score=score)) for c in found.certificates)
     if request.task.classes_found:
         certificates = tuple(certificate.with_found_classes() for certificate in certificates)
-    return Release(trained.model, found.values, ledger, certificates, request.task)
+    measured = _evaluation(counted, request, strategy, ledger)
+    return Release(trained.model, found.values, ledger, certificates, request.task, measured)
 
 
 def _for_rows(request: Request, store: BudgetStore | None) -> Request:
@@ -158,8 +168,8 @@ def _rule(
         release_confidence=request.release_confidence,
     )
     if strategy.calibration_fraction is not None:
-        rule = rule.with_sharper_size(split_shares(request, strategy.calibration_fraction).held_out_mu)
-    return replace(rule, unit=request.unit, secret_part=strategy.secret_part)
+        rule = rule.with_sharper_size(split_shares(request, strategy.held_out or 0.0).held_out_mu)
+    return replace(rule, unit=request.unit, secret_part=strategy.secret_part, evaluation=strategy.evaluation)
 
 
 @dataclass(frozen=True)
@@ -172,29 +182,67 @@ class _TrainingTargets:
         return block.with_targets(self.task.training_targets(block.targets))
 
 
-def _parts(records: RecordSource, strategy: FitPlan, seed: int | None) -> tuple[RecordSource, RecordSource]:
-    """The records for training and those for the threshold: all of them twice, or each person in one of two parts."""
-    fraction, block = strategy.calibration_fraction, records.whole
-    if fraction is None:
-        return records, records
+def _parts(records: RecordSource, strategy: FitPlan, seed: int | None) -> tuple[RecordSource, ...]:
+    """The records for training, for the threshold and for the evaluation: one secret uniform a person decides.
+
+    Without a part that is held out all of them train and are searched, and none is evaluated.
+    """
+    fraction, held_out, block = strategy.calibration_fraction, strategy.held_out, records.whole
+    if fraction is None or held_out is None:
+        return records, records, records
+    # training, calibration, evaluation: where the uniform falls
+    faces = ((held_out, 1.0), (0.0, fraction), (fraction, held_out))
     if block is None:
         streams = BlockStreams.of(seed, HELD_OUT)
-        return records.map(_Part(streams, fraction, False)), records.map(_Part(streams, fraction, True))
-    drawn = secure_generator(seed).random(block.owners.count) < fraction
-    return ArraySource.of_blocks([block.part(~drawn)]), ArraySource.of_blocks([block.part(drawn)])
+        return tuple(records.map(_Part(streams, low, high)) for low, high in faces)
+    drawn = secure_generator(seed).random(block.owners.count)
+    return tuple(ArraySource.of_blocks([block.part((low <= drawn) & (drawn < high))]) for low, high in faces)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The persons of a block that are held out, or the others; each by a coin of its own, the same at each reading."""
+    """The persons of a block whose uniform lies from ``low`` to ``high``; the same at each reading."""
 
     streams: BlockStreams
-    fraction: float
-    held_out: bool
+    low: float
+    high: float
 
     def __call__(self, block: Block) -> Block:
-        drawn = self.streams.generator(block.id).random(block.owners.count) < self.fraction
-        return block.part(drawn if self.held_out else ~drawn)
+        drawn = self.streams.generator(block.id).random(block.owners.count)
+        return block.part((self.low <= drawn) & (drawn < self.high))
+
+
+def _noisy_outcomes(
+    records: RecordSource, request: Request, strategy: FitPlan, model: Model, thresholds: Any, seed: int | None
+) -> OutcomeCounts | None:
+    """Noisy counts of what the release does on the part that neither trained nor calibrated; None without one.
+
+    Theory: section 13
+    """
+    if strategy.evaluation is None:
+        return None
+    n_groups, by_label = len(request.group_values or ()), request.groups_are_labels
+    streams = BlockStreams.of(seed, EVALUATED)
+    found = records.sum(CountOutcomes(request.task, model, thresholds, n_groups, by_label, streams))
+    noise = strategy.evaluation.noise
+    return OutcomeCounts(*found).with_noise(noise, IntegerSource(stream_seed(seed, EVALUATED)))
+
+
+def _evaluation(
+    counts: OutcomeCounts | None, request: Request, strategy: FitPlan, ledger: Ledger
+) -> PrivateEvaluation | None:
+    """The private evaluation of a release by itself; its ledger is that of the whole fit."""
+    if counts is None or strategy.evaluation is None:
+        return None
+    low, high = request.task.y_bounds or (0.0, float(len(request.task.classes or ())))
+    counted = CountedRelease(
+        targets=tuple(1 - alpha for alpha in request.alphas),
+        classes=request.task.classes,
+        group_values=() if request.groups_are_labels else request.group_values or (),
+        limit=high - low,
+    )
+    noise, delta = strategy.evaluation.noise, request.budget.delta
+    return counted.evaluation(counts, noise, confidence=SELF_CONFIDENCE, ledger=ledger, delta=delta)
 
 
 def _scores_by_group(

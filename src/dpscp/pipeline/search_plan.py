@@ -10,6 +10,7 @@ from dpscp._base.checks import check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees import Asked, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import check_release_confidence
+from dpscp.pipeline.evaluation import EvaluationPlan
 from dpscp.privacy import (
     RECORDS,
     Budget,
@@ -42,6 +43,7 @@ class CalibrationRule:
     (Result G). ``counted_size``: coins drew them from a table whose number is public, and the law of the coins is used.
     With neither it is ``n_nominal``. ``counted``: ``n_records`` was found in the table and is public. ``secret_part``:
     the part, where secret coins drew it, training saw the rest and the mixture of the two is what counts.
+    ``evaluation``: another part, drawn by the same coins, on which the release is measured.
     ``unit``: what is counted, records or persons.
     """
 
@@ -62,6 +64,14 @@ class CalibrationRule:
     release_confidence: float | None = None
     unit: Unit = RECORDS
     counted: bool = False
+    evaluation: EvaluationPlan | None = None
+
+    @property
+    def secret_shares(self) -> tuple[float, ...] | None:
+        """The shares of the parts that training does not see, where secret coins drew them."""
+        if self.secret_part is None:
+            return None
+        return (self.secret_part,) if self.evaluation is None else (self.secret_part, self.evaluation.fraction)
 
     @property
     def grouped(self) -> bool:
@@ -228,17 +238,23 @@ class SearchPlan:
                 f"{size}level {1 - rule.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
                 f"rank statistic '{rule.rank}'{groups}"
             )
-        secret = rule.secret_part
-        if rule.guarantee.held_out and spent.entries and (notes or secret is not None):
+        shares, measured = rule.secret_shares, rule.evaluation
+        if rule.guarantee.held_out and spent.entries and (notes or shares is not None):
+            stages = {"training": spent.event, "calibration": compose(*self.events)}
+            number, last = "two", "; "
+            if measured is not None:
+                stages, number = stages | {"evaluation": measured.event}, "three"
+                notes, last = [*notes, measured.note], f" and {measured.fraction:.3g} for evaluation; "
             how = (
-                "disjoint records, the worse of the two counts"
-                if secret is None
-                else f"each in one of the two by a secret coin, {secret:.3g} for calibration; the mixture counts"
+                f"disjoint records, the worse of the {number} counts"
+                if shares is None
+                else f"each in one of the {number} by a secret coin, {shares[0]:.3g} for calibration{last}the mixture "
+                "counts"
             )
             return Ledger((), spent.public_facts, spent.seeded).add_disjoint(
-                {"training": spent.event, "calibration": compose(*self.events)},
+                stages,
                 "; ".join([how, *notes]),
-                secret_part=secret,
+                secret_part=shares,
                 unit=spent.unit.join(unit),
             )
         ledger = spent
@@ -267,17 +283,21 @@ def plan_search(
         budget.require(searches.ledger(spent), accountant)
         return searches
     sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in asked]
-    secret = rule.secret_part
+    secret, beside = rule.secret_part, None
+    if secret is not None and rule.evaluation is not None:
+        beside = (rule.evaluation.event, rule.evaluation.fraction)
     before = None if rule.guarantee.held_out and secret is None else spent
 
     def noise(counts: int | tuple[int, ...], size_share: float) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
         return sized_lattice_noise(
-            budget.epsilon, budget.delta, counts, sensitivities, before, accountant, size_share, secret
+            budget.epsilon, budget.delta, counts, sensitivities, before, accountant, size_share, secret, beside
         )
 
     if steps is None and secret is not None:
         # only the number of halvings follows from it: no need to solve for what is spent in full
-        mu = spare_mu(budget.epsilon, budget.delta, secret, spent.epsilon(budget.delta, accountant))
+        mu = spare_mu(
+            budget.epsilon, budget.delta, sum(rule.secret_shares or ()), spent.epsilon(budget.delta, accountant)
+        )
         steps = rule.steps(float(sensitivities[0]) * math.sqrt(len(asked)) / mu)
     elif steps is None:
         steps = rule.steps(noise(1, 0.0)[0][0].count_noise)

@@ -5,7 +5,7 @@ A ledger is immutable; adding an entry returns a new one. It knows no model and 
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -35,7 +35,7 @@ from dpscp.privacy.events import (
     parallel,
     parallel_parts,
     require_event,
-    secret_split,
+    secret_parts,
 )
 from dpscp.privacy.tradeoff import Tradeoff, chained_misses, last_where
 from dpscp.privacy.units import RECORDS, Unit, join_units, unit_of_old_facts
@@ -176,19 +176,21 @@ class Ledger:
         stages: Mapping[str, DpEvent],
         note: str = "",
         *,
-        secret_part: float | None = None,
+        secret_part: float | Sequence[float] | None = None,
         unit: Unit = RECORDS,
     ) -> "Ledger":
         """A new ledger with one entry for stages on disjoint parts of the records: the worst of them counts.
 
-        The condition on the parts is that of ``ParallelDpEvent``. With ``secret_part`` there are two, a record meets
-        the second with that probability, by a coin that nobody sees, and the mixture counts (``SecretSplitDpEvent``).
+        The condition on the parts is that of ``ParallelDpEvent``. With ``secret_part`` a record meets the
+        second with that probability, by a coin that nobody sees, and the mixture counts (``SecretSplitDpEvent``); a
+        list holds the shares of all parts but the first.
         """
         if secret_part is None:
             event = frozen_event(parallel(*stages.values()))
         else:
-            training, held_out = stages.values()
-            event = secret_split(training, held_out, secret_part)
+            training, *held_out = stages.values()
+            shares = secret_part if isinstance(secret_part, Sequence) else (secret_part,)
+            event = secret_parts(training, *zip(held_out, shares, strict=True))
         # stages that cost the same are one event, and no part has a name of its own
         parts = tuple(stages) if len(parallel_parts(event)) == len(stages) else ()
         return self._with(Entry(" | ".join(stages), event, str(note), parts, unit))

@@ -19,7 +19,7 @@ from dpscp.privacy.events import (
     dpsgd_event,
     gaussian_event,
     require_event,
-    secret_split,
+    secret_parts,
 )
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
@@ -213,12 +213,14 @@ def sized_lattice_noise(
     accountant: str | Accountant = "pld",
     size_share: float = 0.0,
     secret_part: float | None = None,
+    beside: tuple[DpEvent, float] | None = None,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
     """``shared_lattice_noise``, and the noise of one release of the number of scores (None without ``size_share``).
 
     ``steps`` may be a number for each sensitivity. ``size_share`` is the part of the squared Gaussian-DP level of all
     these releases that the size gets. ``secret_part``: the searches are on records that ``training`` did not see, this
-    share of all, drawn by secret coins (``SecretSplitDpEvent``).
+    share of all, drawn by secret coins (``SecretSplitDpEvent``). ``beside``: another event on a secret part
+    of its own, and the share of that part.
 
     Theory: Result G
     """
@@ -243,7 +245,7 @@ def sized_lattice_noise(
         return compose(*([] if own is None else [own.event(1)]), *searches)
 
     weight = releases / (1 - size_share)
-    ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part)
+    ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part, beside)
     return lattices(ratio), size(ratio)
 
 
@@ -269,6 +271,7 @@ def _smallest_ratio(
     training: DpEvent | Ledger | None,
     accountant: str | Accountant,
     secret_part: float | None = None,
+    beside: tuple[DpEvent, float] | None = None,
 ) -> float:
     """The smallest noise in units of the sensitivity at which training and ``searches`` fit the budget."""
     check_positive("epsilon", epsilon)
@@ -277,8 +280,12 @@ def _smallest_ratio(
     if not is_private(spent):
         raise BudgetError("training is not private: no calibration noise can repair that")
 
+    others = () if beside is None else (beside,)
+
     def together(calibration: DpEvent) -> DpEvent:
-        return compose(spent, calibration) if secret_part is None else secret_split(spent, calibration, secret_part)
+        if secret_part is None:
+            return compose(spent, calibration)
+        return secret_parts(spent, (calibration, secret_part), *others)
 
     already = epsilon_of(together(NoOpDpEvent()), delta, accountant)
     if already >= epsilon:
@@ -288,7 +295,8 @@ def _smallest_ratio(
         )
     mu = gdp_mu(epsilon, delta)
     if secret_part is not None:
-        mu = spare_mu(epsilon, delta, secret_part, epsilon_of(spent, delta, accountant))
+        held_out = secret_part + sum(share for _, share in others)
+        mu = spare_mu(epsilon, delta, held_out, epsilon_of(spent, delta, accountant))
     return smallest_noise(
         lambda ratio: together(searches(ratio)),
         epsilon,

@@ -21,6 +21,7 @@ from dpscp.exceptions import SeededWarning
 
 # Streams beside the one of the seed itself, which a training mechanism draws from.
 PREPROCESSING, TARGET_SCALE, KEPT_ROWS, SCORED_ROWS, BATCHES, HELD_OUT, BOUNDS, LAYERS = 1, 2, 3, 4, 5, 6, 7, 8
+EVALUATED = 9
 _INTEGER_NOISE = 2
 
 

@@ -32,7 +32,21 @@ def secret_split_loss(event: SecretSplitDpEvent, bucket: float) -> Loss:
 
     Theory: docs/guarantees.md, the secret split
     """
+    event = _regrouped(event)
     return Loss(_mixed(event, "remove", bucket), _mixed(event, "add", bucket))
+
+
+def _regrouped(event: SecretSplitDpEvent) -> SecretSplitDpEvent:
+    """The same mixture of three parts with the last one beside the first.
+
+    A mixture has no order. While noise of the second part is solved for, the pair of the other two is computed once.
+    """
+    inner = event.held_out
+    if not isinstance(inner, SecretSplitDpEvent):
+        return event
+    second, third = event.fraction * (1 - inner.fraction), event.fraction * inner.fraction
+    others = SecretSplitDpEvent(event.training, inner.held_out, third / (1 - second))
+    return SecretSplitDpEvent(others, inner.training, second)
 
 
 def _mixed(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> pld_pmf.PLDPmf:
