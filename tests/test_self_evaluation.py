@@ -16,6 +16,7 @@ from dpscp.pipeline.plan import FitPlan
 from dpscp.pipeline.release import _parts
 from dpscp.privacy import SecretSplitDpEvent, gaussian_event, lattice_noise, secure_generator
 from dpscp.privacy.random_streams import EVALUATED, BlockStreams
+from dpscp.report import html_report
 from dpscp.training import DPSGD
 
 QUICK = DPSGD(steps=10, learning_rate=1.0)
@@ -83,6 +84,9 @@ def test_the_whole_fit_stays_within_the_budget_and_the_ledger_shows_three_parts(
     assert fitted.evaluation_.ledger is fitted.ledger_
     statement = fitted.statement()
     assert {m["stage"]: m["part_of_records"] for m in statement["mechanisms"]}["evaluation"] == pytest.approx(0.2)
+    page = html_report(fitted)
+    assert 'id="private-check"' in page
+    assert "Evaluation on data outside the promise" not in page
     assert statement["evaluation"]["coverage"][0]["estimate"] == fitted.evaluation_.coverage.estimate
 
 

@@ -676,7 +676,7 @@ mutant(
 )
 mutant(
     "searches:SearchPlan.ledger",
-    "rule.guarantee.held_out and spent.entries and (notes or secret is not None)",
+    "rule.guarantee.held_out and spent.entries and (notes or shares is not None)",
     "spent.entries and notes",
     "records used twice count once",
     "tests/test_wiring.py::test_records_used_twice_count_twice",

@@ -47,6 +47,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     train_share : training gets (train_share * epsilon, delta) and calibration what the composition leaves; ``"auto"``
         chooses from public numbers. Not used by ``"split"``, where each part gets the whole budget.
     calibration_fraction : share of the records held out by ``guarantee="split"``.
+    evaluation_fraction : None, or the share of the records that neither train nor calibrate and measure this very fit,
+        privately: ``evaluation_``. Only ``guarantee="split"``; ``"auto"`` becomes it.
     release_confidence : None, or the probability over records and noise with which this one release covers the level
         itself, beside the average (Result I; independent records). Only for records that were held out: ``"auto"``
         becomes ``"split"``, and other guarantees are refused.
@@ -77,11 +79,13 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     device : None trains on the processor; "cuda", or another device of torch's, trains the recipe's model or your
         ``torch.nn.Module`` there, with the same accounting. A table must fit into the device's memory; of files and
         clusters each batch visits the device.
+    verbose : 1 shows progress on standard error (a bar where tqdm is installed); the logger ``dpscp`` has the stages.
 
     Attributes
     ----------
     classes_, model_, threshold_ ((n_levels,) or (n_groups, n_levels)), ledger_, certificate_ (of the first level),
-    certificates_ (one for each level), schema_ (None without one), n_features_in_, feature_names_in_
+    certificates_ (one for each level), evaluation_ (a ``PrivateEvaluation``, or None), schema_ (None without
+    one), n_features_in_, feature_names_in_
 
     Examples
     --------

@@ -42,6 +42,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
     ``prefit=True`` declares that ``estimator`` is a fitted regressor (anything with ``predict``) that was trained
     without these records, as for the classifier, and ``device`` says where training runs, as there.
+    ``evaluation_fraction`` and ``verbose`` are those of the classifier.
 
     Examples
     --------

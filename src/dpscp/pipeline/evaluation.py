@@ -128,7 +128,9 @@ class PrivateEvaluation:
 
         return {name: kept(value) for name, value in self.to_dict().items() if name != "ledger"}
 
-    def _rows(self) -> list[list[str]]:
+    @property
+    def rows(self) -> list[list[str]]:
+        """Name, estimate and interval of each number, as texts."""
         rows = []
         for target, coverage, size in zip(self.targets, self.coverages, self.set_sizes, strict=True):
             rows.append(_row(f"coverage (target {target:.1%})", coverage, "{:.1%}"))
@@ -152,10 +154,10 @@ class PrivateEvaluation:
         return f"Private evaluation: epsilon {spent} at delta {self.delta:g} for the evaluated records.{private}"
 
     def __str__(self) -> str:
-        return "\n".join([*text_table(self._titles(), self._rows()), self._note()])
+        return "\n".join([*text_table(self._titles(), self.rows), self._note()])
 
     def _repr_html_(self) -> str:
-        return html_table(self._titles(), self._rows()) + html_paragraph(self._note())
+        return html_table(self._titles(), self.rows) + html_paragraph(self._note())
 
 
 def _row(name: str, value: PrivateEstimate, form: str) -> list[str]:
@@ -205,8 +207,8 @@ def outcomes_of_intervals(
     sizes = np.clip(intervals[:, 1] - intervals[:, 0], 0.0, limit) / limit
     errors = np.clip(np.abs(truth - predicted), 0.0, limit) / limit
     # what a model that overflows says counts as the worst
-    worst = {"nan": 1.0}
-    return LabeledOutcomes(covered, np.nan_to_num(sizes, **worst), np.nan_to_num(errors, **worst), None, groups)
+    sizes, errors = np.nan_to_num(sizes, nan=1.0), np.nan_to_num(errors, nan=1.0)
+    return LabeledOutcomes(covered, sizes, errors, None, groups)
 
 
 def sensitive_sums(n_levels: int, n_classes: int, n_groups: int) -> int:
@@ -356,7 +358,8 @@ class CountOutcomes:
             block = block.taking(block.owners.one_row_of_each(generator), None)
         # a copy of a model of the caller's own sees all rows at once, as in prediction, and is thrown away
         own = not isinstance(self.model, DenseModel | PreprocessedModel | ScaledTargetModel)
-        model, total = throwaway(self.model) if own else self.model, None
+        model = throwaway(self.model) if own else self.model
+        total: tuple[Any, ...] | None = None
         n_classes, n_groups = len(self.task.classes or ()), 0 if self.by_label else self.n_groups
         with suppress_float_warnings():
             for part, rows in block.parts(max(1, len(block)) if own else None):
@@ -386,7 +389,7 @@ class CountOutcomes:
         if self.by_label:
             return self.thresholds
         if groups is None:
-            return self.thresholds[0]
+            return np.asarray(self.thresholds[0])
         # a record of no group gets full sets
         unknown = np.full((1, self.thresholds.shape[1]), np.inf)
         return np.asarray(np.vstack([self.thresholds, unknown])[groups])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpscp._base.checks import check_choice, check_positive, check_probability
+from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.object_state import refuse_memory, throwaway
 from dpscp.data.persons import require_unit
 from dpscp.data.sources import DistributedSource, RecordSource
@@ -96,6 +96,7 @@ class Request:
     """The share of the records that measures the release; None: nothing is measured."""
     groups_are_labels: bool = False
     verbose: int = 0
+    """1 shows the progress of training on standard error; public numbers only."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarantee, Guarantee):
@@ -103,6 +104,7 @@ class Request:
         if self.release_confidence is not None:
             check_release_confidence(self.release_confidence, self.guarantee)
         release_accountant(self.accountant)
+        check_count("verbose", self.verbose, minimum=0)
         if self.evaluation_fraction is not None:
             check_evaluation_fraction(self.evaluation_fraction, self.guarantee, self.estimator)
         for name in ("train_share", "calibration_fraction"):

@@ -36,6 +36,7 @@ from dpscp.privacy.random_streams import EVALUATED, HELD_OUT, SCORED_ROWS, Block
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
+from dpscp.training.engine.progress import announce, verbosity
 from dpscp.training.mechanism import Model, Trained
 
 Observer = Callable[[StepView | SearchView], None]
@@ -84,8 +85,9 @@ def release(
     reservation = None if store is None else store.reserve(planned.ledger(strategy.spent), note=note)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)
     # no message of a step may tell of a record; that the run is seeded was told by the caller, once
-    with suppress_float_warnings(), warnings.catch_warnings():
+    with suppress_float_warnings(), warnings.catch_warnings(), verbosity(request.verbose):
         warnings.simplefilter("ignore", SeededWarning)
+        announce(f"train with guarantee {strategy.guarantee.name!r}")
         for_training, for_threshold, for_evaluation = _parts(records, strategy, split_seed)
         trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
@@ -101,6 +103,7 @@ def release(
             searches = plan_search(rule, spent=spent, budget=request.budget, accountant=request.accountant)
         if strategy.guarantee.needs_stability and trained.stability is not None:
             told = (*told, *trained.stability.assumptions)
+        announce("search the thresholds")
         found = search_thresholds(
             scores_by_group,
             searches,
@@ -221,6 +224,7 @@ def _noisy_outcomes(
     """
     if strategy.evaluation is None:
         return None
+    announce("measure the release on records of its own")
     n_groups, by_label = len(request.group_values or ()), request.groups_are_labels
     streams = BlockStreams.of(seed, EVALUATED)
     found = records.sum(CountOutcomes(request.task, model, thresholds, n_groups, by_label, streams))

@@ -11,6 +11,7 @@ from scipy import stats
 from dpscp import metrics
 from dpscp.data.validation import label_index
 from dpscp.guarantees import Certificate
+from dpscp.pipeline.evaluation import PrivateEstimate, PrivateEvaluation
 from dpscp.privacy import Ledger, epsilon_of, gdp_mu
 from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, event_words
 
@@ -190,21 +191,33 @@ class Evaluation:
     reference: Reference | None = None
 
 
-def verdict(certificates: Sequence[Certificate], evaluation: Evaluation | None) -> tuple[str, str]:
+def verdict(
+    certificates: Sequence[Certificate], evaluation: Evaluation | None, measured: PrivateEvaluation | None = None
+) -> tuple[str, str]:
     """One word about a release, and a sentence why: contradicted, vacuous, checked or unchecked.
 
-    Contradicted: labelled records put coverage below a promise. Vacuous: a promise is kept only by sets too large to be
+    ``measured`` is what the fit counted privately on records of its own. Contradicted: labelled records put coverage
+    below a promise. Vacuous: a promise is kept only by sets too large to be
     of use, or nothing is proven.
     """
     if evaluation is not None and any(level.is_below_promise for level in evaluation.levels):
         return "contradicted", "the evaluation puts coverage below the promise: do not rely on these sets"
+    if measured is not None and any(map(_is_below, measured.coverages, certificates)):
+        return "contradicted", "the private check puts coverage below the promise: do not rely on these sets"
     if any(certificate.is_vacuous for certificate in certificates):
         return "vacuous", "the promise is kept, and its sets are too large, or too little is proven, to be of use"
     if any(not certificate.is_certified for certificate in certificates):
         return "not certified", "privacy is proven, coverage is expected and not proven at the level that was asked for"
+    if evaluation is None and measured is not None:
+        return "usable", "both promises are proven, and a private check of this release does not contradict them"
     if evaluation is None:
         return "usable", "both promises are proven; no evaluation on labelled records is part of this page"
     return "usable", "both promises are proven, and the evaluation does not contradict them"
+
+
+def _is_below(measured: PrivateEstimate, certificate: Certificate) -> bool:
+    """Whether even the upper end of the interval lies below what is proven."""
+    return measured.interval[1] < certificate.coverage
 
 
 def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:

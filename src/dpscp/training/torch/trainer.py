@@ -37,6 +37,7 @@ from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gaussian_release import gaussian_release, warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import GRID, poisson_batches
+from dpscp.training.engine.progress import progress
 from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, set_noise
 from dpscp.training.torch.dry_run import dry_run
@@ -295,7 +296,7 @@ class OpacusTraining(GaussianSums):
         gradient = _BatchSum(replace(self, module=module), streams, layers, secure_bytes()(16))
         block = source.whole
         batches = repeat(None, self.steps) if block is None else self.batches(block.owners.count, rng)
-        for step, drawn in enumerate(batches):
+        for step, drawn in enumerate(progress(batches, self.steps, "private training")):
             here = replace(gradient, step=step, drawn=drawn)
             sums, size = here.on_device(block) if block is not None else here.total(source, device)
             if size > _MOST_RECORDS:
