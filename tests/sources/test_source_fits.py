@@ -143,7 +143,8 @@ def test_every_step_of_a_fit_draws_its_own_batch_of_every_block(table, monkeypat
 def test_held_out_records_of_blocks_are_a_coin_each():
     streams = BlockStreams.of(6, BATCHES)
     blocks = [Block(i, np.zeros((500, 1)), np.arange(500)) for i in range(6)]
-    held, rest = ([_Part(streams, 0.3, part)(block).targets for block in blocks] for part in (True, False))
+    faces = ((0.0, 0.3), (0.3, 1.0))
+    held, rest = ([_Part(streams, *face)(block).targets for block in blocks] for face in faces)
     for here, there in zip(held, rest, strict=True):
         assert sorted([*here, *there]) == list(range(500))
     low, high = stats.binom.ppf([1e-6, 1 - 1e-6], 3000, 0.3)
