@@ -232,7 +232,7 @@ def _csv_writer(file: Any, separator: str) -> Callable[[Any], None]:
             has_header = True
         columns = [_cells(_as_text(name, block[name]), separator) for name in block.schema.names]
         lines = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement="")
-        whole = pa.ListArray.records_from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
         file.write(pc.binary_join(whole, "\n")[0].as_buffer())
         file.write(b"\n")
 
