@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from dpscp.training import DPSGD, OpacusTraining
-from dpscp.training.engine.loop import drawn_steps, run
+from dpscp.training.engine.loop import draw_steps, run
 from dpscp.training.mechanisms.dpsgd import Setup
 from training import (
     Case,
@@ -67,7 +67,7 @@ def ours(case: Case, X: np.ndarray, y: np.ndarray, device: str, dtype: str = "fl
     )  # fmt: skip
     setup: Setup = mechanism.prepare(X, y, n_records=case.n)
     rng = np.random.default_rng(0)
-    drawn = drawn_steps([setup.batches(rng)], setup.grid_noise(rng, None))
+    drawn = draw_steps([setup.batches(rng)], setup.grid_noise(rng, None))
     going = run([setup.device_descent()], drawn)
     return on_the_clock(lambda count: deque(itertools.islice(going, count), maxlen=0) and None)
 

@@ -118,7 +118,7 @@ def test_result_can_be_read_printed_and_drawn(tmp_path):
     result = Audit("search", "white-box", 10, 0.99, (0.01, 0.1), (2.0, 1.0), (2.5, 0.5))
     assert not result.passed
     assert "BROKEN" in str(result)
-    assert "WRONG" in str(result)
+    assert "DISPROVED" in str(result)
     assert result.share(0.01) == 1.25
     assert result.to_dict()["passed"] is False
     assert Audit("search", "white-box", 10, 0.99, (0.01,), (2.0,), (0.1,), null=True).passed is False
@@ -136,11 +136,11 @@ def test_arguments_are_checked():
     with pytest.raises(ValueError, match="at least 2 runs"):
         audited_epsilons([1.0], [1.0])
     for game in (SearchGame, lambda knowledge, unit: TrainingGame(knowledge=knowledge, unit=unit)):
-        with pytest.raises(ValueError, match="white-box game"):
+        with pytest.raises(ValueError, match="knowledge='white-box'"):
             game("black-box", "release")
     with pytest.raises(ValueError, match="fit_intercept=False"):
         TrainingGame(dp.training.DPSGD(classes=(0, 1), noise_multiplier=1.0))
-    with pytest.raises(ValueError, match="not 'split'"):
+    with pytest.raises(ValueError, match="got 'split'"):
         PipelineGame("white-box", "split")
 
 
@@ -183,7 +183,7 @@ def test_training_tells_the_sums_that_made_its_parameters():
 
 def test_a_release_tells_of_training_and_search():
     game = PipelineGame(random_state=4)
-    released, steps, searches = game._heard(True)
+    released, steps, searches = game._observe_release(True)
     unwatched = game._release(True)
     np.testing.assert_array_equal(released.thresholds, unwatched.thresholds)
     assert released.ledger == unwatched.ledger

@@ -78,7 +78,7 @@ def test_reserve_then_commit(store, path):
 def test_reservation_without_commit_stays_spent(store, path):
     store.reserve(gaussian_event(8.0), note="crashed")
     assert BudgetStore(path).spent() == pytest.approx(filtered_epsilon(1 / 8))
-    assert "never committed" in store.summary()
+    assert "not committed" in store.summary()
 
 
 def test_too_large_a_share_is_refused_and_changes_nothing(store, path):
@@ -330,7 +330,7 @@ def test_a_declared_sequence_adds_up_without_slack(path, tmp_path):
 
 def test_a_ledger_about_several_records_at_once_is_refused(store):
     with pytest.raises(ValueError, match="several records at once"):
-        store.reserve(dp.Ledger().add("x", gaussian_event(80.0)).declare(rows_per_person=5))
+        store.reserve(dp.Ledger().add("x", gaussian_event(80.0), unit=dp.privacy.PersonWithoutIds(5)))
 
 
 def test_epsilon_is_printed_rounded_up_and_the_rest_down(path):

@@ -178,13 +178,13 @@ class TestGuarantees:
         assert math.isinf(c.threshold)
 
     def test_threshold_at_the_end_of_the_range_is_infinite(self):
-        with pytest.warns(GuaranteeWarning, match="Prediction sets hold the truth"):
+        with pytest.warns(GuaranteeWarning, match="the prediction set contains the true answer"):
             c = quiet(np.ones(5000))
         assert math.isinf(c.threshold)
 
     def test_a_random_part_is_charged(self):
         rule = make_rule("split", (0.1,), Ledger(), 10_000, part=0.2)
-        assert rule.sized
+        assert rule.has_released_size
         assert rule.n_nominal == 2000
         assert rule.rank == "centred"
         c = quiet(training=None, held_out=True, n_records=4000)
@@ -287,7 +287,7 @@ class TestRefusals:
     def test_unknown_dask_size(self):
         da = pytest.importorskip("dask.array")
         array = da.from_array(SCORES, chunks=1000)
-        with pytest.raises(ValueError, match="n_records is needed"):
+        with pytest.raises(ValueError, match="n_records is required"):
             quiet(array[array > 0.5])
 
 

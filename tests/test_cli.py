@@ -22,10 +22,9 @@ import pyarrow as pa
 import pytest
 
 import dpscp as dp
-from dpscp.cli import demo, main
-from dpscp.cli import wizard as questions
-from dpscp.cli.evaluation import LabeledTable, fingerprints, is_held_out
-from dpscp.cli.run import _as_texts, evaluation_of, open_labeled_table
+from dpscp.cli import demo, main, wizard
+from dpscp.cli.evaluation import LabeledTable, fingerprint_rows, is_held_out
+from dpscp.cli.run import _format_sets, evaluate_labeled, open_labeled_table
 from dpscp.cli.tables import Table, open_table
 from dpscp.data.schema import Schema, SchemaError, parse_schema, template
 from dpscp.data.sources.tables import as_frame
@@ -133,7 +132,7 @@ def test_schema_fit_predict_report(run, folder):
     assert code == 0
     assert re.search(r"privacy: +epsilon [12]\.\d+ at delta 1e-05 \(budget 2\)", out)
     assert "500 held-out records" in out
-    assert "NOT private: numbers on labelled records" in out
+    assert "NOT private: the evaluation" in out
     model = dp.load(folder / "m.dpscp")
     assert model.ledger_.is_private
     assert Schema.from_dict(model.ledger_.public_facts["schema"]) == parse_schema(SCHEMA)
@@ -174,9 +173,11 @@ def _copies_of_the_training_file(folder: Path) -> dict[str, str]:
 
 def test_evaluation_on_the_training_file_is_refused(run, folder, monkeypatch):
     for name, said in _copies_of_the_training_file(folder).items():
-        refused(run(f"report model.dpscp -o t.html --evaluate {name}"), said, "was fitted on", "did not see")
+        refused(run(f"report model.dpscp -o t.html --evaluate {name}"), said, "was fitted on", "did not use")
         assert not (folder / "t.html").exists()
-    monkeypatch.setattr("dpscp.cli.run.fitted", lambda *_, **__: pytest.fail("spent before the evaluation was refused"))
+    monkeypatch.setattr(
+        "dpscp.cli.commands.fit_estimator", lambda *_, **__: pytest.fail("spent before the evaluation was refused")
+    )
     for name, said in _copies_of_the_training_file(folder).items():
         refused(run(f"fit people.csv --schema people.toml -o t.dpscp --evaluate {name}"), said, "was fitted on")
 
@@ -190,8 +191,8 @@ def test_what_cannot_be_told_apart_is_never_called_held_out(run, folder):
     section = (folder / "alone" / "r.html").read_text().split('<section id="evaluation">')[1].split("</section>")[0]
     assert "held-out" not in section
     assert "held-out records" not in out
-    assert "could not be told from" in out
-    assert "could not be told from the records of the fit" in section
+    assert "may have used these records" in out
+    assert "may have used these records" in section
 
     people(800, 5).to_csv(folder / "alone" / "t.csv", index=False)
     line = "fit alone/t.csv --schema people.toml --epsilon 2 --seed 1 -o alone/n.dpscp"
@@ -228,7 +229,7 @@ def test_neither_model_nor_note_holds_a_function_of_the_records(run, folder):
 def test_records_of_a_coarse_table_are_neither_refused_nor_called_held_out():
     """Two coins and a label: every new record is among the old ones, and that proves nothing."""
     rng = np.random.default_rng(0)
-    old, new = (fingerprints(rng.integers(0, 2, (n, 2)).astype(float), rng.integers(0, 2, n)) for n in (900, 200))
+    old, new = (fingerprint_rows(rng.integers(0, 2, (n, 2)).astype(float), rng.integers(0, 2, n)) for n in (900, 200))
     assert not is_held_out(np.sort(new), np.sort(old), Path("new.csv"))
 
 
@@ -266,12 +267,13 @@ def test_demo_writes_everything(run, folder):
     # coverage is an average over releases, and this one has no seed: it may fall short, and then says so
     lines = [line for line in out.strip().splitlines() if not line.startswith("verdict:")]
     heads = [line.split(":")[0].strip() for line in lines[:2] + lines[3:]]
-    assert heads == ["privacy", "coverage", "compare", "checked", "report"]
+    assert heads == ["privacy", "coverage", "persons", "compare", "checked", "report"]
     assert "adding or removing one person" in lines[0]
     assert "1,200 held-out records" in lines[1]
     assert "19 of 20 such releases cover at least" in lines[2]
-    assert "without any privacy" in lines[3]
-    assert "NOT private" in lines[4]
+    assert lines[3].endswith("3,431 (declared)")
+    assert "non-private model" in lines[4]
+    assert "NOT private" in lines[5]
     made = {p.name for p in (folder / "demo").iterdir()}
     assert made - {"model.dpscp.origin.json"} == {
         "records.csv",
@@ -285,7 +287,7 @@ def test_demo_writes_everything(run, folder):
 
 
 def test_the_demo_shares_nobody_and_its_sets_are_of_use(demonstrated):
-    records, held_out = demo.demo_tables()
+    records, held_out = demo.load_demo_tables()
     assert not set(records.person) & set(held_out.person)
     assert records.person.nunique() == demo.SCHEMA.n_persons
     assert records.person.value_counts().max() <= demo.SCHEMA.rows_per_person
@@ -309,9 +311,9 @@ def test_bounds_are_never_guessed(run):
         ("bounds = [18, 90]", "", "the bounds of column 'age'"),
         ("bounds = [18, 90]", "bounds = [90, 18]", "low < high"),
         ('categories = ["north", "south", "west"]', "", "the categories of column 'region'"),
-        ('categories = ["north", "south", "west"]', 'categories = ["north"]', "not among its declared categories"),
-        ('classes = ["no", "yes"]', 'classes = ["no", "maybe"]', "not among the declared classes"),
-        ('task = "classification"', "task = classification", "neither TOML nor JSON"),
+        ('categories = ["north", "south", "west"]', 'categories = ["north"]', "not in its declared categories"),
+        ('classes = ["no", "yes"]', 'classes = ["no", "maybe"]', "not in the declared classes"),
+        ('task = "classification"', "task = classification", "neither valid TOML nor valid JSON"),
         ("[columns.age]", "[columns.size]", "'age'"),
         ("[columns.id]", "[columns.key]", "'id'"),
     ],
@@ -376,18 +378,20 @@ def test_missing_column(run, folder):
     ("output", "said"), [("no/where.csv", "does not exist"), (".", "is a folder"), ("new.csv/x", "not exist")]
 )
 def test_unwritable_output_is_found_first(run, command, output, said, monkeypatch):
-    monkeypatch.setattr("dpscp.cli.run.fitted", lambda *_, **__: pytest.fail("spent before the output was checked"))
+    monkeypatch.setattr(
+        "dpscp.cli.commands.fit_estimator", lambda *_, **__: pytest.fail("spent before the output was checked")
+    )
     refused(run(f"{command} -o {output}"), said)
 
 
 def test_a_folder_without_permission(run, monkeypatch):
     """Root may write everywhere, so the refusal of the system is played."""
     monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(PermissionError("no")))
-    refused(run("fit people.csv --schema people.toml -o unwritten.dpscp"), "cannot be written to")
+    refused(run("fit people.csv --schema people.toml -o unwritten.dpscp"), "is not writable")
 
 
 def test_inputs_are_not_overwritten(run, folder):
-    refused(run("predict model.dpscp new.csv -o new.csv"), "is the input")
+    refused(run("predict model.dpscp new.csv -o new.csv"), "is an input file")
     (folder / "filled.toml").write_text(SCHEMA)
     refused(run("schema people.csv -o filled.toml"), "exists")
     assert (folder / "filled.toml").read_text() == SCHEMA
@@ -461,9 +465,9 @@ def test_schema_takes_a_header_for_column_names(run, folder, content, options):
 
 
 def test_files_that_are_not_there_or_no_models(run, folder):
-    refused(run("fit none.csv --schema people.toml -o unwritten.dpscp"), "no file 'none.csv'")
-    refused(run("fit people.csv --schema none.toml -o unwritten.dpscp"), "no schema file")
-    refused(run("predict none.dpscp new.csv -o o.csv"), "no model file")
+    refused(run("fit none.csv --schema people.toml -o unwritten.dpscp"), "file 'none.csv' does not exist")
+    refused(run("fit people.csv --schema none.toml -o unwritten.dpscp"), "does not exist")
+    refused(run("predict none.dpscp new.csv -o o.csv"), "model file 'none.dpscp' does not exist")
     refused(run("report people.csv"), "cannot be loaded")
     clf = dp.PrivateConformalClassifier(classes=[0, 1], random_state=0, epsilon=2)
     X = np.random.default_rng(0).normal(size=(500, 2))
@@ -506,9 +510,9 @@ def test_budget_store_is_spent(run):
     assert reserved == committed <= 1.0 < told["spent"] / committed < 1.01
     text = run("budget show study.budget")[1].splitlines()[-1]
     assert re.fullmatch(r"2: \d{4}-\d\d-\d\dT\S+ commit epsilon [01]\.\d{3} alone: \w+\.fit", text)
-    refused(run("budget create other.budget"), "--epsilon and --delta")
+    refused(run("budget create other.budget"), "--epsilon, --delta")
     refused(run("budget create other.budget --epsilon 3 --delta 1e-5"), "--dataset")
-    refused(run("budget create study.budget --epsilon 3 --delta 1e-5 --dataset people"), "there is a file already")
+    refused(run("budget create study.budget --epsilon 3 --delta 1e-5 --dataset people"), "the file exists")
     refused(run("budget show none.budget"), "no budget store")
 
 
@@ -551,15 +555,37 @@ def test_warnings_are_one_line_and_vacuous_is_said(run, folder):
     assert json.loads(out)["certificates"][0]["is_vacuous"]
 
 
+def test_a_useless_fit_is_called_that_in_every_output(run, folder):
+    """Twenty records: the promise holds only because the sets are full, and no number of records was declared."""
+    people(20, 4).to_csv(folder / "twenty.csv", index=False)
+    (folder / "twenty.toml").write_text(SCHEMA.replace("n_records = 2500\n", ""))
+    sentence = "verdict:  NOT USEFUL. The promise holds only because the sets contain nearly every answer"
+    fit = "fit twenty.csv --schema twenty.toml -o twenty.dpscp --force"
+    code, out, _ = run(fit)
+    assert code == 0
+    assert sentence in out
+    assert "records:  20 (counted in the table" in out
+    commands = ("report twenty.dpscp -o twenty.html", "predict twenty.dpscp twenty.csv -o twenty-out.csv")
+    for line in commands:
+        assert sentence in run(line)[1]
+    for line in (fit, *commands):
+        assert json.loads(run(f"{line} --json")[1])["is_useful"] is False
+    page = (folder / "twenty.html").read_text()
+    assert "so it is not useful" in page
+    assert "counted in the table and published" in page
+    assert json.loads(run("report model.dpscp -o full.html --json")[1])["is_useful"] is True
+    assert ", declared in advance" in (folder / "full.html").read_text()
+
+
 def test_unexpected_errors_show_their_kind_only(run, monkeypatch):
     def broken(*_, **__):
         raise KeyError(CANARY)
 
-    monkeypatch.setattr("dpscp.cli.run.fitted", broken)
+    monkeypatch.setattr("dpscp.cli.commands.fit_estimator", broken)
     refused(run("fit people.csv --schema people.toml -o unwritten.dpscp"), "unexpected KeyError")
 
 
-@pytest.mark.parametrize("reader", ["pyarrow.csv.open_csv", "dpscp.cli.run.added_columns"])
+@pytest.mark.parametrize("reader", ["pyarrow.csv.open_csv", "dpscp.cli.run.predict_columns"])
 def test_too_little_memory_is_called_that(run, folder, monkeypatch, reader):
     def exhausted(*_, **__):
         raise pa.ArrowMemoryError(f"malloc of size {CANARY} failed")
@@ -575,8 +601,8 @@ def test_each_set_is_written_as_its_own_labels(n_classes):
     classes = np.array([f'"{i}" é' for i in range(n_classes)])
     sets = rng.random((300, n_classes, 2))[:, :, 1] < rng.random((300, 1))
     sets[:2] = [[False] * n_classes, [True] * n_classes]
-    assert [json.loads(text) for text in _as_texts(classes, sets)] == [classes[row].tolist() for row in sets]
-    assert _as_texts(classes, sets[:0]) == []
+    assert [json.loads(text) for text in _format_sets(classes, sets)] == [classes[row].tolist() for row in sets]
+    assert _format_sets(classes, sets[:0]) == []
 
 
 # ---- large files: block by block
@@ -618,9 +644,9 @@ def test_a_table_in_blocks_gives_what_one_block_gives(run, folder, small_blocks,
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("age", CANARY, "column 'age' is declared numeric and holds something that is not a number"),
+        ("age", CANARY, "column 'age' is declared numeric but has a value that is not a number"),
         ("age", "", "column 'age' has missing values"),
-        ("region", CANARY, "column 'region' holds a value that is not among its declared categories"),
+        ("region", CANARY, "column 'region' has a missing value or one that is not in its declared categories"),
         ("id", f"{CANARY},1", "cannot be read: rows of different length"),
         ("region", "latin", "is not UTF-8"),
     ],
@@ -651,11 +677,11 @@ def test_a_large_table_stays_in_its_file(run, folder, monkeypatch):
 
 def test_an_evaluation_in_blocks_says_what_one_block_says(folder, small_blocks, monkeypatch):
     model = dp.load(folder / "model.dpscp")
-    in_blocks = evaluation_of(model, open_labeled_table(model, folder / "model.dpscp", folder / "new.csv", None))
+    in_blocks = evaluate_labeled(model, open_labeled_table(model, folder / "model.dpscp", folder / "new.csv", None))
     monkeypatch.undo()
     assert in_blocks.held_out
     at_once = LabeledTable(parse_schema(SCHEMA), open_table(folder / "new.csv"), held_out=True)
-    assert in_blocks == evaluation_of(model, at_once)
+    assert in_blocks == evaluate_labeled(model, at_once)
     X, y = next(at_once.blocks(""))
     assert in_blocks.levels[0].coverage == dp.metrics.coverage(y, model.predict_set(X)[1], classes=model.classes_)[0]
 
@@ -715,7 +741,7 @@ def test_reproduce_needs_a_checkout(run, monkeypatch, tmp_path):
 
 def test_prompts_complete_a_schema():
     answers = iter(["y", "class", "no", "no, yes", "num", "1, 0", "0 110", "cat", "a, b", "ignore"])
-    found = questions.complete(template(["age", "kind", "id", "y"]), lambda _: next(answers))
+    found = wizard.complete_schema(template(["age", "kind", "id", "y"]), lambda _: next(answers))
     assert found.lacks == ()
     assert found == parse_schema(
         'task = "classification"\ntarget = "y"\nclasses = ["no", "yes"]\n'
@@ -723,11 +749,11 @@ def test_prompts_complete_a_schema():
         'categories = ["a", "b"]\n[columns.id]\ntype = "ignore"\n'
     )
     answers = iter(["r", "low", "0 1"])
-    assert questions.complete(Schema("", "y", ()), lambda _: next(answers)).bounds == (0.0, 1.0)
+    assert wizard.complete_schema(Schema("", "y", ()), lambda _: next(answers)).bounds == (0.0, 1.0)
 
 
 def test_prompts_appear_on_a_terminal_only(run, monkeypatch):
-    monkeypatch.setattr(questions, "can_ask", lambda: True)
+    monkeypatch.setattr(wizard, "is_interactive", lambda: True)
     answers = iter(
         ["classification", "no, yes", "ignore", "numeric", "18 90", "categorical", "north, south, west", "num", "-5 5"]
     )
@@ -736,13 +762,13 @@ def test_prompts_appear_on_a_terminal_only(run, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda: (_ for _ in ()).throw(EOFError))
     code, _, err = run("fit people.csv --target bought -o asked2.dpscp")
     assert code == 1
-    assert "not completed" in err
+    assert "not complete" in err
 
 
 def _start(folder: Path, line: str) -> subprocess.Popen:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "dpscp.cli", *shlex.split(line)],
+        [sys.executable, "-m", "dpscp", *shlex.split(line)],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -796,7 +822,7 @@ def test_a_killed_or_interrupted_fit_leaves_no_half_written_file(folder, place, 
     _, err = process.communicate(timeout=60)
     if sign == signal.SIGINT:
         assert process.returncode == 130
-        assert err == "dpscp: error: interrupted; no output file was left half-written\n"
+        assert err == "dpscp: error: interrupted; no output file was left incomplete\n"
         no_debris(folder)
     else:
         assert process.returncode == -signal.SIGKILL
@@ -816,7 +842,7 @@ def test_an_interrupt_while_the_libraries_load_is_one_line(monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "dpscp.cli.commands")
     monkeypatch.setattr(sys, "meta_path", [_InterruptedImport(), *sys.meta_path])
     assert main(["plan"]) == 130
-    assert capsys.readouterr().err == "dpscp: interrupted before anything was done\n"
+    assert capsys.readouterr().err == "dpscp: interrupted before the command started\n"
 
 
 def test_piped_output_has_no_progress_bar(folder):

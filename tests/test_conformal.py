@@ -108,7 +108,7 @@ class TestContract:
         np.testing.assert_array_equal(sets, (1 - probabilities)[:, :, None] <= model.threshold_)
         assert [c.target for c in model.certificates_] == [0.8, 0.9]
         assert model.certificate_ is model.certificates_[0]
-        assert str(model.certificate_).startswith("Prediction sets hold the truth")
+        assert str(model.certificate_).startswith("For a new record, the prediction set contains the true answer")
         assert model.score(X, y) > 0.6
 
     def test_regressor(self):
@@ -159,7 +159,7 @@ class TestGuarantees:
             assert model.certificate_.is_certified
         else:
             assert not model.certificate_.is_certified
-            assert "No finite-sample proof" in str(model.certificate_)
+            assert "is not proven for finite samples" in str(model.certificate_)
 
     @pytest.mark.parametrize("guarantee", [*GUARANTEES, "auto"])
     def test_recipe_regressor(self, guarantee):
@@ -216,7 +216,7 @@ class TestGuarantees:
     def test_corrected_says_when_it_has_no_correction(self):
         X, y = labelled()
         own = classifier(QUICK, guarantee="corrected").fit(X, y)
-        assert any("put back to first order" in a for a in own.certificate_.assumptions)
+        assert any("removed to first order" in a for a in own.certificate_.assumptions)
         plain = classifier(DPSGD(hidden=(4,), steps=20), guarantee="corrected").fit(X, y)
         assert any("Result F alone" in a for a in plain.certificate_.assumptions)
 
@@ -266,7 +266,7 @@ class TestScores:
 
     @pytest.mark.parametrize("wrong", [lambda p: p[:, 0], lambda p: p.mean(), lambda p: p[:-1]])
     def test_a_callable_of_the_wrong_shape(self, wrong):
-        with pytest.raises(ValueError, match="one score for every row and label"):
+        with pytest.raises(ValueError, match="one real number for each row and label"):
             classifier(QUICK, guarantee="split", conformity_score=wrong).fit(*labelled(100))
 
     @pytest.mark.parametrize("score", ["absolute", "normalized", "cqr"])
@@ -468,7 +468,7 @@ class TestMechanisms:
         X, y = labelled(500)
         model = classifier(OwnMechanism(3), guarantee="universal").fit(X, y)
         assert model.predict_set(X[:5])[1].shape == (5, 3, 1)
-        with pytest.raises(ValueError, match="one output for each of the declared classes"):
+        with pytest.raises(ValueError, match="one output for each declared class"):
             classifier(OwnMechanism(3), guarantee="universal", classes=[0, 1, 2, 3]).fit(X, y)
 
     def test_targets_are_clipped_for_training_and_not_for_the_promise(self):
@@ -546,9 +546,9 @@ class TestPrivateModel:
         model = classifier(foreign, guarantee="universal", classes=None).fit(X, names[y])
         assert model.classes_.tolist() == ["low", "middle", "high"]  # not sorted
         assert model.score(X, names[y]) > 0.6
-        with pytest.raises(ValueError, match="in their order"):
+        with pytest.raises(ValueError, match="in the same order"):
             classifier(foreign, guarantee="universal", classes=["high", "low", "middle"]).fit(X, names[y])
-        with pytest.raises(ValueError, match="in their order"):
+        with pytest.raises(ValueError, match="in the same order"):
             classifier(foreign, guarantee="universal", classes=["low", "middle", "high", "top"]).fit(X, names[y])
 
     def test_a_function(self):
@@ -869,7 +869,7 @@ class TestScikitLearn:
 
     def test_found_labels_are_declared_and_remarked_upon(self):
         X, y = labelled(400)
-        with pytest.warns(GuaranteeWarning, match="classes was not given"):
+        with pytest.warns(GuaranteeWarning, match="classes is None"):
             model = classifier(QUICK, guarantee="asymptotic", classes=None).fit(X, y)
         facts = model.ledger_.public_facts
         assert facts["classes"] == (0, 1, 2)

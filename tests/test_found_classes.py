@@ -7,7 +7,7 @@ import pytest
 
 import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
-from dpscp.cli.run import Records, fitted, summary
+from dpscp.cli.run import TableRecords, fit_estimator, summarize_fit
 from dpscp.data.schema import parse_schema
 from dpscp.pipeline.tasks import ALL_LABELS
 from dpscp.report import html_report
@@ -36,7 +36,7 @@ def found(**changes):
         model = fit(None, **changes)
     told = [str(w.message) for w in caught if w.category is GuaranteeWarning]
     assert len(told) == 1
-    assert "pass classes=[...] with every label that can occur" in told[0]
+    assert "Pass classes=[...] with every label that can occur" in told[0]
     return model
 
 
@@ -123,10 +123,10 @@ def test_classes_of_a_schema_are_declared():
     columns = "".join(f'[columns.{name}]\ntype = "numeric"\nbounds = [-6, 6]\n' for name in "abc")
     frame = pandas.DataFrame(X, columns=list("abc")).assign(y=y.astype(str))
     schema = parse_schema(text + columns)
-    given = Records(schema.matrix(frame), schema.targets(frame), len(frame))
-    model = fitted(schema, given, epsilon=8.0, guarantee="split", random_state=0)
+    given = TableRecords(schema.matrix(frame), schema.targets(frame), len(frame))
+    model = fit_estimator(schema, given, epsilon=8.0, guarantee="split", random_state=0)
     assert model.certificate_.is_certified
-    assert ALL_LABELS in summary(model)["certificates"][0]["assumptions"]
+    assert ALL_LABELS in summarize_fit(model)["certificates"][0]["assumptions"]
 
 
 # ---- what it costs

@@ -222,7 +222,7 @@ class TestCertificate:
         certificate = self.make(guarantee="asymptotic", coverage=0.83, advice="Hold out a part.")
         assert not certificate.is_certified
         text = str(certificate)
-        assert "No finite-sample proof of the target 90%" in text
+        assert "The target 90% is not proven for finite samples" in text
         assert "83.0%" in text
         assert text.endswith("Hold out a part.")
 

@@ -69,7 +69,7 @@ def test_images_go_in_and_sets_come_out(fitted, tmp_path):
     loaded.groups = dark_corner
     np.testing.assert_array_equal(loaded.predict_set(torch.from_numpy(X))[1], sets)
     for wrong in (X.reshape(400, 36), X[:, 0], X.transpose(0, 2, 3, 1)):
-        with pytest.raises(ValueError, match=r"X must hold records of shape \(1, 6, 6\), as in fit, got "):
+        with pytest.raises(ValueError, match=r"X must have records of shape \(1, 6, 6\), as in fit, got "):
             loaded.predict(wrong)
 
 
@@ -92,7 +92,7 @@ def test_regression_on_images_and_flat_rows_for_a_module_of_images():
     by_rows = training(net(1), loss="squared", input_shape=(1, 6, 6))
     flat = dp.PrivateConformalRegressor(by_rows, **settings).fit(X.reshape(400, 36), y)
     np.testing.assert_allclose(flat.predict(X.reshape(400, 36)), shaped.predict(X), atol=1e-5)
-    with pytest.raises(ValueError, match=r"X must have 36 numbers a record, for input_shape=\(1, 6, 6\), got 35"):
+    with pytest.raises(ValueError, match=r"X must have 36 numbers per record for input_shape=\(1, 6, 6\), got 35"):
         dp.PrivateConformalRegressor(by_rows, **settings).fit(X.reshape(400, 36)[:, 1:], y)
 
 
@@ -105,7 +105,7 @@ def test_what_cannot_work_is_refused_before_any_budget_is_reserved(tmp_path):
     options = {"random_state": None, "n_records": 40}
     for estimator, told in (
         (training(net(3)), "one output for each of the 2 classes"),
-        (trained, "one output for each of the declared classes"),
+        (trained, "one output for each declared class"),
         (DPSGD(steps=3), "Expected 2D array for X"),
         (None, "Expected 2D array for X"),
         (dp.PrivateModel.from_opacus(net(2), engine, input_shape=(1, 6, 6), classes=(0, 1)), r"shape \(1, 6, 6\), got"),
@@ -113,7 +113,7 @@ def test_what_cannot_work_is_refused_before_any_budget_is_reserved(tmp_path):
         made = dp.PrivateConformalClassifier(estimator, classes=[0, 1], **SETTINGS | options)
         with pytest.raises(ValueError, match=told):
             made.fit(X[:, 0] if told.endswith("got") else X, y, budget=store)
-    with pytest.raises(ValueError, match="needs a model with one output, this one has 2"):
+    with pytest.raises(ValueError, match="needs a model with one output, but this one has 2"):
         dp.PrivateConformalRegressor(pair, y_bounds=(0, 1), conformity_score="absolute", **SETTINGS | options).fit(
             X, y, budget=store
         )

@@ -63,9 +63,9 @@ def test_groups(groups):
     [
         (lambda: metrics.coverage([0], MASKS), "one value for each set"),
         (lambda: metrics.coverage([0.0, 1.0, 2.0, 2.0], MASKS), "class indices"),
-        (lambda: metrics.coverage([0, 1, 2, 3], MASKS), "outside the classes"),
-        (lambda: metrics.coverage([0, 1, 2, -1], MASKS), "outside the classes"),
-        (lambda: metrics.coverage(["cat"] * 3 + ["emu"], MASKS, classes=["ant", "bee", "cat"]), "outside the classes"),
+        (lambda: metrics.coverage([0, 1, 2, 3], MASKS), "not among the classes"),
+        (lambda: metrics.coverage([0, 1, 2, -1], MASKS), "not among the classes"),
+        (lambda: metrics.coverage(["cat"] * 3 + ["emu"], MASKS, classes=["ant", "bee", "cat"]), "not among"),
         (lambda: metrics.coverage(LABELS, MASKS.astype(int)), "label sets must be bool"),
         (lambda: metrics.efficiency(np.empty((0, 2))), "n > 0"),
         (lambda: metrics.efficiency(np.ones(3)), "shape"),

@@ -83,7 +83,7 @@ def everything_in(thing, seen=None, path="fitted"):
         yield from everything_in(part, seen, name)
 
 
-def numbers_of(thing):
+def parse_numbers(thing):
     if hasattr(thing, "detach"):
         thing = thing.detach().cpu().numpy()
     if isinstance(thing, np.ndarray) and thing.dtype.kind in "fiu":
@@ -110,7 +110,7 @@ def assert_holds_nothing_of(fitted, X, y):
     visited = 0
     for path, thing in everything_in(vars(fitted)):
         visited += 1
-        for number in numbers_of(thing):
+        for number in parse_numbers(thing):
             assert number not in values, f"{path} holds a value of the records"
             assert number not in counts, f"{path} holds a count of the records"
         if hasattr(thing, "shape") and not isinstance(thing, types.FunctionType):

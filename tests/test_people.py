@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 import dpscp as dp
-from dpscp._base.format import asked, at_least, observed
+from dpscp._base.format import at_least, format_level, format_rate
 from dpscp.cli import main
-from dpscp.cli.demo import unused_folder
-from dpscp.cli.run import Records, describe_size_mismatch
+from dpscp.cli.demo import find_unused_folder
+from dpscp.cli.run import TableRecords, describe_size_mismatch
+from dpscp.data.person_ids import read_person_ids
 from dpscp.data.schema import parse_schema
 from dpscp.data.validation import column_bounds
 
@@ -62,7 +63,7 @@ def test_demo_and_fit_replace_nothing_unless_forced(run, tmp_path):
         own.write_text("mine")
         code, _, err = run("demo --folder mine")
         assert code == 1
-        assert f"'mine/{name}' exists" in err
+        assert f"'mine/{name}' already exists" in err
         assert "--force" in err
         assert [p.name for p in (tmp_path / "mine").iterdir()] == [name]
         assert own.read_text() == "mine"
@@ -84,10 +85,10 @@ def test_demo_and_fit_replace_nothing_unless_forced(run, tmp_path):
 
 
 def test_demo_without_a_folder_makes_a_new_one(tmp_path):
-    assert unused_folder(tmp_path / "demo") == tmp_path / "demo"
+    assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo"
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo-2").write_text("")
-    assert unused_folder(tmp_path / "demo") == tmp_path / "demo-3"
+    assert find_unused_folder(tmp_path / "demo") == tmp_path / "demo-3"
 
 
 def test_a_wrong_number_of_records_is_told_here_and_nowhere_else(run, tmp_path):
@@ -109,7 +110,9 @@ def test_a_wrong_number_of_persons_is_told_too():
     for declared, told in ((100, False), (104, False), (110, True), (300, True)):
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
-        records = Records(schema.matrix(frame), schema.targets(frame), len(frame), schema.persons(frame))
+        records = TableRecords(
+            schema.matrix(frame), schema.targets(frame), len(frame), read_person_ids(schema.persons(frame))
+        )
         found = describe_size_mismatch(schema, records)
         assert (found is not None) == told
         assert found is None or f"n_persons = {declared}" in found
@@ -165,7 +168,7 @@ def test_feature_bounds_of_all_features():
 def test_square_feature_bounds():
     """Refused where both readings are bounds; taken where only one is, or both are the same."""
     for ambiguous in ([[0, 1], [2, 3]], np.array([[0.0, 1.0], [2.0, 3.0]]), ((0, 1), (2, 3))):
-        with pytest.raises(ValueError, match=r"read as .* and as two"):
+        with pytest.raises(ValueError, match=r"can mean .* or two"):
             column_bounds(ambiguous, 2, None)
     low, high = column_bounds([[0, -50], [150, 60]], 2, None)
     assert (low.tolist(), high.tolist()) == ([0, -50], [150, 60])
@@ -260,7 +263,7 @@ def test_the_mapie_page_keeps_its_promise(capsys):
         ("latin.csv", "age,city,bought\n30,M\u00fcnchen,no\n".encode("latin-1"), "is not UTF-8 (perhaps Latin-1"),
         ("latin_head.csv", "\u00e2ge,bought\n30,no\n".encode("latin-1"), "is not UTF-8 (perhaps Latin-1"),
         ("late.csv", b"age,bought\n" + b"30,no\n" * 2000 + b"31,\xfc\n", "is not UTF-8 (perhaps Latin-1"),
-        ("empty.csv", b"", "is empty: it holds neither"),
+        ("empty.csv", b"", "is empty: it contains neither"),
         ("semicolon.csv", b"age;score;bought\n30;1;no\n", "--separator ';'"),
         ("tabs.csv", b"age\tscore\tbought\n30\t1\tno\n", "--separator $'\\t'"),
     ],
@@ -292,7 +295,7 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpscp.cli.run.fitted", interrupted)
+    monkeypatch.setattr("dpscp.cli.commands.fit_estimator", interrupted)
     fit = "fit people.csv --schema people.toml"
     code, _, err = run(f"{fit} --budget study.budget --dataset people")
     assert code == 130
@@ -310,7 +313,9 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
 def test_a_weak_budget_gets_a_word(run, tmp_path, monkeypatch, options, said):
     people(100, 0).to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(SCHEMA.format(n=100))
-    monkeypatch.setattr("dpscp.cli.run.fitted", lambda *_, **__: 1 / 0)  # the word comes before anything is spent
+    monkeypatch.setattr(
+        "dpscp.cli.commands.fit_estimator", lambda *_, **__: 1 / 0
+    )  # the word comes before anything is spent
     _, _, err = run(f"fit people.csv --schema people.toml {options}")
     assert ("dpscp: warning:" in err) == (said is not None)
     assert said is None or said in err
@@ -318,10 +323,10 @@ def test_a_weak_budget_gets_a_word(run, tmp_path, monkeypatch, options, said):
 
 def test_only_all_is_printed_as_all():
     for rate in (0.9996, 0.99996, 1 - 1e-9):
-        assert float(observed(rate).rstrip("%")) < 100
+        assert float(format_rate(rate).rstrip("%")) < 100
         assert float(at_least(rate).rstrip("%")) < 100
-    assert observed(1.0) == at_least(1.0) == "100.0%"
-    assert asked(0.9999) == "99.99%"
+    assert format_rate(1.0) == at_least(1.0) == "100.0%"
+    assert format_level(0.9999) == "99.99%"
 
 
 # ---- notebooks
@@ -342,14 +347,14 @@ def test_print_of_a_ledger_is_a_table(fitted):
     lines = str(fitted.ledger_).splitlines()
     assert lines[0].split() == ["stage", "epsilon", "alone", "at", "delta", "1e-05", "note"]
     assert len(lines) == 2 + len(fitted.ledger_.entries) + 1 + 1
-    assert re.search(r"^together +[34]\.\d{3} +for adding or removing one record", lines[-2])
+    assert re.search(r"^total +[34]\.\d{3} +for adding or removing one record", lines[-2])
     assert lines[-1] == "NOT private: the noise came from a seed"
 
 
 def test_notebooks_show_both_promises(fitted):
     ledger, certificate = fitted.ledger_._repr_html_(), fitted.certificate_._repr_html_()
     assert "<table>" in ledger
-    assert "together" in ledger
+    assert "total" in ledger
     assert "NOT private" in ledger
     assert "at least 90.0%" in certificate
     plan = dp.plan(5000, 1.0)._repr_html_()

@@ -15,7 +15,7 @@ import pytest
 
 import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
-from dpscp.cli.tables import written_table
+from dpscp.cli.tables import open_writer
 from dpscp.data import model_files as persistence
 from dpscp.report.page import write_atomically
 from dpscp.training import DPSGD, ObjectivePerturbation, Preprocessed, PrivateCentring, SufficientStatistics, UnitNorm
@@ -222,7 +222,7 @@ class TestWriting:
         old = os.umask(umask)
         try:
             for name in ("sets.csv", "sets.parquet", "sets.csv.gz"):
-                with written_table(tmp_path / name) as write:
+                with open_writer(tmp_path / name) as write:
                     write(pa.RecordBatch.from_pydict({"predicted": [1, 2]}))
                     (temporary,) = tmp_path.glob(".dpscp-*")
                     assert stat.S_IMODE(temporary.stat().st_mode) == tables
@@ -285,7 +285,7 @@ def with_array(content, name, array, **options):
 
 class TestDamage:
     def test_nothing_there(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match="no such file"):
+        with pytest.raises(FileNotFoundError, match="does not exist"):
             dp.load(tmp_path / "nothing")
         with pytest.raises(ValueError, match="cannot be loaded"):
             dp.load(tmp_path)
@@ -376,7 +376,7 @@ class TestDamage:
 
     def test_a_huge_header(self, tmp_path, content, monkeypatch):
         monkeypatch.setattr(persistence, "_LARGEST_HEADER", 1000)
-        with pytest.raises(ValueError, match="larger than any header"):
+        with pytest.raises(ValueError, match="header is larger than any"):
             load_bytes(tmp_path, content)
 
     def test_a_header_without_end(self, tmp_path, content):

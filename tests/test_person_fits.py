@@ -11,12 +11,13 @@ import dpscp as dp
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.cli import main
 from dpscp.data.schema import SchemaError, parse_schema
+from dpscp.data.sources.places import as_one_block
 from dpscp.privacy import gaussian_event
 from dpscp.report.page import html_report
 from dpscp.training import DPSGD, ObjectivePerturbation
 
 PERSON = "adding or removing one person with all their records"
-RECORD = "a record chosen at random among those of a new person"
+RECORD = "a random record of a new person"
 K = 3
 
 
@@ -88,7 +89,7 @@ def test_the_promise_is_said_in_persons_everywhere():
     assert PERSON in page
     for text in (str(model.certificate_), page):
         assert RECORD in text
-        assert "over new persons" in text
+        assert "on average over repeated studies" in text
     assert "of new records" not in page
     assert "Someone who has several" not in page
     facts = model.ledger_.public_facts
@@ -146,13 +147,14 @@ def test_split_parts_and_groups_draw_persons(everywhere):
     import dpscp.pipeline.release as release
 
     def train(mechanism, source, **more):
-        seen["trained"], seen["persons"] = source.whole.read()[:, 2], source.whole.persons
+        block = as_one_block(source)
+        seen["trained"], seen["persons"] = block.read()[:, 2], block.persons
         return original(mechanism, source, **more)
 
     def by_group(*scoring):
-        scores, told = grouped(*scoring)
-        seen["scored"] = sum(map(len, scores))
-        return scores, told
+        scores = grouped(*scoring)
+        seen["scored"] = sum(counts.size for counts in scores)
+        return scores
 
     original, grouped = strategy.train_on, release._scores_by_group
     everywhere("train_on", train)
@@ -176,7 +178,7 @@ def test_corrected_scores_remove_the_whole_person(everywhere):
     original = tasks.corrected_outputs
 
     def outputs(*records, persons=None, **more):
-        seen["persons"] = persons
+        seen.setdefault("persons", persons)
         return original(*records, persons=persons, **more)
 
     everywhere("corrected_outputs", outputs)
@@ -195,11 +197,11 @@ def test_sampled_training_without_ids_stays_within_the_budget():
 
 
 BAD = {
-    "no cap": ({}, {"persons": "ids"}, ValueError, "rows_per_person is needed"),
+    "no cap": ({}, {"persons": "ids"}, ValueError, "rows_per_person is required"),
     "cap below 1": ({"rows_per_person": 0}, {"persons": "ids"}, ValueError, "rows_per_person"),
-    "n_records": ({"rows_per_person": 2, "n_records": 5}, {"persons": "ids"}, ValueError, "give n_persons"),
+    "n_records": ({"rows_per_person": 2, "n_records": 5}, {"persons": "ids"}, ValueError, "pass n_persons"),
     "n_persons without ids": ({"rows_per_person": 2, "n_persons": 5}, {}, ValueError, "needs persons"),
-    "too few ids": ({"rows_per_person": 2}, {"persons": "short"}, ValueError, "differ in length"),
+    "too few ids": ({"rows_per_person": 2}, {"persons": "short"}, ValueError, "their lengths differ"),
     "a missing id": ({"rows_per_person": 2}, {"persons": "missing"}, ValueError, "missing id"),
 }
 
@@ -235,7 +237,7 @@ def test_what_cannot_train_on_persons_is_refused():
         classifier(rows_per_person=2).set_params(estimator=ObjectivePerturbation()).fit(X, y, persons=ids)
     elsewhere = fitted(classifier(), X, y)
     model = dp.PrivateModel(elsewhere.model_, elsewhere.ledger_)
-    with pytest.raises(ValueError, match="is about records"):
+    with pytest.raises(ValueError, match="training protects records"):
         classifier(rows_per_person=2, guarantee="split").set_params(estimator=model).fit(X, y, persons=ids)
 
 
@@ -322,10 +324,10 @@ def test_calibrate_asks_for_training_per_person():
     scores, settings = np.linspace(0, 1, 500), {"epsilon": 1, "delta": 1e-5, "score_range": (0, 1)}
     ids = np.repeat(np.arange(250), 2)
     spent = dp.Ledger().add("training", gaussian_event(20.0))
-    with pytest.raises(ValueError, match="is about records"):
+    with pytest.raises(ValueError, match="training protects records"):
         dp.calibrate(scores, training=spent, persons=ids, rows_per_person=2, **settings)
     told = spent.declare(n_persons=250, rows_per_person=2)  # a public fact says nothing about who is protected
-    with pytest.raises(ValueError, match="is about records"):
+    with pytest.raises(ValueError, match="training protects records"):
         dp.calibrate(scores, training=told, persons=ids, rows_per_person=2, **settings)
     by_person = dp.Ledger().add("training", gaussian_event(20.0), unit=dp.privacy.PersonWithIds(2))
     found = dp.calibrate(scores, training=by_person, persons=ids, rows_per_person=2, **settings)
@@ -386,11 +388,11 @@ def test_schemas_of_persons_are_checked():
     assert parse_schema(SCHEMA).persons(pd.DataFrame({"patient": ["p", "q"]})).tolist() == ["p", "q"]
     assert parse_schema(parse_schema(SCHEMA).to_toml()) == parse_schema(SCHEMA)
     for old, new, match in (
-        ("rows_per_person = 3\n", "", "rows_per_person is needed"),
+        ("rows_per_person = 3\n", "", "rows_per_person is required"),
         ("rows_per_person = 3", "rows_per_person = 0", "rows_per_person"),
         ('person = "patient"\n', "", "needs persons"),
         ('person = "patient"', 'person = "label"', "not the target"),
-        ("n_persons = 150", "n_records = 150", "give n_persons"),
+        ("n_persons = 150", "n_records = 150", "pass n_persons"),
         ("[columns.a]", '[columns.patient]\ntype = "numeric"\nbounds = [0, 1]\n[columns.a]', "as a feature"),
     ):
         with pytest.raises(SchemaError, match=match):

@@ -14,7 +14,7 @@ import pytest
 import dpscp as dp
 from dpscp.data.person_ids import IdKind, PersonIds, read_person_ids
 from dpscp.data.persons import number_persons
-from dpscp.data.sources.persons import dealt, grouped
+from dpscp.data.sources.persons import join_person_block, split_by_person
 
 pl = pytest.importorskip("polars")
 torch = pytest.importorskip("torch")
@@ -190,7 +190,7 @@ MIXED = {
     [
         *(pytest.param(ids, ValueError, "missing id", id=f"missing {name}") for name, ids in MISSING.items()),
         *(pytest.param(ids, ValueError, "floating-point", id=f"float {name}") for name, ids in FLOATS.items()),
-        *(pytest.param(ids, TypeError, "persons (must hold|holds da)", id=name) for name, ids in OBJECTS.items()),
+        *(pytest.param(ids, TypeError, "persons (must|has da)", id=name) for name, ids in OBJECTS.items()),
         *(pytest.param(ids, ValueError, "mixes", id=name) for name, ids in MIXED.items()),
     ],
 )
@@ -228,8 +228,8 @@ def test_one_person_has_one_key_in_every_block(first, second):
     pieces = []
     for ids in (first, second):
         n = len(ids)
-        pieces.append(pickle.loads(pickle.dumps(dealt(np.zeros((n, 1)), np.zeros(n), ids, 3))))
-    blocks = [grouped(place, [parts[place] for parts in pieces]) for place in range(3)]
+        pieces.append(pickle.loads(pickle.dumps(split_by_person(np.zeros((n, 1)), np.zeros(n), ids, 3))))
+    blocks = [join_person_block(place, [parts[place] for parts in pieces]) for place in range(3)]
     everyone = PersonIds.joined([read_person_ids(first), read_person_ids(second)])
     assert sum(block.persons.count for block in blocks) == len(set(everyone.keys.tolist()))
     assert sum(map(len, blocks)) == len(everyone)
@@ -237,8 +237,8 @@ def test_one_person_has_one_key_in_every_block(first, second):
 
 def test_integers_beyond_int64_are_not_their_low_bits():
     assert number_persons([-1, 2**64 - 1, 2**64 - 1, 2**70, -1], 5).tolist() == [0, 1, 1, 2, 0]
-    pieces = [dealt(np.zeros((1, 1)), np.zeros(1), ids, 1)[0] for ids in ([-1], [2**64 - 1])]
-    assert grouped(0, pieces).persons.count == 2
+    pieces = [split_by_person(np.zeros((1, 1)), np.zeros(1), ids, 1)[0] for ids in ([-1], [2**64 - 1])]
+    assert join_person_block(0, pieces).persons.count == 2
 
 
 def test_many_rows_of_one_person_move_the_released_size_by_one_person():
@@ -249,5 +249,5 @@ def test_many_rows_of_one_person_move_the_released_size_by_one_person():
     options = {"held_out": True, "score_range": (0, 1), "epsilon": 1, "delta": 1e-5, "rows_per_person": 3}
     found = dp.calibrate(scores, persons=ids, random_state=0, **options)
     assert found.ledger.public_facts["n_persons"] == n + 1
-    with pytest.raises(TypeError, match="make each id text"):
+    with pytest.raises(TypeError, match="Convert each id to text"):
         dp.calibrate(scores, persons=list(ids), **options)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from dpscp.data.persons import Persons, kept_rows, number_persons, unit_of
+from dpscp.data.persons import Persons, choose_unit, keep_rows, number_persons
 
 IDS = np.array(["b", "a", "b", "c", "a", "b", "b"])
 
 
 def test_rows_stand_person_by_person_in_the_order_of_the_table():
-    kept, persons = kept_rows(IDS, n_rows=7, rows_per_person=10, random_state=0)
+    kept, persons = keep_rows(IDS, n_rows=7, rows_per_person=10, random_state=0)
     assert kept.tolist() == [0, 2, 5, 6, 1, 4, 3]
     assert persons.offsets.tolist() == [0, 4, 6, 7]
     np.testing.assert_allclose(persons.weights, [0.25] * 4 + [0.5] * 2 + [1.0])
@@ -17,7 +17,7 @@ def test_rows_stand_person_by_person_in_the_order_of_the_table():
 
 
 def test_one_row_a_person_leaves_the_table_as_it_is():
-    kept, persons = kept_rows(np.arange(50)[::-1], n_rows=50, rows_per_person=3, random_state=0)
+    kept, persons = keep_rows(np.arange(50)[::-1], n_rows=50, rows_per_person=3, random_state=0)
     assert kept.tolist() == list(range(50))
     assert (persons.weights == 1.0).all()
     assert persons.offsets.tolist() == Persons.single(50).offsets.tolist()
@@ -30,7 +30,7 @@ def test_the_kept_rows_are_a_uniform_choice(cap):
     runs = 4000
     counts = np.zeros(7)
     for seed in range(runs):
-        kept, persons = kept_rows(IDS, n_rows=7, rows_per_person=cap, random_state=seed)
+        kept, persons = keep_rows(IDS, n_rows=7, rows_per_person=cap, random_state=seed)
         assert persons.sizes.tolist() == [min(4, cap), min(2, cap), 1]
         counts[kept] += 1
     expected = np.array([min(1, cap / 4), min(1, cap / 2)] * 4)[[0, 1, 0, 0, 1, 0, 0]]
@@ -50,12 +50,12 @@ def test_the_scored_row_is_uniform_among_the_kept_ones():
 
 def test_without_a_seed_the_choice_is_not_repeated():
     ids = np.zeros(1000, dtype=int)
-    first, second = (kept_rows(ids, n_rows=1000, rows_per_person=500)[0] for _ in range(2))
+    first, second = (keep_rows(ids, n_rows=1000, rows_per_person=500)[0] for _ in range(2))
     assert first.tolist() != second.tolist()
 
 
 def test_parts_draw_persons():
-    _, persons = kept_rows(IDS, n_rows=7, rows_per_person=10, random_state=0)
+    _, persons = keep_rows(IDS, n_rows=7, rows_per_person=10, random_state=0)
     rows, part = persons.part(np.array([True, False, True]))
     assert rows.tolist() == [True] * 4 + [False] * 2 + [True]
     assert part.offsets.tolist() == [0, 4, 5]
@@ -72,47 +72,47 @@ MISSING = {
 
 @pytest.mark.parametrize("ids", MISSING.values(), ids=MISSING)
 def test_missing_ids_are_refused(ids):
-    with pytest.raises(ValueError, match="persons holds a missing id"):
-        kept_rows(ids, n_rows=3, rows_per_person=2)
+    with pytest.raises(ValueError, match="persons has a missing id"):
+        keep_rows(ids, n_rows=3, rows_per_person=2)
 
 
 def test_missing_ids_of_pandas_are_refused():
     pandas = pytest.importorskip("pandas")
     dates = pandas.to_datetime(pandas.Series(["2020", None, "2021"]))
     for column in (pandas.Series([1, None, 2], dtype="Int64"), dates):
-        with pytest.raises(ValueError, match="persons holds a missing id"):
-            kept_rows(column, n_rows=3, rows_per_person=2)
+        with pytest.raises(ValueError, match="persons has a missing id"):
+            keep_rows(column, n_rows=3, rows_per_person=2)
 
 
 def test_a_pandas_column_works_and_must_not_be_a_feature():
     pandas = pytest.importorskip("pandas")
     column = pandas.Series(["x", "y", "x"], name="patient", index=[7, 8, 9])
-    kept, _ = kept_rows(column, n_rows=3, rows_per_person=2, columns=["age"])
+    kept, _ = keep_rows(column, n_rows=3, rows_per_person=2, columns=["age"])
     assert kept.tolist() == [0, 2, 1]
     with pytest.raises(ValueError, match="also a feature"):
-        kept_rows(column, n_rows=3, rows_per_person=2, columns=["age", "patient"])
+        keep_rows(column, n_rows=3, rows_per_person=2, columns=["age", "patient"])
 
 
 @pytest.mark.parametrize("ids", ["abc", 3, None, np.zeros((3, 2))])
 def test_ids_must_be_a_column(ids):
     with pytest.raises(TypeError, match="one id for each row"):
-        kept_rows(ids, n_rows=3, rows_per_person=2)
+        keep_rows(ids, n_rows=3, rows_per_person=2)
 
 
 def test_wrong_length_cap_and_kinds_are_refused_without_a_word_from_the_data():
     secret = ["secret-1", "secret-2"]
-    with pytest.raises(ValueError, match="differ in length") as caught:
-        kept_rows(secret, n_rows=37, rows_per_person=2)
+    with pytest.raises(ValueError, match="their lengths differ") as caught:
+        keep_rows(secret, n_rows=37, rows_per_person=2)
     assert "secret" not in str(caught.value)
     assert "37" not in str(caught.value)
-    with pytest.raises(ValueError, match="rows_per_person is needed"):
-        unit_of(secret, None, n_records=None, n_persons=None)
+    with pytest.raises(ValueError, match="rows_per_person is required"):
+        choose_unit(secret, None, n_records=None, n_persons=None)
     with pytest.raises(ValueError, match="rows_per_person"):
-        kept_rows(secret, n_rows=2, rows_per_person=0)
-    with pytest.raises(ValueError, match="mixes text") as caught:
-        kept_rows(["7", 7], n_rows=2, rows_per_person=2)
-    with pytest.raises(TypeError, match="make each id text") as caught:
-        kept_rows([["secret"], ["secret"]], n_rows=2, rows_per_person=2)
+        keep_rows(secret, n_rows=2, rows_per_person=0)
+    with pytest.raises(ValueError, match="mixes ids") as caught:
+        keep_rows(["7", 7], n_rows=2, rows_per_person=2)
+    with pytest.raises(TypeError, match="Convert each id to text") as caught:
+        keep_rows([["secret"], ["secret"]], n_rows=2, rows_per_person=2)
     assert "secret" not in str(caught.value)
     assert caught.value.__context__ is None
 
@@ -128,7 +128,7 @@ DOUBTFUL = {
 
 @pytest.mark.parametrize("ids", DOUBTFUL.values(), ids=DOUBTFUL)
 def test_ids_of_which_two_may_look_like_one_are_refused(ids):
-    with pytest.raises(ValueError, match=r"persons holds (text|floating).*ids") as caught:
+    with pytest.raises(ValueError, match=r"persons has (text|floating).*ids") as caught:
         number_persons(ids, 2)
     assert "secret" not in str(caught.value)
 
@@ -145,7 +145,7 @@ def test_a_person_moves_the_count_at_every_threshold_by_at_most_one(given):
     thresholds = np.linspace(0, 1, 201)
     for seed in range(20):
         ids = np.append(np.arange(40), np.full(given, 99))
-        kept, persons = kept_rows(ids, n_rows=len(ids), rows_per_person=3, random_state=seed)
+        kept, persons = keep_rows(ids, n_rows=len(ids), rows_per_person=3, random_state=seed)
         scored = np.append(others, extra)[kept[persons.one_row_each(seed)]]
         without = (others[:, None] <= thresholds).sum(axis=0) - len(others) / 2
         moved = (scored[:, None] <= thresholds).sum(axis=0) - len(scored) / 2 - without

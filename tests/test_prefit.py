@@ -122,26 +122,26 @@ class Telling(GaussianNB):
 @pytest.mark.parametrize(
     ("estimator", "options", "error", "told"),
     [
-        (GaussianNB(), {}, NotFittedError, "needs an estimator that is fitted.*FrozenEstimator"),
+        (GaussianNB(), {}, NotFittedError, "needs a fitted estimator.*FrozenEstimator"),
         (SVC, {}, TypeError, "with predict_proba and classes_, got ABCMeta"),
         (SVC().fit(*labelled(50, 0)), {}, TypeError, "with predict_proba and classes_, got SVC"),
         (None, {}, TypeError, "with predict_proba and classes_, got NoneType"),
-        (Transductive().fit(*labelled(50, 0)), {}, ValueError, "estimator must give each row its value from that row"),
-        (Scores().fit(*labelled(50, 0)), {}, ValueError, "on made-up rows .* add up to one"),
+        (Transductive().fit(*labelled(50, 0)), {}, ValueError, "estimator must compute the value"),
+        (Scores().fit(*labelled(50, 0)), {}, ValueError, "add up to one; on synthetic rows"),
         (
             Telling().fit(*labelled(50, 0)),
             {},
             ValueError,
-            r"failed on the records \(KeyError\); the message is withheld",
+            r"failed on the records with KeyError",
         ),
-        (GaussianNB().fit(*labelled(50, 0)), {"guarantee": "universal"}, ValueError, "which is guarantee='split'"),
+        (GaussianNB().fit(*labelled(50, 0)), {"guarantee": "universal"}, ValueError, "which needs guarantee='split'"),
         (
             GaussianNB().fit(*labelled(50, 0)),
             {"feature_bounds": (0, 1)},
             ValueError,
-            "leave out feature_bound",
+            "remove feature_bound",
         ),
-        (GaussianNB().fit(*labelled(50, 0)), {"classes": ["b", "a", "c"]}, ValueError, "in their order"),
+        (GaussianNB().fit(*labelled(50, 0)), {"classes": ["b", "a", "c"]}, ValueError, "in the same order"),
     ],
 )
 def test_what_cannot_be_promised_is_refused_before_anything_is_spent(tmp_path, estimator, options, error, told):
@@ -184,7 +184,7 @@ def test_an_estimator_that_keeps_its_rows_is_released_without_them():
     clf = PrivateConformalClassifier(keeping, prefit=True, **SETTINGS).fit(*labelled(1000, 1))
     assert not hasattr(keeping, "seen_")
     assert not any("cannot be copied" in text for text in clf.ledger_.assumptions)
-    with pytest.raises(ValueError, match="estimator keeps something of the rows that it is called with"):
+    with pytest.raises(ValueError, match="estimator stores something from the rows that it is called with"):
         PrivateConformalClassifier(Locked().fit(*labelled(500, 0)), prefit=True, **SETTINGS).fit(*labelled(1000, 1))
 
 
@@ -230,7 +230,7 @@ def test_scores_groups_and_models_of_the_caller_are_left_as_they_were(model):
         n_features=2,
         classes=("a", "b", "c"),
     )
-    with pytest.raises(ValueError, match=r"estimator keeps something of the rows .*keeping"):
+    with pytest.raises(ValueError, match=r"estimator stores something from the rows .*keeping"):
         PrivateConformalClassifier(private, classes=["a", "b", "c"], guarantee="split", **SETTINGS).fit(
             *labelled(1000, 9)
         )
@@ -247,5 +247,5 @@ def test_functions_that_keep_their_rows_in_a_closure_are_refused(model, name):
         return 1 - rows if name == "conformity_score" else (rows[:, 0] > 0).astype(int)
 
     settings = {**SETTINGS, name: function, "group_values": [0, 1] if name == "groups" else None}
-    with pytest.raises(ValueError, match=rf"{name} keeps something of the rows that it is called with \(.*seen"):
+    with pytest.raises(ValueError, match=rf"{name} stores something from the rows that it is called with \(.*seen"):
         PrivateConformalClassifier(model, prefit=True, **settings).fit(*labelled(1000, 1))

@@ -11,7 +11,7 @@ import pytest
 from scipy import integrate, optimize, stats
 
 import dpscp as dp
-from dpscp.cli.run import summary
+from dpscp.cli.run import summarize_fit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import (
     stability_dpsgd_fixed_normaliser,
@@ -84,9 +84,9 @@ def test_the_epsilon_of_k_rows_is_the_groups(group, group_epsilon):
 def test_the_printed_totals_of_k_rows_are_the_groups(group, group_epsilon):
     near = pytest.approx(group_epsilon, rel=0.015)
     (total,) = numbers_after("total: epsilon", group.ledger.summary(DELTA))
-    (row,) = (line for line in str(group.ledger).splitlines() if "together" in line)
-    (cell,) = re.findall(r"<td>together</td><td>([\d.]+)</td>", group.ledger._repr_html_())
-    assert (total, numbers_after("together", row)[0], float(cell)) == (near, near, near)
+    (row,) = (line for line in str(group.ledger).splitlines() if "total" in line)
+    (cell,) = re.findall(r"<td>total</td><td>([\d.]+)</td>", group.ledger._repr_html_())
+    assert (total, numbers_after("total", row)[0], float(cell)) == (near, near, near)
     for text in (group.ledger.summary(DELTA), str(group.ledger), group.ledger._repr_html_()):
         assert f"at most {ROWS}" in text
 
@@ -112,13 +112,13 @@ def test_the_summary_of_a_fit_tells_the_groups_epsilon():
     )
     alone = quiet(model.fit, X, (X[:, 0] > 0).astype(int))
     model = quiet(dp.PrivateConformalClassifier(**model.get_params()).set_params(rows_per_person=2).fit, X, X[:, 0] > 0)
-    told = json.loads(json.dumps(summary(model)))
+    told = json.loads(json.dumps(summarize_fit(model)))
     # the budget is met for two rows at once, and one row has much less
     assert 2.8 < told["epsilon"] <= told["budget_epsilon"] == 3.0
     assert f"at most {2}" in told["neighbours"]
     assert model.ledger_.epsilon(1e-4, rows=1) < 0.6 * told["epsilon"]
-    assert summary(alone)["neighbours"] == "adding or removing one record"
-    assert 2.8 < summary(alone)["epsilon"] <= 3.0
+    assert summarize_fit(alone)["neighbours"] == "adding or removing one record"
+    assert 2.8 < summarize_fit(alone)["epsilon"] <= 3.0
 
 
 # ---- what one release covers
@@ -255,7 +255,7 @@ def test_guarantees_without_a_proof_tell_what_privacy_alone_proves():
     exact = stats.norm.cdf(stats.norm.isf(miss) - mu)
     assert found.coverage == pytest.approx(exact, abs=2e-4)
     assert found.coverage <= exact + 1e-9
-    assert "No finite-sample proof of the target 90%" in str(found)
+    assert "The target 90% is not proven for finite samples" in str(found)
 
 
 # ---- stability bounds: every term by itself

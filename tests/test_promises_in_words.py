@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpscp as dp
-from dpscp._base.format import asked, at_least, at_most, format_epsilon, observed, remaining_epsilon
-from dpscp.cli import run as fits
+from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, format_remaining_epsilon
 from dpscp.cli.commands import _promise_lines
 from dpscp.cli.main import main
+from dpscp.cli.run import certificate_as_json, summarize_fit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate
 from dpscp.pipeline.calibrate import search_thresholds
-from dpscp.pipeline.planning import _what_helps
+from dpscp.pipeline.planning import _describe_remedies
 from dpscp.pipeline.search_plan import make_rule, plan_search
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_mu
 from dpscp.quantile import ReleasedSize, mean_rise, search, sized_offset
@@ -48,7 +48,7 @@ def page_text(model):
 
 
 def told_lines(model):
-    return "\n".join(_promise_lines(fits.summary(model)))
+    return "\n".join(_promise_lines(summarize_fit(model)))
 
 
 # ---- the average
@@ -57,7 +57,7 @@ def told_lines(model):
 @pytest.mark.parametrize("told", [lambda m: str(m.certificate_), told_lines, page_text], ids=["text", "cli", "page"])
 def test_the_average_runs_over_data_and_noise_too(split, told):
     text = told(split)
-    assert "on average over data sets like this one, over the noise and over new records" in text
+    assert "on average over repeated studies" in text
     assert "19 of 20 such releases cover at least 8" in text  # a number where one is known, see Result I
     assert "at this rate" not in text
 
@@ -77,15 +77,15 @@ def test_a_printed_bound_is_true(level, digits):
     low, high = (float(text(level, digits).rstrip("%")) / 100 for text in (at_least, at_most))
     assert level - unit * 1.001 <= low <= level + 1e-11
     assert level - 1e-11 <= high <= level + unit * 1.001
-    assert float(format_epsilon(level)) >= level >= float(remaining_epsilon(level))
+    assert float(format_epsilon(level)) >= level >= float(format_remaining_epsilon(level))
 
 
 @given(st.integers(1, 999))
 def test_a_level_that_was_meant_is_printed_as_it_was_meant(thousandths):
     """1 - alpha in floats lies a hair beside its decimal: that hair is no reason to print a digit less."""
     level = 1 - (1 - thousandths / 1000)
-    assert at_least(level) == at_most(level) == observed(level) == f"{thousandths / 10:.1f}%"
-    assert asked(level) == f"{thousandths / 10:g}%"
+    assert at_least(level) == at_most(level) == format_rate(level) == f"{thousandths / 10:.1f}%"
+    assert format_level(level) == f"{thousandths / 10:g}%"
 
 
 def test_a_lower_bound_is_never_rounded_up(split):
@@ -95,9 +95,9 @@ def test_a_lower_bound_is_never_rounded_up(split):
     assert "target 99.96%" in text
     assert "inner level 99.99%" in text
     assert "ideal miss bound 0.01%" in text
-    told = fits.summary(split) | {"certificates": [fits.certificate_as_json(certificate)], "epsilon": 0.9991}
+    told = summarize_fit(split) | {"certificates": [certificate_as_json(certificate)], "epsilon": 0.9991}
     lines = "\n".join(_promise_lines(told))
-    assert "at least 99.9% proven (asked for 99.96%" in lines
+    assert "at least 99.9% proven (target 99.96%" in lines
     assert "epsilon 1.000 " in lines
     promising = fitted(guarantee="split")
     promising.certificates_ = (certificate,)
@@ -204,7 +204,7 @@ def test_a_larger_budget_is_not_advised_where_it_makes_things_worse():
     assert smallest(richer) > 2 * smallest(now)
     assert "larger budget" not in now.advice
     plan = dp.plan(n=60, epsilon=3.0)
-    advice = _what_helps(plan.row("universal"), plan._public)
+    advice = _describe_remedies(plan.row("universal"), plan._numbers)
     assert "64 records" in advice
     assert "or with epsilon" not in advice
 
@@ -241,7 +241,7 @@ def test_where_no_number_of_records_helps_the_advice_does_not_ask_for_records():
 def test_little_is_proven_is_no_dead_end():
     now = searched("asymptotic", 2000, 12.0)
     assert now.is_vacuous
-    assert now.advice.startswith("Less of the budget for training would prove more")
+    assert now.advice.startswith("A smaller train_share would prove more")
     assert searched("asymptotic", 2000, 12.0, train_epsilon=1.0).coverage > now.coverage
     assert searched("split", 2000, 12.0, part=0.3).is_certified
 
@@ -251,9 +251,9 @@ def test_a_plan_of_full_sets_names_only_what_helps(n, epsilon):
     plan = dp.plan(n=n, epsilon=epsilon)
     row = plan.row(plan.automatic)
     assert not row.useful
-    said = str(plan).split("smaller ones would come with ")[1].split(".\n")[0]
+    said = str(plan).split("smaller sets need ")[1].split(".\n")[0]
     ways = {"n": n, "epsilon": epsilon, "alpha": 0.1}
-    for way in said.split(", or with "):
+    for way in said.split(", or "):
         words = way.replace(",", "").split()
         change = {"n": int(words[0])} if words[1] == "records" else {words[0]: float(words[1])}
         assert dp.plan(**ways | change).row(plan.automatic).useful, way
@@ -261,4 +261,4 @@ def test_a_plan_of_full_sets_names_only_what_helps(n, epsilon):
 
 def test_the_plan_command_prints_what_the_plan_says(capsys):
     main(["plan", "--n", "40", "--epsilon", "3"])
-    assert "smaller ones would come with" in capsys.readouterr().out
+    assert "smaller sets need" in capsys.readouterr().out

@@ -100,8 +100,8 @@ def test_rows_to_predict_are_read_with_what_is_wrong_with_each():
     matrix, wrong = schema.rows(odd)
     assert matrix.shape == (2, 7)
     assert "'age' is declared numeric" in wrong[0]
-    assert "'member' holds a value that is not among" in wrong[0]
-    assert "'region' holds a value" in wrong[1]
+    assert "'member' has a missing value or one that is not in" in wrong[0]
+    assert "'region' has a missing value" in wrong[1]
     assert CANARY not in wrong[1]
     matrix, wrong = schema.rows(odd, unknown="other")
     assert wrong[1] is None
@@ -163,9 +163,9 @@ def test_what_is_not_declared_is_named(old, new, said):
         ('["no", "yes"]', '["no"]', "at least 2"),
         ('["no", "yes"]', '"no"', "list of labels"),
         ('task = "classification"', 'task = "clustering"', "task must be one of"),
-        ('task = "classification"', 'task = "classification', "neither TOML nor JSON"),
+        ('task = "classification"', 'task = "classification', "neither valid TOML nor valid JSON"),
         ('task = "classification"', "version = 2", "update dpscp"),
-        ('task = "classification"', 'format = "other"', "not a schema"),
+        ('task = "classification"', 'format = "other"', "another format"),
     ],
 )
 def test_wrong_declarations_are_refused(old, new, said):
@@ -188,14 +188,14 @@ def test_both_formats_and_the_template_read_back(tmp_path):
 
 
 def test_files_that_are_no_schema(tmp_path):
-    with pytest.raises(SchemaError, match="no schema file"):
+    with pytest.raises(SchemaError, match="does not exist"):
         read_schema(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SchemaError, match="cannot be read as text"):
+    with pytest.raises(SchemaError, match="cannot be read as UTF-8 text"):
         read_schema(tmp_path / "bytes.toml")
-    with pytest.raises(SchemaError, match="neither TOML nor JSON"):
+    with pytest.raises(SchemaError, match="neither valid TOML nor valid JSON"):
         parse_schema("{" * 10)
-    with pytest.raises(SchemaError, match=r"table of declarations|neither"):
+    with pytest.raises(SchemaError, match=r"mapping of declarations|neither"):
         parse_schema("[" * 3)
 
 

@@ -9,13 +9,14 @@ import pytest
 import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block
+from dpscp.data.sources.places import Places, take_census
 from dpscp.deployment.labeled import labeled_outcomes
 from dpscp.guarantees.split import SPLIT
 from dpscp.pipeline.evaluation import CountOutcomes, EvaluationPlan, OutcomeCounts
 from dpscp.pipeline.plan import FitPlan
 from dpscp.pipeline.release import _parts
 from dpscp.privacy import SecretSplitDpEvent, gaussian_event, lattice_noise, secure_generator
-from dpscp.privacy.random_streams import EVALUATED, BlockStreams
+from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.report import html_report
 from dpscp.training import DPSGD
 
@@ -123,13 +124,13 @@ def test_a_fit_counts_what_its_predictions_do(options):
     groups = {None: None, "label": y}.get(options.get("groups"), by_sign(X))
     by_label = options.get("groups") == "label"
     thresholds = fitted.threshold_ if grouped else fitted.threshold_[None, :]
-    count = CountOutcomes(
-        fitted._task(), fitted.model_, thresholds, 2 if grouped else 0, by_label, BlockStreams.of(0, EVALUATED)
-    )
-    found = OutcomeCounts(*count(Block(0, X, y, groups=groups)))
+    block = Block(0, X, y, groups=groups)
+    draws, places = PlacedDraws.of(0), Places.of(take_census(block))
+    count = CountOutcomes(fitted._task(), fitted.model_, thresholds, 2 if grouped else 0, by_label, draws, places)
+    found = OutcomeCounts(*count(block))
     function = by_sign if callable(options.get("groups")) else None
     outcomes = labeled_outcomes(fitted, X, y, groups=function, group_values=(0, 1))
-    expected = OutcomeCounts.of(outcomes, 2, 2 if function else 0, secure_generator(None))
+    expected = OutcomeCounts.of(outcomes, 2, 2 if function else 0, secure_generator(None).random((1_200, 3)))
     assert found.size == expected.size == 1_200
     np.testing.assert_array_equal(found.sums[[0, 1, 4]], expected.sums[[0, 1, 4]])  # covered at both levels, errors
     np.testing.assert_array_equal(found.classes, expected.classes)
@@ -143,9 +144,10 @@ def test_intervals_of_regression_are_counted_too():
     fitted = dp.PrivateConformalRegressor(
         epsilon=2.0, y_bounds=(-2, 2), feature_bounds=(-1, 1), evaluation_fraction=0.3, accountant="rdp", random_state=0
     ).fit(X, y)
-    streams = BlockStreams.of(0, EVALUATED)
-    count = CountOutcomes(fitted._task(), fitted.model_, fitted.threshold_[None, :], 0, False, streams)
-    found, outcomes = OutcomeCounts(*count(Block(0, X, y))), labeled_outcomes(fitted, X, y)
+    block = Block(0, X, y)
+    draws, places = PlacedDraws.of(0), Places.of(take_census(block))
+    count = CountOutcomes(fitted._task(), fitted.model_, fitted.threshold_[None, :], 0, False, draws, places)
+    found, outcomes = OutcomeCounts(*count(block)), labeled_outcomes(fitted, X, y)
     assert (found.size, found.sums[0]) == (1_200, outcomes.covered.sum())
     assert fitted.evaluation_.mean_absolute_error.interval[0] >= 0
 

@@ -8,7 +8,7 @@ import pytest
 import dpscp as dp
 from dpscp._base import trust as _trust
 from dpscp.data.sources import ArraySource, Block
-from dpscp.estimators.trust import trusted_records, trusted_training
+from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
 from dpscp.privacy import gaussian_event
 from dpscp.report import html_report
 from dpscp.training import DPSGD, OpacusTraining, Preprocessed, UnitNorm
@@ -119,12 +119,12 @@ def test_torch_modules_are_found_behind_every_wrapper():
     module = torch.nn.Linear(2, 2)
     training = OpacusTraining(module, sampling_rate=0.5, steps=2, learning_rate=1.0)
     for estimator in (module, training, Preprocessed((UnitNorm(),), training)):
-        assert list(trusted_training(estimator, prefit=False)) == [_trust.TORCH_MODULE]
-    assert list(trusted_training(module, prefit=True)) == [_trust.PREFIT]
+        assert list(list_training_assumptions(estimator, prefit=False)) == [_trust.TORCH_MODULE]
+    assert list(list_training_assumptions(module, prefit=True)) == [_trust.PREFIT]
     both = Preprocessed((OwnNorm(),), training)
-    assert list(trusted_training(both, prefit=False)) == [_trust.OWN_STEP, _trust.TORCH_MODULE]
-    assert list(trusted_training(None, prefit=False)) == []
-    assert list(trusted_records([Block(0, X, Y)])) == []
+    assert list(list_training_assumptions(both, prefit=False)) == [_trust.OWN_STEP, _trust.TORCH_MODULE]
+    assert list(list_training_assumptions(None, prefit=False)) == []
+    assert list(list_record_assumptions([Block(0, X, Y)])) == []
 
 
 def test_scores_from_elsewhere_are_on_record_once():

@@ -14,10 +14,10 @@ import dpscp
 ROOT = Path(dpscp.__file__).parent
 # In each file one use of an attribute, which is misspelt.
 PLANTED = {
-    "conformal/base.py": "self.ledger_.declare(n_features",
+    "estimators/base.py": "self.ledger_.declare(n_features",
     "estimators/fitted.py": "self.certificates_[0]",
-    "conformal/classifier.py": "self.model_.predict_proba",
-    "conformal/regressor.py": "self.model_.outputs",
+    "estimators/classifier.py": "self.model_.predict_proba",
+    "estimators/regressor.py": "self.model_.outputs",
     "baselines/base.py": "self._predictor.classes is None",
     "baselines/threshold.py": "self._predictor.predict(rows)",
 }

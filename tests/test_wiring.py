@@ -11,6 +11,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from dpscp.privacy.seeds import PlacedDraws
 
 from dpscp import (
     BudgetStore,
@@ -34,7 +35,7 @@ from dpscp.privacy import (
 from dpscp.privacy.accounting import tradeoff_of
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.quantile import noisy_midpoint_quantile, private_quantile, rank_sensitivity
-from dpscp.quantile.search import AskedCounts
+from dpscp.quantile.search import SharedCounts
 from dpscp.training import DPSGD, FunctionModel, Trained
 
 DELTA = 1e-5
@@ -202,20 +203,22 @@ def test_each_search_draws_its_own_noise(drawn, seed):
     assert len(set(values)) == len(values)
 
 
-def test_training_assignment_and_search_are_seeded_apart(everywhere):
+def test_training_assignment_and_search_are_seeded_apart(everywhere, monkeypatch):
     """One seed for two of them would make a record's part, or the search's noise, follow the noise of training."""
     used = {"split": [], "search": []}
 
-    def generator(random_state=None):
+    coins = PlacedDraws.of
+
+    def drawn(random_state):
         used["split"].append(random_state)
-        return np.random.default_rng(random_state)
+        return coins(random_state)
 
     class Source(IntegerSource):
         def __init__(self, random_state=None):
             used["search"].append(random_state)
             super().__init__(random_state)
 
-    everywhere("secure_generator", generator)
+    monkeypatch.setattr(PlacedDraws, "of", drawn)
     everywhere("IntegerSource", Source)
     spy = Spy()
     classifier(spy, guarantee="split", confidence_level=[0.6, 0.7], random_state=5).fit(*labelled())
@@ -230,7 +233,7 @@ def test_each_level_has_the_noise_of_its_own_sensitivity():
     """Levels share the budget equally: the same ratio of noise to sensitivity, whatever the level."""
     model = classifier(guarantee="asymptotic", groups="label", confidence_level=[0.6, 0.7, 0.9])
     # the paper's variants search groups by the linear statistic, whose sensitivity is the level
-    with pytest.warns(GuaranteeWarning, match="No finite-sample proof"):
+    with pytest.warns(GuaranteeWarning, match="is not proven for finite samples"):
         model.fit(*labelled())
     events = [e for h in possible_histories(model.ledger_.event) for e in h if isinstance(e, DiscreteGaussianDpEvent)]
     assert len(events) >= 2  # two levels may come to the same lattice
@@ -246,12 +249,12 @@ def asked(monkeypatch):
     """Everything that the searches of a fit asked for, counts that served several levels once."""
     made = []
 
-    class Spied(AskedCounts):
+    class Spied(SharedCounts):
         def __init__(self):
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr("dpscp.pipeline.calibrate.AskedCounts", Spied)
+    monkeypatch.setattr("dpscp.pipeline.calibrate.SharedCounts", Spied)
     return lambda: sum(len(one._noise) for one in made)
 
 

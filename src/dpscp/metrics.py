@@ -1,7 +1,9 @@
-"""How good prediction sets are, as the paper defines it and as others do, on labelled records outside the promise.
+"""Metrics of prediction sets on labeled records that were not used in the fit.
 
-Sets are label masks (bool, n x n_classes) or intervals (float, n x 2); a third axis holds several levels and makes
-every result an array with one number for each level.
+Every function takes label sets (bool, (n, n_classes)) or intervals (float, (n, 2)). A third axis holds several
+levels; every result then is an array of shape (n_levels,).
+
+These numbers are exact functions of the records, so they are not private.
 """
 
 from collections.abc import Hashable, Sequence
@@ -25,7 +27,20 @@ __all__ = [
 
 
 def coverage(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None) -> Any:
-    """The share of sets that hold the true y. Labels are class indices, or members of ``classes``.
+    """Compute the share of sets that contain the true value.
+
+    Parameters
+    ----------
+    y : array of shape (n,)
+        Real targets, or labels: class indices, or members of ``classes``.
+    sets : array of shape (n, n_classes) or (n, 2), or with a third axis of levels
+        Label sets (bool) or intervals.
+    classes : array of shape (n_classes,), optional
+        The label of each column of the label sets.
+
+    Returns
+    -------
+    float, or array of shape (n_levels,)
 
     Paper: Definition 3, coverage
     """
@@ -35,23 +50,44 @@ def coverage(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None)
 def coverage_by_group(
     y: ArrayLike, sets: ArrayLike, groups: ArrayLike, *, classes: ArrayLike | None = None
 ) -> dict[Hashable, Any]:
-    """Coverage within each group of records."""
+    """Compute the coverage within each group of records.
+
+    Parameters
+    ----------
+    y, sets, classes : see ``coverage``.
+    groups : array of shape (n,)
+        The group of each record.
+
+    Returns
+    -------
+    dict
+        {group: coverage}, each coverage a float or an array of shape (n_levels,).
+    """
     inside, groups = covered(y, sets, classes=classes), np.asarray(groups)
     if groups.shape != inside.shape[:1]:
-        raise ValueError("groups must hold one value for each set")
+        raise ValueError("groups must have one value for each set")
     return {value: _mean(inside[groups == value]) for value in np.unique(groups).tolist()}
 
 
 def coverage_by_size(
     y: ArrayLike, sets: ArrayLike, *, bins: int = 3, classes: ArrayLike | None = None
 ) -> dict[Hashable, float]:
-    """Coverage within each set size, {number of labels: coverage}; one level at a time.
+    """Compute the coverage of sets of about the same size, for one level.
 
-    Interval widths are put into up to ``bins`` groups of about as many records, {(narrowest, widest): coverage}.
+    Parameters
+    ----------
+    y, sets, classes : see ``coverage``; ``sets`` without an axis of levels.
+    bins : int
+        The largest number of groups of interval widths. The groups hold about as many records each.
+
+    Returns
+    -------
+    dict
+        {number of labels: coverage}, or {(narrowest, widest): coverage} for intervals.
     """
     array = _sets(sets)
     if array.ndim != 2:
-        raise ValueError("coverage_by_size takes one level at a time: give sets[:, :, level]")
+        raise ValueError("coverage_by_size takes one level; pass sets[:, :, level]")
     inside = covered(y, array, classes=classes)
     if array.dtype == np.bool_:
         sizes = array.sum(axis=1)
@@ -64,10 +100,18 @@ def coverage_by_size(
 
 
 def size_stratified_coverage(y: ArrayLike, sets: ArrayLike, *, bins: int = 3, classes: ArrayLike | None = None) -> Any:
-    """The worst coverage among records whose sets are about the same size, see ``coverage_by_size``.
+    """Compute the lowest coverage among sets of about the same size.
 
-    Far below the level, small sets promise too much and large ones too little, even where the average is right. Sizes
-    that few records have make it noisy.
+    A value far below the level shows that small sets cover too little, even where the average coverage is right. Sizes
+    that few records have make the value noisy.
+
+    Parameters
+    ----------
+    y, sets, bins, classes : see ``coverage_by_size``; ``sets`` may have an axis of levels.
+
+    Returns
+    -------
+    float, or array of shape (n_levels,)
     """
     array = _sets(sets)
     if array.ndim == 2:
@@ -77,10 +121,23 @@ def size_stratified_coverage(y: ArrayLike, sets: ArrayLike, *, bins: int = 3, cl
 
 
 def winkler_score(y: ArrayLike, intervals: ArrayLike, *, confidence_level: float | Sequence[float]) -> Any:
-    """The mean interval score: the width, plus 2 / alpha times the distance of each y outside; smaller is better.
+    """Compute the mean interval score; smaller is better.
 
-    alpha is 1 - ``confidence_level`` (one for each level of the intervals). The score is smallest for the true
-    quantiles at alpha/2 and 1 - alpha/2. An infinite interval makes it infinite.
+    The score of an interval is its width plus 2 / alpha times the distance from y to the interval, where alpha is
+    1 - ``confidence_level``. The quantiles at alpha / 2 and 1 - alpha / 2 have the smallest expected score. An infinite
+    interval makes the score infinite.
+
+    Parameters
+    ----------
+    y : array of shape (n,)
+        Real targets.
+    intervals : array of shape (n, 2) or (n, 2, n_levels)
+    confidence_level : float, or one for each level
+        The levels of the intervals.
+
+    Returns
+    -------
+    float, or array of shape (n_levels,)
     """
     array = _sets(intervals)
     if array.dtype == np.bool_:
@@ -89,7 +146,7 @@ def winkler_score(y: ArrayLike, intervals: ArrayLike, *, confidence_level: float
     for level in levels.tolist():
         check_probability("confidence_level", level)
     if (array.ndim == 3 and levels.shape != array.shape[2:]) or (array.ndim == 2 and levels.shape != (1,)):
-        raise ValueError("confidence_level must hold one level for each level of the intervals")
+        raise ValueError("confidence_level must have one value for each level of the intervals")
     truth = _targets(y, array)
     low, high = array[:, 0], array[:, 1]
     outside = np.maximum(low - truth, 0.0) + np.maximum(truth - high, 0.0)
@@ -98,7 +155,17 @@ def winkler_score(y: ArrayLike, intervals: ArrayLike, *, confidence_level: float
 
 
 def efficiency(sets: ArrayLike) -> Any:
-    """The mean size: number of labels, or interval width (an empty interval has width 0).
+    """Compute the mean size of the sets.
+
+    The size is the number of labels or the width of the interval. An empty interval has width 0.
+
+    Parameters
+    ----------
+    sets : see ``coverage``.
+
+    Returns
+    -------
+    float, or array of shape (n_levels,)
 
     Paper: Definition 3, efficiency
     """
@@ -109,7 +176,15 @@ def efficiency(sets: ArrayLike) -> Any:
 
 
 def informativeness(sets: ArrayLike) -> Any:
-    """The share of sets with exactly one label; defined for label sets only.
+    """Compute the share of label sets with exactly one label.
+
+    Parameters
+    ----------
+    sets : bool array of shape (n, n_classes) or (n, n_classes, n_levels)
+
+    Returns
+    -------
+    float, or array of shape (n_levels,)
 
     Paper: Definition 3, informativeness
     """
@@ -120,26 +195,37 @@ def informativeness(sets: ArrayLike) -> Any:
 
 
 def covered(y: ArrayLike, sets: ArrayLike, *, classes: ArrayLike | None = None) -> NDArray[np.bool_]:
-    """Which sets hold the true y: (n,), or (n, levels)."""
+    """Mark the sets that contain the true value.
+
+    Parameters
+    ----------
+    y, sets, classes : see ``coverage``.
+
+    Returns
+    -------
+    bool array of shape (n,) or (n, n_levels)
+    """
     array, truth = _sets(sets), np.asarray(y)
     if truth.shape != array.shape[:1]:
-        raise ValueError("y must hold one value for each set")
+        raise ValueError("y must have one value for each set")
     if array.dtype == np.bool_:
         index = truth if classes is None else _class_index(truth, np.asarray(classes))
         if not np.issubdtype(index.dtype, np.integer):
-            raise ValueError("labels must be class indices, or pass classes=")
+            raise ValueError("labels must be class indices; for other labels pass classes=[...]")
         if np.any((index < 0) | (index >= array.shape[1])):
-            raise ValueError("a label lies outside the classes of the sets")
+            raise ValueError(
+                "y has a label that is not among the classes of the sets; pass classes=[...] with every label"
+            )
         return np.asarray(array[np.arange(len(array)), index])
     truth = _targets(truth, array)
     return np.asarray((array[:, 0] <= truth) & (truth <= array[:, 1]))
 
 
 def _targets(y: ArrayLike, intervals: NDArray[Any]) -> NDArray[np.float64]:
-    """Real targets, one for each interval, in a shape that compares with its ends at every level."""
+    """Reshape the targets so that they compare with interval ends at every level."""
     truth = np.asarray(y)
     if truth.shape != intervals.shape[:1]:
-        raise ValueError("y must hold one value for each set")
+        raise ValueError("y must have one value for each set")
     return truth.astype(float).reshape(-1, *[1] * (intervals.ndim - 2))
 
 
@@ -148,7 +234,7 @@ def _class_index(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int6
     place = np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)
     index = order[place]
     if np.any(classes[index] != labels):
-        raise ValueError("a label lies outside the classes of the sets")
+        raise ValueError("y has a label that is not among the classes of the sets; pass classes=[...] with every label")
     return index
 
 

@@ -98,7 +98,7 @@ def test_monitor(folder, capsys):
     assert "counted before" in err
     code, _, err = run(capsys, *command, folder / "2026-02.csv", "--state", state, "--epsilon", "2")
     assert code == 1
-    assert "holds a monitor already" in err
+    assert "already contains a monitor" in err
     assert state.read_bytes() == before
 
 

@@ -186,7 +186,7 @@ def test_a_store_pays_and_a_bad_record_costs_nothing(classifier, tmp_path):
         dp.evaluate(classifier, X[:0], y[:0], epsilon=0.5, delta=1e-6, budget=store)
     with pytest.raises(ValueError, match="seed"):
         evaluate(classifier, X, y, epsilon=0.5, budget=store)
-    with pytest.raises(ValueError, match="group_values is needed"):
+    with pytest.raises(ValueError, match="groups needs group_values"):
         dp.evaluate(classifier, X, y, epsilon=0.5, delta=1e-6, budget=store, groups=lambda rows: rows[:, 0])
     assert len(store.lines()) == 1
     found = dp.evaluate(classifier, X, y, epsilon=0.5, delta=1e-6, budget=store)

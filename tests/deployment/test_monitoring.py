@@ -127,7 +127,7 @@ def test_the_default_tolerates_what_the_release_was_promised_with(classifier):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         universal.fit(X, y)
-    with pytest.raises(ValueError, match="tolerated is needed"):
+    with pytest.raises(ValueError, match="tolerated must be set"):
         monitor(universal)
 
 

@@ -128,21 +128,21 @@ mutant(
     "tests/test_release_confidence.py::test_on_demand_the_release_covers_the_level",
 )
 mutant(
-    "calibration:_one_release",
+    "calibration:_bound_single_release",
     "min(covered)",
     "1 - rule.alphas[index]",
     "a certificate says that a single release covers the level of the average",
     "tests/test_release_confidence.py::test_a_split_certificate_says_what_one_release_covers",
 )
 mutant(
-    "calibration:_certificate",
+    "calibration:_make_certificate",
     "rule.n_records",
     "rule.n_nominal",
     "records of a split certificate are those of the part",
     "tests/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
 mutant(
-    "calibration:_one_score_each",
+    "calibration:_keep_one_score_each",
     "kept[owners.one_row_each(random_state)]",
     "kept",
     "calibrate counts every score of a person",
@@ -156,14 +156,14 @@ mutant(
     "tests/test_promised_numbers.py::test_the_level_of_a_single_release_is_result_i_at_the_farthest_size",
 )
 mutant(
-    "calibration:_certificate",
+    "calibration:_make_certificate",
     "assumptions.append(FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
     "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
 )
 mutant(
-    "calibration:_search_facts",
+    "calibration:_list_search_facts",
     "1 - q.alpha",
     "1.0",
     "the public fact says that every inner level is 1",
@@ -172,7 +172,7 @@ mutant(
 # ---- cli
 
 mutant(
-    "cli.fits:summary",
+    "cli.run:summarize_fit",
     "estimator.ledger_.epsilon(delta, estimator.accountant)",
     "estimator.ledger_.epsilon(delta, estimator.accountant, rows=1)",
     "the JSON summary tells the epsilon of one row where k are protected",
@@ -196,13 +196,13 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._request",
-    "bounds if isinstance(bounds, str) else column_bounds(bounds, taken.width, names)",
-    "(taken.records.whole.read().min(axis=0) - 1e-09, taken.records.whole.read().max(axis=0) + 1e-09)",
+    "bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)",
+    "(records.records.whole.read().min(axis=0) - 1e-09, records.records.whole.read().max(axis=0) + 1e-09)",
     "the estimator takes its feature bounds from the records",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
 mutant(
-    "conformal.base:PrivateConformal._described",
+    "conformal.base:PrivateConformal._apply_schema",
     "schema.persons(X)",
     "persons",
     "the column of persons is not used",
@@ -223,8 +223,8 @@ mutant(
     "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
 )
 mutant(
-    "conformal.reading:records_from_source",
-    "source.map(KeptRows(streams, given.unit.cap))",
+    "estimators.ingest:records_from_source",
+    "source.map(KeptRows(draws, places, given.unit.cap))",
     "source",
     "rows of persons in blocks are not capped",
     "tests/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory",
@@ -283,18 +283,11 @@ mutant(
     "tests/training/test_persons.py::test_a_person_moves_every_private_sum_by_one_sensitivity",
 )
 mutant(
-    "persons:choose_kept_rows",
-    "generator.random",
-    "np.arange",
+    "data.persons:choose_kept_rows",
+    "np.lexsort((drawn, number[by_person]))",
+    "np.arange(len(number))",
     "the first rows of a person are kept, not a choice",
     "tests/test_persons.py::test_the_kept_rows_are_a_uniform_choice",
-)
-mutant(
-    "persons:Persons.one_row_of_each",
-    "generator.integers(0, self.sizes)",
-    "0 * generator.integers(0, self.sizes)",
-    "a person's first row is scored, not a random one",
-    "tests/test_persons.py::test_the_scored_row_is_uniform_among_the_kept_ones",
 )
 mutant(
     "persons:Persons.part",
@@ -411,31 +404,31 @@ mutant(
     "tests/privacy/test_noise.py::test_training_and_search_do_not_share_a_seeded_stream",
 )
 mutant(
-    "privacy.accounting.secret_split:_mixed",
+    "privacy.accounting.secret_split:_mixture_pmf",
     "(1 - f) * training.ratios[:, None] + f * held_out.ratios",
     "f * training.ratios[:, None] + (1 - f) * held_out.ratios",
     "the chances of the two parts exchanged",
     "tests/privacy/test_secret_split.py::test_the_cost_is_that_of_all_outcomes_summed",
 )
 mutant(
-    "privacy.accounting.secret_split:_mixed",
+    "privacy.accounting.secret_split:_mixture_pmf",
     "(-losses, without, with_record)",
     "(losses, with_record, without)",
     "both directions are that of removing a record",
     "tests/privacy/test_secret_split.py::test_the_cost_is_that_of_all_outcomes_summed",
 )
 mutant(
-    "privacy.accounting.secret_split:_mixed",
+    "privacy.accounting.secret_split:_mixture_pmf",
     "(1 - f) * training.beyond + f * held_out.beyond",
     "0.0",
     "outcomes that only the record makes possible are free",
     "tests/privacy/test_secret_split.py::test_what_only_the_record_makes_possible_counts",
 )
 mutant(
-    "privacy.events:disclosed",
+    "privacy.events:disclose_parts",
     "ParallelDpEvent(parts)",
     "parts[0]",
-    "of a disclosed split only training counts",
+    "of a disclose_parts split only training counts",
     "tests/privacy/test_secret_split.py::test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_that",
 )
 mutant(
@@ -446,7 +439,7 @@ mutant(
     "tests/test_promised_numbers.py::test_the_printed_totals_of_k_rows_are_the_groups",
 )
 mutant(
-    "privacy.ledger:Ledger._told",
+    "privacy.ledger:Ledger._table",
     "self.epsilon(delta)",
     "self.epsilon(delta, rows=1)",
     "the table tells the epsilon of one row where k are protected",
@@ -470,7 +463,7 @@ mutant(
     "tests/test_wiring.py::test_the_noise_that_is_drawn_is_the_noise_of_the_event",
 )
 mutant(
-    "quantile.search:AskedCounts.new_questions",
+    "quantile.search:SharedCounts.new_questions",
     "place.bit_length()",
     "2 * place.bit_length()",
     "fewer counts are paid for than several levels may ask for",
@@ -508,28 +501,28 @@ mutant(
 # ---- release
 
 mutant(
-    "release:_parts",
-    "(low <= drawn) & (drawn < high)",
-    "(low <= drawn) & (drawn < high) | (high == 1.0) & (np.arange(len(drawn)) % 50 == 0)",
+    "pipeline.release:_Part.__call__",
+    "(self.low <= drawn) & (drawn < self.high)",
+    "(self.low <= drawn) & (drawn < self.high) | (self.high == 1.0) & (np.arange(len(drawn)) % 50 == 0)",
     "two percent of the held-out rows are trained on",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "release:_parts",
+    "pipeline.release:_parts",
     "(0.0, fraction)",
     "(0.0, 1.0)",
     "all records are scored although a part was held out",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "release:_parts",
+    "pipeline.release:_parts",
     "(0.0, fraction)",
     "(0.0, held_out)",
     "the evaluation part also calibrates",
     "tests/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
 )
 mutant(
-    "release:_Part.__call__",
+    "pipeline.release:_Part.__call__",
     "drawn < self.high",
     "drawn < self.high + self.low",
     "the evaluation part of a source also trains or calibrates",
@@ -543,9 +536,9 @@ mutant(
     "tests/privacy/test_three_parts.py::test_the_mixture_of_three_is_that_of_all_outcomes",
 )
 mutant(
-    "release:_scores_by_group",
-    "scores[block.groups[chosen] == group]",
-    "scores",
+    "pipeline.release:_scores_by_group",
+    "BlockCounts(scored, group)",
+    "BlockCounts(scored)",
     "every group counts all records",
     "tests/test_wiring.py::test_each_group_counts_its_own_records_only",
 )
@@ -585,20 +578,11 @@ mutant(
     "tests/test_found_classes.py::test_found_classes_are_never_certified",
 )
 mutant(
-    "release:_scores_by_group",
-    "block.owners.one_row_each(seed)",
-    "np.arange(len(block))",
+    "pipeline.release:_scores_by_group",
+    "unit_of_blocks(records).by_person",
+    "False",
     "every record of a person is counted in the search",
     "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
-)
-mutant(
-    "release:_parts",
-    "secure_generator(seed).random(block.owners.count)",
-    "np.arange(block.owners.count) % 2 + secure_generator(seed).random(1)",
-    "the part of a person follows from the place in the table",
-    "tests/test_person_fits.py::test_split_parts_and_groups_draw_persons",
-    "tests/test_person_fits.py::test_one_row_a_person_equals_the_row_level_fit_number_for_number",
-    "tests/test_wiring.py",
 )
 mutant(
     "release:release",
@@ -613,13 +597,6 @@ mutant(
     "request.unit.group < 1",
     "a budget store charges one row where a person with several is promised something",
     "tests/test_person_fits.py::test_without_ids_a_budget_store_is_refused",
-)
-mutant(
-    "release:_scores_by_group",
-    "if by_person:\n    scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)",
-    "if not records:\n    scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)",
-    "all scores of a person in a block are counted",
-    "tests/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory",
 )
 mutant(
     "release:_Part.__call__",
@@ -639,7 +616,7 @@ mutant(
 )
 mutant(
     "scoring:Scoring.scores",
-    "block.through(*steps)",
+    "block.with_steps(*steps)",
     "block",
     "records are scored before preprocessing",
     "tests/test_data_path.py::test_records_are_preprocessed_once_to_train_and_once_to_score",
@@ -669,7 +646,7 @@ mutant(
 )
 mutant(
     "searches:make_rule",
-    "grouped or part < 1 or (not counted)",
+    "has_groups or part < 1 or (not counted)",
     "part < 1 or not counted",
     "groups of unknown size are taken to be as large as planned",
     "tests/test_wiring.py::test_groups_are_corrected_for_any_size",
@@ -691,7 +668,7 @@ mutant(
 # ---- sources
 
 mutant(
-    "sources.persons:met",
+    "sources.persons:join_persons",
     "senders * count",
     "senders * count + 1",
     "rows of a person miss the block of their person",
@@ -738,7 +715,7 @@ mutant(
 )
 mutant(
     "tasks:Classification.scores",
-    "np.maximum(scores, self._of_own_label(softmax(outputs), targets))",
+    "np.asarray(np.maximum(scores, self._of_own_label(softmax(outputs), targets)))",
     "scores",
     "the correction is computed and not used",
     "tests/test_wiring.py::test_corrected_scores_are_the_ones_that_count",
@@ -752,7 +729,7 @@ mutant(
 )
 mutant(
     "tasks:Regression.scores",
-    "np.maximum(scores, self._of_targets(targets, outputs))",
+    "np.asarray(np.maximum(scores, self._of_targets(targets, outputs)))",
     "scores",
     "the correction of a regression is computed and not used",
     "tests/test_wiring.py::test_corrected_residuals_are_the_ones_that_count",
@@ -860,8 +837,8 @@ mutant(
 )
 mutant(
     "training.preprocess:Preprocessed.train_source",
-    "source = source.map(methodcaller('through', transforms[-1].apply))",
-    "source.map(methodcaller('through', transforms[-1].apply))",
+    "source = source.map(methodcaller('with_steps', transforms[-1].apply))",
+    "source.map(methodcaller('with_steps', transforms[-1].apply))",
     "training does not see the preprocessed rows",
     "tests/training/test_releases.py::test_training_sees_what_prediction_sees",
 )
@@ -901,7 +878,7 @@ mutant(
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.private_target:calibrated_beside",
+    "training.private_target:calibrate_beside",
     "spent <= epsilon",
     "spent <= 1.02 * epsilon",
     "the target's share may push training over its budget",
@@ -965,16 +942,16 @@ mutant(
     "tests/test_audit.py::test_training_tells_the_sums_that_made_its_parameters",
 )
 mutant(
-    "training.opacus:_releasing",
+    "training.opacus:_make_release",
     "[torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]",
     "[torch.from_numpy(gaussian_release(t.numpy(), noise, rng)) if t.ndim > 1 else t for t in sums]",
     "torch biases get no noise",
     "tests/training/test_opacus.py::test_the_noise_of_the_event_reaches_every_sum",
 )
 mutant(
-    "training.opacus:OpacusTraining.train_source",
-    "self._descend(ready, streams, self.sampling_rate * n, rng, random_state)",
-    "self._descend(ready, streams, self.sampling_rate * source.sum(len), rng, random_state)",
+    "training.torch.trainer:OpacusTraining.train_source",
+    "self._descend(ready, self.sampling_rate * n, rng, random_state)",
+    "self._descend(ready, self.sampling_rate * len(blocks_in_memory(source)[0]), rng, random_state)",
     "torch divides by the true number of records",
     "tests/training/test_opacus.py::test_every_record_is_clipped_and_the_normaliser_is_public",
 )
@@ -1021,13 +998,6 @@ mutant(
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.dpsgd:Setup.batches",
-    "self.records.owners.count",
-    "len(self.records.rows)",
-    "batches draw rows, not persons",
-    "tests/training/test_persons.py::test_batches_draw_whole_persons",
-)
-mutant(
     "training.private_target:PrivateTarget._block_moments",
     "self.moments(block.targets, block.weights)",
     "self.moments(block.targets)",
@@ -1071,13 +1041,6 @@ mutant(
 )
 mutant(
     "training.private_bounds:PrivateBounds.train_source",
-    "isinstance(source, PersonSource)",
-    "not isinstance(source, RecordSource)",
-    "all rows of a person in a block are counted for bounds",
-    "tests/sources/test_person_blocks.py::test_repeating_a_persons_only_row_changes_no_sum_and_no_batch",
-)
-mutant(
-    "training.private_bounds:PrivateBounds.train_source",
     "compose(own, inner.event)",
     "inner.event",
     "what training reports leaves the bounds out",
@@ -1096,13 +1059,6 @@ mutant(
     "1",
     "the counts of one column are paid for",
     "tests/training/test_private_bounds.py::test_the_event_is_that_of_the_noise_that_is_drawn",
-)
-mutant(
-    "training.private_bounds:PrivateBounds.train_source",
-    "counted[block.persons.one_row_each(seed)] = True",
-    "counted[:] = True",
-    "every row of a person counts for the bounds",
-    "tests/training/test_private_bounds.py::test_persons_count_once",
 )
 mutant(
     "training.objective_privacy:ObjectiveLoss._atoms",
@@ -1137,8 +1093,8 @@ mutant(
 )
 mutant(
     "pipeline.search_plan:CalibrationRule.with_sharper_size",
-    "self.sized and self.counted and (self.part < 1)",
-    "self.sized and self.part < 1",
+    "self.has_released_size and self.counted and (self.part < 1)",
+    "self.has_released_size and self.part < 1",
     "a declared number of records is taken for a counted one",
     "tests/quantile/test_counted_size.py::test_the_choice_is_by_public_numbers_and_small_parts_take_the_law",
 )
@@ -1150,7 +1106,7 @@ mutant(
     "tests/test_persistence.py::TestWriting::test_files_respect_the_umask_and_the_file_that_they_replace",
 )
 mutant(
-    "privacy.rules:AdaptiveRule._filtered",
+    "privacy.rules:AdaptiveRule._filter_epsilon",
     "delta - self.slack",
     "delta",
     "the filter's slack is spent twice",
@@ -1199,8 +1155,8 @@ mutant(
     "tests/privacy/test_accounting.py::test_losses_are_not_below_the_exact_cost_at_tiny_deltas",
 )
 mutant(
-    "baselines.threshold:PrivateThreshold._learn",
-    "mechanism, found = _with_labels(mechanism, y)",
+    "baselines.threshold:PrivateThreshold._fit_records",
+    "mechanism, found = _declare_labels(mechanism, y)",
     "found = False",
     "labels of the secret half are listed",
     "tests/test_baselines.py::test_labels_are_found_in_all_records_and_declared_found",
@@ -1236,7 +1192,7 @@ mutant(
 )
 mutant(
     "estimators.prefit:Prefit.outputs_of_records",
-    "throwaway(self.answer)",
+    "copy_if_possible(self.answer)",
     "self.answer",
     "records go through the caller's own estimator",
     "tests/test_prefit.py::test_an_estimator_that_keeps_its_rows_is_released_without_them",
@@ -1250,27 +1206,27 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *trusted_training(self.estimator, prefit=self.prefit), *trusted_records(brought), *self._uncopied(), *request.task.trusted)",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *trusted_training(self.estimator, prefit=self.prefit), *self._uncopied(), *request.task.trusted)",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions)",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
 mutant(
-    "data.person_ids:_of_array",
-    "raise ValueError(_MISSING if np.isnan(ids).any() else _FLOATS)",
+    "data.person_ids:_read_array",
+    "raise ValueError(_MISSING_IDS if np.isnan(ids).any() else _FLOAT_IDS)",
     "return _of_objects(ids.astype(np.int64).tolist())",
     "persons whose ids round to one number are one",
     "tests/test_person_ids.py::test_what_may_split_or_merge_persons_is_refused",
 )
 mutant(
-    "data.person_ids:_decoded",
+    "data.person_ids:_decode_chunk",
     "chunk.null_count or pa.types.is_null(chunk.type)",
     "pa.types.is_null(chunk.type)",
     "Arrow's missing ids are one person",
     "tests/test_person_ids.py::test_what_may_split_or_merge_persons_is_refused",
 )
 mutant(
-    "data.person_ids:_of_array",
+    "data.person_ids:_read_array",
     "kind == 'u' and bool((ids >= _LARGEST).any())",
     "False",
     "a large id becomes a negative one",
@@ -1299,7 +1255,7 @@ mutant(
     "tests/privacy/test_units.py::test_a_ledger_of_version_1_gets_its_unit_when_it_is_read",
 )
 mutant(
-    "privacy.ledger:Ledger._alone",
+    "privacy.ledger:Ledger._epsilon_alone",
     "epsilon_of(entry.event, delta, rows=self.rows)",
     "epsilon_of(entry.event, delta)",
     "a stage is printed with the price of one row",
@@ -1348,9 +1304,47 @@ mutant(
     "tests/test_guarantees.py::TestCertificate::test_vacuous_is_said_in_plain_words",
 )
 mutant(
-    "report.page:_what_if",
+    "report.page:_plan_alternatives",
     "1",
     "10 ** 9",
     "a page without ids plans as if persons had ids",
     "tests/privacy/test_units.py::test_every_printed_promise_is_that_of_the_unit",
+)
+
+# ---- draws by place
+
+mutant(
+    "privacy.random_streams:BlockStreams.generator",
+    "(check_count('step', step, minimum=0) << 96) + (check_count('block', block, minimum=0) << 56)",
+    "check_count('block', block, minimum=0) << 56",
+    "a module draws alike at every step",
+    "tests/sources/test_source_fits.py::test_what_a_module_draws_belongs_to_block_and_step",
+)
+mutant(
+    "privacy.random_streams:BlockStreams.generator",
+    "(check_count('step', step, minimum=0) << 96) + (check_count('block', block, minimum=0) << 56)",
+    "check_count('step', step, minimum=0) << 96",
+    "a module draws alike in all blocks",
+    "tests/sources/test_source_fits.py::test_what_a_module_draws_belongs_to_block_and_step",
+)
+mutant(
+    "training.torch.trainer:OpacusTraining._descend",
+    "drawn",
+    "drawn[:0] if step else drawn",
+    "only the first step of a torch module has a batch",
+    "tests/training/test_opacus.py::test_blocks_draw_batches_of_their_own_in_every_step",
+)
+mutant(
+    "pipeline.release:_Part.__call__",
+    "self.places.persons[block.id]",
+    "range(block.owners.count)",
+    "records at the same place of two blocks share the coin of the split",
+    "tests/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",
+)
+mutant(
+    "privacy.random_streams:PlacedDraws._from",
+    "return np.random.Generator(np.random.PCG64(self.seed).advance(place))",
+    "return np.random.Generator(np.random.PCG64(self.seed).advance(place // 2 * 2))",
+    "a block starts at a draw of its neighbor",
+    "tests/sources/test_source_fits.py::test_draws_belong_to_places_whoever_makes_them",
 )

@@ -24,7 +24,7 @@ from dpscp.privacy import (
     secret_split,
     sized_lattice_noise,
 )
-from dpscp.privacy.events import disclosed, event_from_dict, event_to_dict
+from dpscp.privacy.events import disclose_parts, event_from_dict, event_to_dict
 from dpscp.privacy.split_budget import spare_mu, split_budget
 
 DIRECTIONS = ("remove", "add")
@@ -106,7 +106,7 @@ def test_the_mixture_costs_less_than_the_worse_part_and_other_accountants_count_
     event = secret_split(training, search, 0.2)
     parts = parallel(training, search)
     assert epsilon_of(event, 1e-5) < 0.97 * epsilon_of(parts, 1e-5)
-    assert disclosed(compose(event, training)) == compose(parts, training)
+    assert disclose_parts(compose(event, training)) == compose(parts, training)
     assert epsilon_of(event, 1e-5, "rdp") == epsilon_of(parts, 1e-5, "rdp")
     # a group of records may lie in both parts: the chain of steps holds for every spread
     assert epsilon_of(event, 1e-5, rows=2) > epsilon_of(event, 1e-5)

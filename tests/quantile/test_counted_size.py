@@ -107,12 +107,12 @@ def test_the_choice_is_by_public_numbers_and_small_parts_take_the_law():
     assert chosen(150, 0.5, 0.22).counted_size == CountedSize(150, 0.5)
     assert chosen(300, 0.5, 0.208).counted_size == CountedSize(300, 0.5)
     large = chosen(16_000, 0.125, 0.32)
-    assert large.sized
+    assert large.has_released_size
     assert large.counted_size is None
     # a declared number and groups have no such law
-    assert chosen(300, 0.5, 0.208, n_groups=2).sized
+    assert chosen(300, 0.5, 0.208, n_groups=2).has_released_size
     declared = make_rule("split", (0.1,), Ledger(), 150, part=0.5).with_sharper_size(0.22)
-    assert declared.sized
+    assert declared.has_released_size
     assert declared.counted_size is None
 
 

@@ -401,7 +401,7 @@ class TestSharedCounts:
     SETTING = MappingProxyType({"score_range": (0, 1), "steps": 9})
 
     def search(self, alphas, noise=30.0):
-        asked = search.AskedCounts()
+        asked = search.SharedCounts()
         setting = {**self.SETTING, "count_noise": lattice_noise(noise, Fraction(1, 2)), "asked": asked}
         return [private_quantile(SCORES, alpha=a, **setting).threshold for a in alphas], len(asked._noise)
 
@@ -411,7 +411,7 @@ class TestSharedCounts:
         [((0.1,), True), ((0.8, 0.3), True), ((0.8, 0.6, 0.3), True), ((0.2, 0.1, 0.05), False)],
     )
     def test_no_more_counts_are_released_than_were_paid_for(self, alphas, all_used):
-        paid = sum(search.AskedCounts.new_questions(place, 9) for place in range(len(alphas)))
+        paid = sum(search.SharedCounts.new_questions(place, 9) for place in range(len(alphas)))
         assert paid == sum(min(2**depth, len(alphas)) for depth in range(9))
         assert self.search(alphas, noise=500.0)[1] <= paid
         quiet = self.search(alphas, noise=0.01)[1]
@@ -431,7 +431,7 @@ class TestSharedCounts:
         assert stats.ks_2samp(together, alone).pvalue > 1e-6
 
     def test_other_questions_are_refused(self):
-        asked = search.AskedCounts()
+        asked = search.SharedCounts()
         setting = {"alpha": 0.1, "asked": asked, "count_noise": 5.0, **self.SETTING}
         private_quantile(SCORES, **setting)
         for other in ({"count_noise": 6.0}, {"steps": 8}, {"score_range": (0, 2)}, {"fine_near": 0.0}):

@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp._base.format import observed
+from dpscp._base.format import format_rate
 from dpscp.report import About, StudyBudget, budget_tracks, evaluate, html_report, write_report
 from dpscp.report.figures import PALETTE, budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
-from dpscp.report.numbers import ATTACKS, verdict
+from dpscp.report.numbers import ATTACKS, FULL_SETS, judge_release
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4000, 4))
@@ -171,7 +171,7 @@ def test_the_page_says_what_it_must(case):
     model, _, page = case
     text = " ".join(" ".join(parsed(page).text).split())
     assert "What this does not protect" in text
-    assert "Evaluation on data outside the promise" in text
+    assert "This evaluation is NOT private" in text
     assert "This run is not private" in text  # these fits are seeded
     for assumption in model.certificate_.assumptions:
         assert assumption in text
@@ -182,7 +182,7 @@ def test_a_private_run_carries_no_flag():
     model = dp.PrivateConformalClassifier(classes=["a", "b", "c"], epsilon=2.0, n_records=1000)
     page = html_report(model.fit(X[:1000], LABELS[:1000]))
     assert "This run is not private" not in page
-    assert "Evaluation on data outside" not in page
+    assert "This evaluation is NOT private" not in page
 
 
 def test_evaluation_counts_by_hand(case):
@@ -234,7 +234,7 @@ def test_vacuous_certificate_is_flagged():
         model = dp.PrivateConformalClassifier(epsilon=0.1, classes=["a", "b", "c"], random_state=0).fit(
             X[:60], LABELS[:60]
         )
-    assert "Of no use as it stands" in html_report(model)
+    assert "Not useful." in html_report(model)
 
 
 def test_no_rank_target_no_calibration_picture():
@@ -292,16 +292,16 @@ def test_the_verdict_follows_the_worst_that_is_known():
     )
     checked = evaluate(model, X[3000:], LABELS[3000:])
     wrong = evaluate(model, X[3000:], np.roll(LABELS[3000:], 1))
-    assert [verdict(model.certificates_, e)[0] for e in (None, checked, wrong)] == ["usable", "usable", "contradicted"]
+    assert [judge_release(model, e)[0] for e in (None, checked, wrong)] == ["usable", "usable", "contradicted"]
     assert "Verdict: contradicted." in html_report(model, evaluation=wrong)
     small = dp.PrivateConformalClassifier(random_state=0, classes=["a", "b", "c"], n_records=20)
     with pytest.warns(dp.GuaranteeWarning):
         small.fit(X[:20], LABELS[:20])
-    assert verdict(small.certificates_, None)[0] == "vacuous"
+    assert judge_release(small, None) == ("vacuous", FULL_SETS)
     asymptotic = dp.PrivateConformalClassifier(
         random_state=0, guarantee="asymptotic", classes=["a", "b", "c"], n_records=3000
     ).fit(X[:3000], LABELS[:3000])
-    assert verdict(asymptotic.certificates_, checked)[0] == "not certified"
+    assert judge_release(asymptotic, checked)[0] == "not certified"
 
 
 def test_labels_and_groups_are_counted_by_hand():
@@ -333,4 +333,4 @@ def test_other_budgets_are_the_plan():
     planned = dp.plan(4000, 2.0, classes=3, n_features=4, alpha=0.05).row("split")
     table = html_report(model).split('id="what-if"')[1].split("</table>")[0]
     row = next(line for line in table.split("<tr>") if ">2<" in line)
-    assert f"about {observed(0.95 + planned.overshoot)}" in row.split("<td")[3]
+    assert f"about {format_rate(0.95 + planned.overshoot)}" in row.split("<td")[3]

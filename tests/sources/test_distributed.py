@@ -17,7 +17,7 @@ import pytest
 
 import dpscp as dp
 from dpscp.data.sources import ArraySource, Block, DistributedSource, ParquetSource, distributed
-from dpscp.data.sources.persons import dealt, grouped
+from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.exceptions import SeededWarning
 from dpscp.training import DPSGD, OpacusTraining
 from dpscp.training.engine import batching as feeding
@@ -162,8 +162,8 @@ def persons_in_files(rank, size, folder):
 
 def the_same_persons_in_one_process():
     (frame,) = frames(1)
-    pieces = dealt(SCHEMA.matrix(frame), SCHEMA.targets(frame), frame["who"], sum(PLACES))
-    return ArraySource.of_blocks([grouped(i, [piece]) for i, piece in enumerate(pieces)])
+    pieces = split_by_person(SCHEMA.matrix(frame), SCHEMA.targets(frame), frame["who"], sum(PLACES))
+    return ArraySource.of_blocks([join_person_block(i, [piece]) for i, piece in enumerate(pieces)])
 
 
 def ids_of_two_kinds(rank, size, folder):
@@ -221,7 +221,7 @@ def check(found, folder):
     alike = released(by_person(the_same_persons_in_one_process()))
     assert found["persons_in_memory"] == found["persons_in_files"] == alike
     two, missing = found["ids_of_two_kinds"]
-    assert two is None or "mixes text with other ids" in two[1]
+    assert two is None or "mixes ids of different kinds" in two[1]
     assert "missing id" in missing[1]
     assert found["no_room"] == "FileNotFoundError"
     for name in ("numpy", "torch"):
@@ -239,7 +239,7 @@ def check(found, folder):
     assert (kind, words) == (alone.type.__name__, str(alone.value))
     assert "one target for each row" in found["a_bad_shape"][1]
     assert found["a_bad_block"] == ("FileNotFoundError", "block 1")
-    assert "cannot travel between processes" in found["code_without_a_name"][1]
+    assert "cannot be sent to other processes" in found["code_without_a_name"][1]
     assert "called in every process" in found["on_its_own"][1]
 
 
@@ -270,11 +270,11 @@ def test_persons_are_known_by_the_source():
     with pytest.warns(SeededWarning):
         model.fit(DistributedSource(X, y, persons=np.arange(N) // 3))
     assert model.ledger_.neighbours == "adding or removing one person with all their records"
-    with pytest.raises(ValueError, match="several processes: give the ids"):
+    with pytest.raises(ValueError, match="several processes"):
         by_person(DistributedSource(the_same_persons_in_one_process()))
     with pytest.raises(ValueError, match="as an array"):
         DistributedSource(in_one_process(), persons=np.arange(N))
-    with pytest.raises(ValueError, match="differ in length"):
+    with pytest.raises(ValueError, match="their lengths differ"):
         DistributedSource(X, y, persons=np.arange(N - 1))
 
 
@@ -320,10 +320,11 @@ def check_half_a_fit(model, folder):
 
 def killed_in_the_middle(rank, dies, folder, timeout=60):
     """One process ends at its third step, as by the system; what the other one hears, and how soon."""
-    group, taken = torch.distributed, feeding.BatchGradient.__call__
+    group, taken, calls = torch.distributed, feeding.BatchGradient.__call__, []
 
     def step(self, block):
-        if self.step == 3:
+        calls.append(block.id)
+        if calls.count(block.id) == 4:
             os.kill(os.getpid(), signal.SIGKILL)
         return taken(self, block)
 
@@ -390,8 +391,8 @@ def alone(monkeypatch):
     monkeypatch.setattr(group, "get_rank", lambda: 1)
     monkeypatch.setattr(group, "get_world_size", lambda: 2)
     monkeypatch.setattr(group, "get_backend", lambda: "gloo")
-    monkeypatch.setattr(distributed._Group, "from_all", lambda _, here: [(3, False, 2), here])
-    monkeypatch.setattr(distributed._Group, "_to_all", lambda _, final=None: said.append(final) or said[0])
+    monkeypatch.setattr(distributed._Group, "gather_all", lambda _, here: [(3, False, 2), here])
+    monkeypatch.setattr(distributed._Group, "_broadcast", lambda _, final=None: said.append(final) or said[0])
     return DistributedSource(*made(), n_blocks=2), said
 
 
@@ -405,7 +406,7 @@ def test_an_error_of_process_0_is_one_of_all(alone, monkeypatch):
     with pytest.raises(FileNotFoundError, match="block 1"):
         group.lead(lambda: fails_in_the_last_block(Block(1, np.zeros((0, 1)), np.zeros(0))))
     monkeypatch.setattr(group, "rank", 1)
-    monkeypatch.setattr(distributed._Group, "_to_all", lambda _: (b"", said[0]))
+    monkeypatch.setattr(distributed._Group, "_broadcast", lambda _: (b"", said[0]))
     with pytest.raises(FileNotFoundError, match="block 1"):
         group.lead(lambda: None)
 

@@ -13,6 +13,7 @@ import pytest
 
 from dpscp.data.schema import SchemaError, parse_schema
 from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource, RecordSource
+from dpscp.data.sources.places import is_in_memory
 from dpscp.data.sources.tables import TableError
 
 dd = pytest.importorskip("dask.dataframe")
@@ -78,7 +79,7 @@ def doubled(rows):
 
 
 def doubled_rows(block):
-    return block.through(doubled)
+    return block.with_steps(doubled)
 
 
 def everything(block: Block):
@@ -94,7 +95,7 @@ def test_blocks_are_the_rows_in_order_each_time(kind, tmp_path, small_blocks):
     source = source_of(kind, frame, tmp_path)
     assert isinstance(source, RecordSource)
     assert source.width == 4
-    assert source.whole is None
+    assert not is_in_memory(source)
     kept = source.map(doubled_rows, keep=True).map(doubled_rows)
     for read, factor in ((source, 1.0), (source.map(doubled_rows), 2.0), (kept, 4.0)):
         rows, sizes, yes = read.sum(everything)

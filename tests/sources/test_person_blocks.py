@@ -14,12 +14,13 @@ import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.schema import parse_schema
 from dpscp.data.sources import ArraySource, Block, CSVSource, DaskSource, ParquetSource
-from dpscp.data.sources.persons import KeptRows, OneRowEach, PersonSource, dealt, grouped, met
+from dpscp.data.sources.persons import KeptRows, OneRowEach, join_person_block, join_persons, split_by_person
+from dpscp.data.sources.places import Places, UnitSource, take_census
 from dpscp.pipeline import release
 from dpscp.pipeline.score import BlockCounts
 from dpscp.privacy import PersonWithIds
 from dpscp.privacy.noise import lattice_noise
-from dpscp.privacy.random_streams import BlockStreams
+from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.training import DPSGD, OpacusTraining, Preprocessed, PrivateBounds, PrivateStandardize
 from dpscp.training.preprocessing.private_target import PrivateTarget
 
@@ -50,10 +51,6 @@ def made(ids=str):
 
 def listed(block):
     return [(block.id, block.read(), block.targets, block.persons)]
-
-
-def blocks_of(source):
-    return ArraySource.of_blocks([Block(*parts) for parts in source.sum(listed)])
 
 
 def parquet(frame, folder):
@@ -93,13 +90,13 @@ def test_senders_who_deal_in_turns_make_the_blocks_of_one_table():
     """The first in three batches, the second in one: the order is that of the table all the same."""
     frame = made()
     table = SCHEMA.matrix(frame), SCHEMA.targets(frame), frame["who"].to_numpy()
-    nothing = dealt(table[0][:0], table[1][:0], [], BLOCKS)
+    nothing = split_by_person(table[0][:0], table[1][:0], [], BLOCKS)
     turns = []
     for time, cut in enumerate((slice(0, 200), slice(200, 300), slice(300, 301))):
-        turns += dealt(table[0][cut], table[1][cut], table[2][cut], BLOCKS)
-        turns += dealt(table[0][301:], table[1][301:], table[2][301:], BLOCKS) if time == 0 else nothing
-    alone = [listed(grouped(i, [piece]))[0] for i, piece in enumerate(dealt(*table, BLOCKS))]
-    assert same([listed(block)[0] for block in met(turns.__getitem__, BLOCKS, senders=2)], alone)
+        turns += split_by_person(table[0][cut], table[1][cut], table[2][cut], BLOCKS)
+        turns += split_by_person(table[0][301:], table[1][301:], table[2][301:], BLOCKS) if time == 0 else nothing
+    alone = [listed(join_person_block(i, [piece]))[0] for i, piece in enumerate(split_by_person(*table, BLOCKS))]
+    assert same([listed(block)[0] for block in join_persons(turns.__getitem__, BLOCKS, senders=2)], alone)
 
 
 def released(model):
@@ -128,7 +125,7 @@ def rows_of_persons(block):
 
 
 @pytest.mark.parametrize("guarantee", ["split", "corrected"])
-def test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory(guarantee, tmp_path, monkeypatch):
+def test_a_fit_on_files_and_clusters_is_that_in_memory(guarantee, tmp_path, monkeypatch):
     counted = []
     monkeypatch.setattr(release, "BlockCounts", lambda *given: counted.append(BlockCounts(*given)) or counted[-1])
 
@@ -144,12 +141,13 @@ def test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory(guaran
     assert model.ledger_.public_facts["rows_per_person"] == CAP
     assert "exchangeable" in str(model.certificate_.assumptions)
     assert "new person" in str(model.certificate_.assumptions)
-    assert released(model) == released(fitted(blocks_of(source)))
+    assert released(model) == released(fitted(frame, "label"))
     if guarantee == "corrected":
         assert {counts.size for counts in counted} == {PEOPLE}  # one score each
         return
     with dask.config.set(scheduler="synchronous"):
-        assert released(fitted(dd.from_pandas(frame, npartitions=BLOCKS), "label")) == released(model)
+        uneven = dd.concat([dd.from_pandas(part, npartitions=1) for part in (frame[:7], frame[7:900], frame[900:])])
+        assert released(fitted(uneven, "label")) == released(model)
     frame.to_csv(tmp_path / "t.csv", index=False)
     assert fitted(tmp_path / "t.csv", "label").ledger_.to_dict()["entries"] == model.ledger_.to_dict()["entries"]
 
@@ -158,18 +156,19 @@ def test_a_persons_rows_are_chosen_uniformly_and_each_person_counts_once():
     n, size = 4000, 5
     person = Persons(np.arange(n + 1) * size)
     block = Block(3, np.tile(np.arange(size), n)[:, None], np.arange(n * size), person)
-    kept = KeptRows(BlockStreams(1), 2)(block)
+    places = Places.of(take_census(replace(block, id=2)) + take_census(block))
+    kept = KeptRows(PlacedDraws(1), places, 2)(block)
     assert (kept.persons.sizes == 2).all()
     assert kept.persons.rows_per_person == 2
     low, high = stats.binom.ppf([1e-7, 1 - 1e-7], n, 2 / size)
     assert all(low <= count <= high for count in np.bincount(kept.read()[:, 0], minlength=size))
-    one = OneRowEach(BlockStreams(2))(kept)
+    one = OneRowEach(PlacedDraws(2), places)(kept)
     assert len(one) == n
     assert one.persons is None
     assert (one.targets // size == np.arange(n)).all()
     low, high = stats.binom.ppf([1e-7, 1 - 1e-7], n, 1 / size)
     assert all(low <= count <= high for count in np.bincount(one.read()[:, 0], minlength=size))
-    again = KeptRows(BlockStreams(1), 2)(replace(block, id=4))
+    again = KeptRows(PlacedDraws(1), places, 2)(replace(block, id=2))
     assert not (again.targets == kept.targets).all()
 
 
@@ -185,7 +184,7 @@ def test_repeating_a_persons_only_row_changes_no_sum_and_no_batch(monkeypatch):
             Block(i, np.repeat(X[p], times, axis=0), np.repeat(y[p], times), Persons(np.arange(31) * times, CAP))
             for i, p in enumerate((slice(0, 30), slice(30, 60), slice(60, 90)))
         ]
-        return PersonSource(ArraySource.of_blocks(blocks), PersonWithIds(CAP))
+        return UnitSource(ArraySource.of_blocks(blocks), PersonWithIds(CAP))
 
     torch.manual_seed(0)
     sgd = DPSGD(loss="squared", sampling_rate=0.3, steps=5, learning_rate=0.1, noise_multiplier=1.0, dtype="float64")
@@ -211,42 +210,42 @@ def test_repeating_a_persons_only_row_changes_no_sum_and_no_batch(monkeypatch):
 def test_what_is_refused(tmp_path):
     model = dp.PrivateConformalClassifier(DPSGD(), epsilon=2.0, classes=["no", "yes"])
     frame = made()
-    with pytest.raises(ValueError, match="blocks of this source hold none"):
+    with pytest.raises(ValueError, match="the source has no person ids"):
         dp.PrivateConformalClassifier(DPSGD(), epsilon=2.0).fit(
             ArraySource(frame[["a", "b"]].to_numpy(), frame["label"].to_numpy(str)), schema=SCHEMA
         )
     source = parquet(frame, tmp_path)
-    with pytest.raises(ValueError, match="hold persons, and nothing says so"):
+    with pytest.raises(ValueError, match="the source has person ids"):
         model.fit(source)
     with pytest.raises(ValueError, match="persons needs X and y in memory"):
         model.fit(source, persons=frame["who"])
     rows, targets = np.zeros((2, 1)), np.zeros(2)
     with pytest.raises(ValueError, match="missing id"):
-        dealt(rows, targets, ["x", None], 2)
+        split_by_person(rows, targets, ["x", None], 2)
     with pytest.raises(ValueError, match="one id for each row"):
-        dealt(rows, targets, ["x"], 2)
-    mixed = [*dealt(rows, targets, ["7", "7"], 1), *dealt(rows, targets, [7, 7], 1)]
-    with pytest.raises(ValueError, match="mixes text with other ids"):
-        grouped(0, mixed)
+        split_by_person(rows, targets, ["x"], 2)
+    mixed = [*split_by_person(rows, targets, ["7", "7"], 1), *split_by_person(rows, targets, [7, 7], 1)]
+    with pytest.raises(ValueError, match="mixes ids of different kinds"):
+        join_person_block(0, mixed)
     for doubtful in (["x", "x\0"], [1.0, 2.0], np.array([1, 2], dtype="float32")):
-        with pytest.raises(ValueError, match=r"persons .*: (write|read) "):
-            dealt(rows, targets, doubtful, 2)
+        with pytest.raises(ValueError, match=r"persons .*\. (Write|Read) "):
+            split_by_person(rows, targets, doubtful, 2)
 
 
 def test_text_in_one_part_and_numbers_in_another_are_refused_wherever_they_meet():
     """A person who is "7" here and 7 there would be two, in blocks that see nothing of each other."""
     rows, targets = np.zeros((1, 1)), np.zeros(1)
-    parts = [dealt(rows, targets, ["7"], 2), dealt(rows, targets, [7], 2)]
+    parts = [split_by_person(rows, targets, ["7"], 2), split_by_person(rows, targets, [7], 2)]
     assert sorted(len(ids) for pieces in zip(*parts, strict=True) for *_, ids in pieces) == [0, 0, 1, 1]
     for place in range(2):
-        with pytest.raises(ValueError, match="mixes text with other ids"):
-            grouped(place, [pieces[place] for pieces in parts])
-    parts_of_bools = [dealt(rows, targets, [True], 2), dealt(rows, targets, [1], 2)]
+        with pytest.raises(ValueError, match="mixes ids of different kinds"):
+            join_person_block(place, [pieces[place] for pieces in parts])
+    parts_of_bools = [split_by_person(rows, targets, [True], 2), split_by_person(rows, targets, [1], 2)]
     for place in range(2):
-        with pytest.raises(ValueError, match="integers with booleans"):
-            grouped(place, [pieces[place] for pieces in parts_of_bools])
-    empty = dealt(rows[:0], targets[:0], [], 2)
-    assert sum(grouped(place, [parts[0][place], empty[place]]).persons.count for place in range(2)) == 1
+        with pytest.raises(ValueError, match="mixes ids of different kinds"):
+            join_person_block(place, [pieces[place] for pieces in parts_of_bools])
+    empty = split_by_person(rows[:0], targets[:0], [], 2)
+    assert sum(join_person_block(place, [parts[0][place], empty[place]]).persons.count for place in range(2)) == 1
 
 
 def test_ids_of_files_with_other_types_are_the_same_persons(tmp_path):

@@ -1,5 +1,6 @@
-"""Fits of records in blocks: as in memory where nothing is drawn by block, repeatable where it is, refused in time."""
+"""Fits of records in blocks: those of an array in memory, draw by draw, and refused in time."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +8,13 @@ import pytest
 from scipy import stats
 
 import dpscp as dp
-from dpscp.data.sources import ArraySource, Block
+from dpscp.data.schema import parse_schema
+from dpscp.data.sources import ArraySource, Block, DaskSource, ParquetSource, added
+from dpscp.data.sources.places import Places, places_of, take_census
 from dpscp.pipeline.release import _Part
-from dpscp.privacy.random_streams import BATCHES, BlockStreams
-from dpscp.training import DPSGD, OutputPerturbation
-from dpscp.training.engine.batching import BatchGradient
-from dpscp.training.engine.loop import Records
-from dpscp.training.engine.networks import Loss, Network
+from dpscp.privacy.random_streams import BlockStreams, PlacedDraws
+from dpscp.training import DPSGD, OpacusTraining, OutputPerturbation, Preprocessed, PrivateStandardize
+from dpscp.training.engine.loop import poisson_batches
 
 N, WIDTH = 900, 3
 
@@ -61,28 +62,66 @@ def assert_same(first, second):
         assert replace(one, assumptions=()) == replace(other, assumptions=())
 
 
-@pytest.mark.parametrize("guarantee", ["split", "corrected"])
-def test_one_block_is_an_array_in_memory(table, guarantee):
-    X, y = table
-    options = {"guarantee": guarantee, "groups": "label", "estimator": DPSGD(steps=20, sampling_rate=0.2)}
-    assert_same(classifier(**options).fit(X, y), classifier(**options).fit(ArraySource(X, y)))
+def cut(X, y, kind, folder):
+    """The same rows from elsewhere, in uneven pieces."""
+    if kind == "blocks":
+        return ArraySource(X, y, n_blocks=5)
+    if kind == "dask":
+        da = pytest.importorskip("dask.array")
+        sizes = (1, 500, 0, 250, len(X) - 751)
+        return DaskSource(da.from_array(X, chunks=(sizes, WIDTH)), da.from_array(y, chunks=(sizes,)))
+    pd = pytest.importorskip("pandas")
+    names = [f"x{i}" for i in range(WIDTH)]
+    pd.DataFrame(X, columns=names).assign(y=y).to_parquet(folder / "t.parquet", index=False)
+    target = {"task": "regression", "target": "y", "bounds": [-2, 2]}
+    if y.dtype.kind == "U":
+        target = {"task": "classification", "target": "y", "classes": ["no", "yes"]}
+    columns = {name: {"type": "numeric", "bounds": [-2, 2]} for name in names}
+    return ParquetSource(folder / "t.parquet", parse_schema(json.dumps({**target, "columns": columns})), block_rows=211)
 
 
-@pytest.mark.parametrize("guarantee", ["universal", "corrected"])
-def test_blocks_change_nothing_where_nothing_is_drawn_by_block(table, guarantee):
-    """Sums differ in their last bits, which the release grid absorbs; counts are exact."""
+def by_sign(rows):
+    return rows[:, 1] > 0
+
+
+SAMPLED = {"sampling_rate": 0.2, "steps": 25, "hidden": (4,), "noise_multiplier": 4.0}
+
+
+@pytest.mark.parametrize("guarantee", ["split", "universal", "corrected"])
+def test_every_source_gives_the_fit_of_an_array(table, guarantee, tmp_path):
+    """Draws belong to the places of records: sums differ in their last bits, which the release grid absorbs."""
     X, y = table
-    options = {"guarantee": guarantee, "groups": lambda rows: rows[:, 1] > 0, "group_values": [False, True]}
+    grouped = {"guarantee": guarantee, "groups": by_sign, "group_values": [False, True]}
+    labels = {**grouped, "estimator": DPSGD(**SAMPLED)}
+    standardized = Preprocessed((PrivateStandardize(-2.0, 2.0, 20.0),), DPSGD(**SAMPLED, loss="squared"))
+    targets = {**grouped, "estimator": standardized, "feature_bounds": None}
+    for make, options, truth in ((classifier, labels, y), (regressor, targets, X[:, 0])):
+        fit = make(**options).fit(X, truth)
+        for kind in ("blocks", "dask", "parquet"):
+            assert_same(fit, make(**options).fit(cut(X, truth, kind, tmp_path)))
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_the_recipe_gives_the_fit_of_an_array(table, make, tmp_path):
+    """The library's own model, with its private preprocessing."""
+    X, y = table
+    truth = y if make is classifier else X[:, 0]
+    fit = make(estimator=None, guarantee="split").fit(X, truth)
+    assert_same(fit, make(estimator=None, guarantee="split").fit(cut(X, truth, "blocks", tmp_path)))
+    assert (fit.predict(X) == y).mean() > 0.7 if make is classifier else np.abs(fit.predict(X) - truth).mean() < 0.5
+
+
+def test_torch_modules_give_the_fit_of_an_array(table, tmp_path):
+    """Their sums are integers: exact in whatever blocks."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    X, y = table
+    module = OpacusTraining(torch.nn.Linear(WIDTH, 2), "cross_entropy", 0.2, 10, 0.5, noise_multiplier=4.0)
+    options = {"estimator": module, "guarantee": "split", "feature_bounds": None}
     fit = classifier(**options).fit(X, y)
-    for n_blocks in (2, 7):
-        assert_same(fit, classifier(**options).fit(ArraySource(X, y, n_blocks=n_blocks)))
-
-
-def test_private_steps_and_targets_in_blocks(table):
-    X, _ = table
-    fit = regressor(guarantee="universal").fit(X, X[:, 0])
-    assert_same(fit, regressor(guarantee="universal").fit(ArraySource(X, X[:, 0], n_blocks=4)))
-    assert np.abs(fit.predict(X) - X[:, 0]).mean() < np.abs(X[:, 0]).mean()
+    assert_same(fit, classifier(**options).fit(cut(X, y, "blocks", tmp_path)))
+    with pytest.importorskip("dask").config.set(scheduler="synchronous"):  # torch's warnings are for one thread
+        assert_same(fit, classifier(**options).fit(cut(X, y, "dask", tmp_path)))
 
 
 def test_a_block_that_is_lost_draws_the_same_again(table):
@@ -97,59 +136,118 @@ def test_a_block_that_is_lost_draws_the_same_again(table):
     assert fit.ledger_.event == classifier(**options).fit(X, y).ledger_.event
 
 
-def counted_batches(rate, steps, blocks, size):
-    """How often each record of each block was in a batch: every gradient of this loss is its row, 1 or clipped to 1."""
-    network, loss = Network((size, 1), intercept=False), Loss("huber", huber_delta=1e-3)
-    streams = BlockStreams.of(5, BATCHES)
-    drawn = np.zeros((steps, blocks, size))
-    for step in range(steps):
-        for i in range(blocks):
-            rows = np.eye(size)
-            block = Records.build(rows, np.full(size, -9.0), block_id=i)
-            gradient = BatchGradient(network, loss, 1.0, rate * size, rate, streams, np.zeros(size), step)
-            total, count = gradient(block)
-            drawn[step, i] = total > 0
-            assert count == drawn[step, i].sum()
-    return drawn
+def layout(sizes):
+    """Places of blocks of so many records."""
+    blocks = (Block(i, np.zeros((size, 1)), np.zeros(size)) for i, size in enumerate(sizes))
+    return Places.of(added(map(take_census, blocks)))
 
 
 def test_batches_of_blocks_are_poisson_and_independent():
-    rate, steps, blocks, size = 0.3, 40, 6, 50
-    drawn = counted_batches(rate, steps, blocks, size)
-    n = drawn.size
-    low, high = stats.binom.ppf([1e-6, 1 - 1e-6], n, rate)
-    assert low <= drawn.sum() <= high
-    # two blocks in one step, and one block in two steps, agree on a record as often as strangers do
+    rate, steps, sizes = 0.3, 40, [50, 0, 1, 149, 100]
+    places, batches = layout(sizes), poisson_batches(np.random.default_rng(5), 300, rate)
+    drawn = np.zeros((steps, 300), dtype=bool)
+    for step, places_drawn in zip(range(steps), batches, strict=False):
+        shares = places.shares(places_drawn)
+        assert all(((share >= 0) & (share < size)).all() for share, size in zip(shares.values(), sizes, strict=True))
+        found = np.concatenate([share + sum(sizes[:i]) for i, share in shares.items()])
+        assert found.tolist() == places_drawn.tolist()
+        drawn[step, found] = True
+    for count, n in ((drawn.sum(), drawn.size), (drawn[:, 51:200].sum(), steps * 149)):
+        low, high = stats.binom.ppf([1e-6, 1 - 1e-6], n, rate)
+        assert low <= count <= high
+    # two records in one step, and one record in two steps, agree as often as strangers do
     same = rate**2 + (1 - rate) ** 2
     for pairs in (drawn[:, :-1] == drawn[:, 1:], drawn[:-1] == drawn[1:]):
         low, high = stats.binom.ppf([1e-6, 1 - 1e-6], pairs.size // 2, same)
         assert low <= pairs.ravel()[::2].sum() <= high
 
 
-def test_every_step_of_a_fit_draws_its_own_batch_of_every_block(table, monkeypatch):
+def test_every_step_of_a_fit_draws_its_own_batch(table, monkeypatch):
     """A batch that came back at another step would not be paid for: sampling counts as fresh at each step."""
-    asked, honest = [], BlockStreams.generator
-
-    def spy(streams, block, step=0):
-        asked.append((streams.key, block, step))
-        return honest(streams, block, step)
-
-    monkeypatch.setattr(BlockStreams, "generator", spy)
+    drawn, honest = [], Places.shares
+    monkeypatch.setattr(Places, "shares", lambda places, batch: drawn.append(tuple(batch)) or honest(places, batch))
     sampled = DPSGD(steps=7, sampling_rate=0.5)
     classifier(estimator=sampled, guarantee="universal").fit(ArraySource(*table, n_blocks=3))
-    assert sorted(asked) == [(asked[0][0], block, step) for block in range(3) for step in range(7)]
+    assert len(set(drawn)) == len(drawn) == 7
 
 
-def test_held_out_records_of_blocks_are_a_coin_each():
-    streams = BlockStreams.of(6, BATCHES)
+@pytest.mark.parametrize("seed", [None, 6])
+def test_held_out_records_of_blocks_are_a_coin_each(seed):
+    coins = PlacedDraws.of(seed)
     blocks = [Block(i, np.zeros((500, 1)), np.arange(500)) for i in range(6)]
-    faces = ((0.0, 0.3), (0.3, 1.0))
-    held, rest = ([_Part(streams, *face)(block).targets for block in blocks] for face in faces)
+    places, faces = layout([500] * 6), ((0.0, 0.3), (0.3, 1.0))
+    held, rest = ([_Part(coins, places, *face)(block).targets for block in blocks] for face in faces)
     for here, there in zip(held, rest, strict=True):
         assert sorted([*here, *there]) == list(range(500))
     low, high = stats.binom.ppf([1e-6, 1 - 1e-6], 3000, 0.3)
     assert low <= sum(map(len, held)) <= high
     assert len({tuple(part) for part in held}) == 6
+    # the coins are those of one block of all
+    one = Block(0, np.zeros((3000, 1)), np.tile(np.arange(500), 6))
+    assert _Part(coins, layout([3000]), 0.0, 0.3)(one).targets.tolist() == np.concatenate(held).tolist()
+
+
+class Without(PlacedDraws):
+    """The draws of a table in which the one at ``PLACE`` is missing: all others keep theirs."""
+
+    def uniform(self, places):
+        given = np.asarray(places, dtype=np.int64)
+        return super().uniform(given + (given >= PLACE))
+
+
+PLACE = 333
+
+
+@pytest.mark.parametrize("n_blocks", [1, 4])
+def test_one_more_record_changes_its_own_share_alone(table, n_blocks):
+    """The coupling of the proofs: the newcomer's draws are inserted at its place, in whatever blocks the two lie."""
+    X, y = table
+    with_one, without = (ArraySource(X, y, n_blocks=n_blocks), ArraySource(np.delete(X, PLACE, 0), np.delete(y, PLACE)))
+    fraction, rate = 0.3, 0.4
+    held = []
+    for source, coins in ((with_one, PlacedDraws(8)), (without, Without(8))):
+        part = source.map(_Part(coins, places_of(source), 0.0, fraction))
+        held.append(np.concatenate([block.read() for block in part.blocks]))
+    newcomer = PlacedDraws(8).uniform(range(PLACE, PLACE + 1)) < fraction
+    others = held[0][(held[0] != X[PLACE]).any(axis=1)]
+    assert others.tolist() == held[1].tolist()
+    assert len(held[0]) - len(held[1]) == newcomer.sum()
+
+    mechanism = DPSGD(classes=("no", "yes"), sampling_rate=rate, steps=9, clip_norm=0.1, noise_multiplier=1.0)
+    descents = []
+    for source in (with_one, without):
+        setup = mechanism.prepare_source(source, n_records=N)
+        descents.append(setup.start_run(None, None))
+    batches = poisson_batches(np.random.default_rng(1), N, rate)
+    moved = []
+    for _ in range(9):
+        batch = next(batches)
+        rest = batch[batch != PLACE]
+        sums = [descents[0].clipped_sum(batch), descents[1].clipped_sum(rest - (rest > PLACE))]
+        change = np.linalg.norm(sums[0] - sums[1])
+        assert change == pytest.approx(0.1 if PLACE in batch else 0.0, abs=1e-6)
+        moved.append(change > 0.05)
+    assert 0 < sum(moved) < 9
+
+
+def test_draws_belong_to_places_whoever_makes_them():
+    for draws in (PlacedDraws(3), PlacedDraws(key=2**100 + 1)):
+        everyone = draws.uniform(range(200_000))
+        assert (draws.uniform(range(70_001, 70_010)) == everyone[70_001:70_010]).all()
+        some = np.flatnonzero(np.random.default_rng(0).random(200_000) < 1e-3)
+        assert (draws.uniform(some) == everyone[some]).all()
+        assert draws.uniform(some[:0]).tolist() == []
+        far = draws.uniform(range(2**40, 2**40 + 6))
+        assert (draws.uniform(range(2**40 + 2, 2**40 + 4)) == far[2:4]).all()
+        assert not np.isin(far, everyone).any()
+        assert repr(draws) == "PlacedDraws()"
+
+
+def test_what_a_module_draws_belongs_to_block_and_step():
+    streams = BlockStreams(key=7)
+    drawn = [streams.generator(block, step).random() for block in range(3) for step in range(3)]
+    assert len(set(drawn)) == 9
+    assert drawn[4] == streams.generator(1, 1).random()
 
 
 @pytest.mark.parametrize("bad", ["row", "target", "label"])
@@ -182,15 +280,24 @@ def test_what_blocks_cannot_do_is_refused(table, tmp_path):
         ({"rows_per_person": 2, "n_records": None}, {"persons": y}, ValueError, "several blocks"),
         ({"classes": None}, {}, ValueError, "classes=.* is needed"),
         ({"groups": len}, {}, ValueError, "group_values"),
-        ({"estimator": OutputPerturbation()}, {}, TypeError, "needs all records in one array"),
     ):
         with pytest.raises(error, match=match):
             classifier(random_state=None, **options).fit(source, **{"y": None, **more}, budget=store)
     assert not store.ledger().entries
     with pytest.raises(ValueError, match="at least one record"):
         classifier().fit(ArraySource(X[:0], y[:0], n_blocks=2))
-    one = classifier(estimator=OutputPerturbation("logistic", feature_bound=2.0)).fit(ArraySource(X, y))
-    assert_same(one, classifier(estimator=OutputPerturbation("logistic", feature_bound=2.0)).fit(X, y))
+
+
+def test_what_knows_arrays_only_gets_those_of_this_process(table, tmp_path):
+    X, y = table
+    options = {"estimator": OutputPerturbation("logistic", feature_bound=2.0)}
+    fit = classifier(**options).fit(X, y)
+    for n_blocks in (1, 4):
+        assert_same(fit, classifier(**options).fit(ArraySource(X, y, n_blocks=n_blocks)))
+    store = dp.BudgetStore.create(tmp_path / "store", 9.0, 1e-5, dataset="x")
+    with pytest.raises(TypeError, match="needs all records in one array"):
+        classifier(random_state=None, **options).fit(cut(X, y, "parquet", tmp_path), budget=store)
+    assert not store.ledger().entries
 
 
 def test_the_number_that_is_found_in_blocks_is_declared(table):

@@ -14,7 +14,7 @@ def doubled(rows):
 
 
 def doubled_rows(block):
-    return block.through(doubled)
+    return block.with_steps(doubled)
 
 
 def column_sums(block):
@@ -33,7 +33,7 @@ def test_sums_over_any_number_of_blocks(table, n_blocks):
     source = ArraySource(X, y, n_blocks=n_blocks)
     assert isinstance(source, RecordSource)
     assert source.width == 3
-    assert (source.whole is None) == (n_blocks > 1)
+    assert [block.id for block in source.blocks] == list(range(n_blocks))
     total, count = source.map(doubled_rows).sum(column_sums)
     assert total.tolist() == (2 * X).sum(axis=0).tolist()
     assert count == 23
@@ -71,7 +71,7 @@ def test_a_memmap_is_not_read_into_memory(tmp_path, table):
 def test_a_part_is_remembered_and_read_with_its_steps(table):
     X, y = table
     drawn = np.arange(23) % 3 == 1
-    part = Block(0, X, y, groups=np.arange(23)).through(doubled).part(drawn)
+    part = Block(0, X, y, groups=np.arange(23)).with_steps(doubled).part(drawn)
     assert part.rows is X
     assert part.groups.tolist() == np.flatnonzero(drawn).tolist()
     np.testing.assert_array_equal(part.read(), 2 * X[drawn])

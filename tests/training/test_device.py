@@ -4,6 +4,7 @@ Without a GPU torch's own processor device runs the same code.
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -14,12 +15,12 @@ from scipy import stats
 import dpscp as dp
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block
-from dpscp.data.sources.persons import PersonSource
+from dpscp.data.sources.places import UnitSource
 from dpscp.training.engine import batching as feeding
 from dpscp.training.engine import cuda as engine
 from dpscp.training.engine import cuda_noise as device_noise
-from dpscp.training.engine.batching import EngineBlock
-from dpscp.training.engine.cuda import DeviceRecords, VisitingSums
+from dpscp.training.engine.batching import EngineBlockBuilder
+from dpscp.training.engine.cuda import DeviceBatchSums, DeviceRecords
 from dpscp.training.engine.cuda_noise import DeviceNoise, chacha20_words
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.networks import Loss, Network
@@ -107,7 +108,7 @@ def test_one_record_moves_the_sum_by_at_most_its_clip_norm(large, device, monkey
     rng = np.random.default_rng(1)
     rows = np.concatenate([rng.normal(size=(1, 6)) * large, rng.normal(size=(700, 6))])
     rows[5] *= large
-    ready = EngineBlock("cross_entropy", (0, 1, 2), None, True, "float32")
+    ready = EngineBlockBuilder("cross_entropy", (0, 1, 2), None, True, "float32")
     labels = rng.integers(0, 3, len(rows))
 
     for batches in ((None, None), (np.arange(701), np.arange(700))):
@@ -234,24 +235,47 @@ def test_where_the_device_has_no_room_nothing_is_counted(monkeypatch):
     for place in ("rows_of", "of"):  # while the records are copied, and later
         with monkeypatch.context() as patch:
             patch.setattr(*((Persons, "rows_of") if place == "rows_of" else (DeviceRecords, "of")), no_room)
-            with pytest.raises(MemoryError, match=r"device='cpu' has no room .*\(device=None\)$") as told:
+            with pytest.raises(MemoryError, match=r"device='cpu' has too little memory .*\(device=None\)$") as told:
                 DPSGD(classes=(0, 1), steps=1, sampling_rate=0.5, noise_multiplier=1.0, device="cpu").train(X, y)
         assert told.value.__context__ is None
 
 
+class OtherThread(ArraySource):
+    """Blocks on which another thread than the one that leads the run works."""
+
+    pool = ThreadPoolExecutor(1)
+
+    def map(self, function, *, keep=False):  # noqa: ARG002
+        return OtherThread.of_blocks(super().map(function, keep=True).blocks)
+
+    @classmethod
+    def of_blocks(cls, blocks):
+        source = cls.__new__(cls)
+        source._blocks, source._functions = list(blocks), ()
+        return source
+
+    def sum(self, function):
+        return self.pool.submit(super().sum, function).result()
+
+
 def test_the_memory_of_sums_over_blocks_goes_with_the_last_step(monkeypatch):
     X, y, _ = problem(60)
-    source = ArraySource.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
+    source = OtherThread.of_blocks([Block(i, X[i::2], y[i::2]) for i in range(2)])
     constants = {"classes": (0, 1), "steps": 3, "sampling_rate": 0.5, "noise_multiplier": 1.0}
-    kept = vars(feeding._SUMS._here)
     seen, honest = [], feeding.BatchGradient.__call__
-    monkeypatch.setattr(feeding.BatchGradient, "__call__", lambda *given: (honest(*given), seen.append(len(kept)))[0])
+
+    def watched(*given):
+        total = honest(*given)
+        seen.append(len(vars(feeding._SUMS._here)))
+        return total
+
+    monkeypatch.setattr(feeding.BatchGradient, "__call__", watched)
     DPSGD(**constants).train_source(source, n_records=60)
     assert seen == [2, 2, 2, 2, 0, 0]  # what it is for and what it is, in all steps but the last
     monkeypatch.setattr(feeding.BatchSums, "clipped", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         DPSGD(**constants).train_source(source, n_records=60)
-    assert not kept
+    assert not OtherThread.pool.submit(lambda: vars(feeding._SUMS._here)).result()
 
 
 # ---- through the estimators
@@ -280,10 +304,10 @@ def test_a_torch_module_goes_there_too_and_other_mechanisms_say_it_themselves(mo
     with pytest.raises(ValueError, match="cannot be used"):
         dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cuda:77"}).fit(X, y)
 
-    def run_dry(*_, device, **__):
+    def dry_run(*_, device, **__):
         raise LookupError(f"tried on {device}")
 
-    monkeypatch.setattr(opacus, "run_dry", run_dry)
+    monkeypatch.setattr(opacus, "dry_run", dry_run)
     with pytest.raises(LookupError, match="tried on cpu:0"):
         dp.PrivateConformalClassifier(torch.nn.Linear(6, 2), **{**public, "device": "cpu:0"}).fit(X, y)
 
@@ -300,7 +324,7 @@ def test_blocks_that_visit_take_the_steps_of_the_processor(rate, device, monkeyp
     owners = Persons(np.arange(0, 301, 3), 3)
     for name, y in (("tanh", labels), ("huber", target), ("float64", labels)):
         blocks = [Block(i, X[i * 300 : i * 300 + 300], y[i * 300 : i * 300 + 300], owners) for i in range(2)]
-        source = PersonSource(ArraySource.of_blocks([*blocks, Block(2, X[:0], y[:0])]), owners.unit)
+        source = UnitSource(ArraySource.of_blocks([*blocks, Block(2, X[:0], y[:0])]), owners.unit)
         constants = {"steps": 6, "noise_multiplier": 0.5, "sampling_rate": rate, **MECHANISMS[name]}
         own, there = (
             DPSGD(**constants, device=where).train_source(source, random_state=1, n_records=200)
@@ -316,9 +340,9 @@ def test_a_visit_adds_up_to_the_same_bits_as_records_that_live_there(device, mon
     """So one record moves the sum as little; padding and the batch before it leave nothing behind."""
     monkeypatch.setattr(engine, "_MOST_ROWS", 128)
     network, X = Network((6, 9, 3), "relu"), problem(700)[0]
-    ready = EngineBlock("cross_entropy", (0, 1, 2), None, True, "float32")
+    ready = EngineBlockBuilder("cross_entropy", (0, 1, 2), None, True, "float32")
     records = ready(Block(0, X, np.resize([0, 1, 2], 700)))
-    visiting = VisitingSums(network, Loss("cross_entropy"), 1.0, "float32", 700, device)
+    visiting = DeviceBatchSums(network, Loss("cross_entropy"), 1.0, "float32", 700, device)
     start = network.initial(3, 1.0).astype(np.float32)
     for batch in (None, np.arange(3, 300), np.arange(0), np.arange(700)[::2]):
         own = clipped_sum(records, network, device, batch, 1.0)

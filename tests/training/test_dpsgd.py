@@ -13,7 +13,7 @@ from dpscp import BudgetError, GuaranteeWarning, SeededWarning
 from dpscp.privacy import Ledger, dpsgd_event
 from dpscp.training import DPSGD, DenseModel, Mechanism, Model
 from dpscp.training.engine.gradients import ClippedGradient
-from dpscp.training.engine.loop import Descent, GridNoise, Records, RunConstants, everyone, poisson_batches
+from dpscp.training.engine.loop import Descent, EngineBlock, GridNoise, RunConstants, full_batches, poisson_batches
 from dpscp.training.engine.networks import Loss, Network
 
 TAIL = 1e-6  # chance that a correct implementation fails one statistical check
@@ -176,7 +176,7 @@ def test_chunks_do_not_matter(name, monkeypatch):
     whole = setup.descent(setup.records).clipped_sum(None).copy()
     monkeypatch.setattr("dpscp.training.engine.gradients.CHUNK_NUMBERS", 1)
     small = setup.descent(setup.records)
-    assert small.gradient.chunk < 700
+    assert small._totals.gradient.chunk < 700
     index = np.arange(700)
     np.testing.assert_allclose(small.clipped_sum(None), whole, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(small.clipped_sum(index), whole, rtol=1e-11, atol=1e-12)
@@ -386,7 +386,7 @@ def test_update_rules(settings):
     mechanism = DPSGD(loss="squared", steps=17, learning_rate=0.2, noise_multiplier=0.0, dtype="float64", **settings)
     gradients = np.random.default_rng(0).normal(size=(17, 4))
     public = RunConstants(Network((3, 1)), Loss("squared"), np.zeros(4), mechanism.rule, 1.0, 0.0, 1.0, "float64")
-    descent = Descent(public, Records.build(np.empty((0, 4)), np.empty(0)))
+    descent = Descent(public, EngineBlock.build(np.empty((0, 4)), np.empty(0)))
     for g in gradients:
         descent._update(g * descent.normaliser, None)
     np.testing.assert_allclose(descent.released(), reference_updates(mechanism, gradients), rtol=1e-10)
@@ -536,7 +536,7 @@ BAD_RECORDS = [
     ({}, np.ones((2, 2)), [0, 1, 1], "same number"),
     ({}, np.ones((2, 2)), [[0, 1], [1, 0]], "one-dimensional"),
     ({"classes": None}, np.ones((2, 2)), [31337, 31337], "at least 2 labels"),
-    ({"classes": None}, np.ones((2, 2)), np.array([31337, "a"], dtype=object), "cannot be ordered"),
+    ({"classes": None}, np.ones((2, 2)), np.array([31337, "a"], dtype=object), "cannot be sorted together"),
     ({"classes": None, "loss": "logistic"}, np.ones((3, 2)), [0, 1, 31337], "exactly 2"),
     ({"classes": None, "loss": "squared"}, np.ones((2, 2)), [0, np.nan], "NaN"),
     ({"classes": None, "loss": "squared"}, np.ones((2, 2)), ["31337", "a"], "real numbers"),
@@ -608,7 +608,7 @@ def test_empty_records_need_a_public_size():
 
 
 def test_full_batch_takes_everybody():
-    assert next(everyone()) is None
+    assert next(full_batches()) is None
     X, y = problem(4, 3, n=50)
     setup = DPSGD(noise_multiplier=0.0).prepare(X, y)
     descent = setup.descent(setup.records)

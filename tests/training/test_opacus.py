@@ -302,7 +302,7 @@ def test_convolutions_adam_and_custom_losses_train():
     np.testing.assert_array_equal(again.outputs(X), model.outputs(X))
     with pytest.raises(ValueError, match="not its code"):
         TorchModel.from_parts(config, saved)
-    with pytest.raises(ValueError, match="36 numbers a record, got 4"):
+    with pytest.raises(ValueError, match="36 numbers per record, got 4"):
         model.outputs(np.zeros((2, 4)))
 
 
@@ -313,7 +313,7 @@ def test_calibrated_meets_the_budget():
     assert done.event == dpsgd_event(done.noise_multiplier, 0.05, 50)
     assert 0.99 < epsilon_of(done.event, 1e-5, "rdp") <= 1.0
     X, y = problem()
-    with pytest.warns(GuaranteeWarning, match="publish a record"):
+    with pytest.warns(GuaranteeWarning, match="publishing one random record"):
         mechanism.calibrated(1.0, 0.1, accountant="rdp").train(X, y, random_state=0)
 
 
@@ -373,7 +373,7 @@ def test_bad_input_is_named_without_data():
     with pytest.raises(ValueError, match="same number of records"):
         ready.train(X, y[:-1])
     full = {"noise_multiplier": 1.0, "sampling_rate": 1.0, "steps": 1}
-    with pytest.raises(ValueError, match="one number a record"):
+    with pytest.raises(ValueError, match="one number per record"):
         OpacusTraining(zero_head(), lambda outputs, _: outputs.sum(), **full).train(X, y)
     found = OpacusTraining(zero_head(), **full).train(X, y)
     assert found.public_facts["taken_from_data"] == ("n_records", "classes")
@@ -390,7 +390,7 @@ def test_cuda_gives_the_same_model_as_the_cpu():
 
 @pytest.mark.parametrize("device", ["cpu", *["cuda"] * torch.cuda.is_available()])
 def test_noise_has_the_standard_deviation_of_the_event(device):
-    noisy = opacus_module._releasing(torch.device(device), 3.0, generator(), 0, 40_000)
+    noisy = opacus_module._make_release(torch.device(device), 3.0, generator(), 0, 40_000)
     sums = [torch.full(shape, 5.0, dtype=torch.float64, device=device) for shape in ((100, 200), (20_000,))]
     released = np.concatenate([total.cpu().numpy().ravel() for total in noisy(sums)])
     assert abs(released.mean() - 5) < 5 * 3 / 200
@@ -489,7 +489,7 @@ def test_private_model_wraps_functions_and_trained_mechanisms():
     ours = PrivateModel.from_trained(trained)
     assert ours.event == trained.event
     assert not ours.ledger.is_private  # seeded
-    with pytest.raises(ValueError, match="one row a record"):
+    with pytest.raises(ValueError, match="one row per record"):
         FunctionModel(lambda rows: rows[:1], "regression", 4).outputs(X)
     with pytest.raises(ValueError, match="classes must be given"):
         FunctionModel(lambda rows: rows, "classification", 4)

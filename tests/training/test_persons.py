@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from dpscp.data.persons import Persons, kept_rows
+from dpscp.data.persons import Persons, keep_rows
 from dpscp.training import (
     DPSGD,
     OutputPerturbation,
@@ -44,7 +44,7 @@ def persons_of(given, *, alike, seed=0):
     extreme = np.full((given, 3), 50.0) if alike else 50.0 * rng.normal(size=(given, 3))
     X, ids = np.concatenate([X, extreme]), np.concatenate([ids, np.full(given, 99)])
     y = np.concatenate([y, np.zeros(given, dtype=int) if alike else rng.integers(0, 2, given)])
-    kept, persons = kept_rows(ids, n_rows=len(X), rows_per_person=K, random_state=seed)
+    kept, persons = keep_rows(ids, n_rows=len(X), rows_per_person=K, random_state=seed)
     return X[kept], y[kept], persons
 
 
@@ -152,7 +152,7 @@ def numbers(trained):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_one_row_a_person_is_the_row_level_run_number_for_number(name):
     X, y, _ = persons_of(0, alike=True)
-    kept, persons = kept_rows([f"p{i}" for i in range(len(X))], n_rows=len(X), rows_per_person=3, random_state=1)
+    kept, persons = keep_rows([f"p{i}" for i in range(len(X))], n_rows=len(X), rows_per_person=3, random_state=1)
     rows = MECHANISMS[name].train(X, y, random_state=1, n_records=20)
     same = MECHANISMS[name].train(X[kept], y[kept], random_state=1, n_records=20, persons=persons)
     np.testing.assert_array_equal(numbers(rows), numbers(same))
@@ -205,7 +205,7 @@ def test_a_mechanism_that_cannot_says_so_before_anything_is_released():
 def test_persons_of_other_rows_are_refused():
     X, y, persons = persons_of(0, alike=True)
     for mechanism in MECHANISMS.values():
-        with pytest.raises(ValueError, match="persons must be those of the rows"):
+        with pytest.raises(ValueError, match="persons must have as many rows"):
             mechanism.train(X[:-1], y[:-1], n_records=20, persons=persons)
 
 
@@ -242,7 +242,7 @@ def test_torch_modules_train_on_persons():
     X, y, persons = persons_of(100, alike=True)
     for rate in (1.0, 0.4):
         mechanism = opacus.OpacusTraining(module, classes=(0, 1), steps=3, sampling_rate=rate, noise_multiplier=1.0)
-        kept, single = kept_rows(range(len(X)), n_rows=len(X), rows_per_person=2, random_state=1)
+        kept, single = keep_rows(range(len(X)), n_rows=len(X), rows_per_person=2, random_state=1)
         rows = mechanism.train(X, y, random_state=1, n_records=20)
         same = mechanism.train(X[kept], y[kept], random_state=1, n_records=20, persons=single)
         np.testing.assert_array_equal(numbers(rows), numbers(same))

@@ -77,11 +77,11 @@ def test_constants_bound_gradients_and_curvature(loss):
 def test_solver_reaches_its_tolerance_also_without_the_quasi_newton_start(loss):
     risk, (rows, target) = RISKS[loss], problem(loss)
     linear = generator(3).normal(size=risk.n_outputs * 3) * 5
-    theta = risk.minimise(rows, target, tolerance=1e-6, linear=linear)
+    theta = risk.minimize(rows, target, tolerance=1e-6, linear=linear)
     assert np.linalg.norm(risk.value_and_gradient(theta, rows, target, linear)[1]) <= 1e-6
     slow = risk._accelerated(np.zeros(theta.size), rows, target, linear, 1e-6)
     assert np.linalg.norm(slow - theta) <= 2e-6 / risk.strength
-    empty = risk.minimise(rows[:0], target[:0], tolerance=1e-6, linear=linear)
+    empty = risk.minimize(rows[:0], target[:0], tolerance=1e-6, linear=linear)
     np.testing.assert_allclose(empty, -linear / risk.strength, atol=1e-6)
 
 
@@ -89,13 +89,13 @@ def test_solver_reaches_its_tolerance_also_without_the_quasi_newton_start(loss):
 def test_one_record_moves_the_minimiser_by_at_most_gradient_bound_over_strength(loss):
     risk, (rows, target) = RISKS[loss], problem(loss, n=2)
     limit, worst = risk.head.gradient_bound / risk.strength, 0.0
-    base = risk.minimise(rows, target, tolerance=1e-8)
+    base = risk.minimize(rows, target, tolerance=1e-8)
     for seed in range(60):
         r = generator(seed)
         row = r.normal(size=(1, 3))
         row /= np.linalg.norm(row)
         value = r.integers(0, 2, 1) if loss != "huber" else r.choice([-50.0, 50.0], 1)
-        moved = risk.minimise(np.vstack([rows, row]), np.append(target, value), tolerance=1e-8)
+        moved = risk.minimize(np.vstack([rows, row]), np.append(target, value), tolerance=1e-8)
         worst = max(worst, np.linalg.norm(moved - base))
     assert limit / 10 < worst <= limit + 1e-6
 
@@ -300,7 +300,7 @@ def test_output_noise_has_the_declared_scale():
     reach = math.sqrt(2.0)
     risk = LinearRisk("logistic", reach, 1, 0.1 * 50)
     rows = feature_rows(X, feature_bound=1.0, intercept=True, dtype="float64")
-    centre = risk.minimise(rows, y, tolerance=1e-8)
+    centre = risk.minimize(rows, y, tolerance=1e-8)
     std = 5.0 * (reach + 2 * SOLVER_SHARE * reach) / (0.1 * 50)
     statistic = np.sum((thetas - centre) ** 2) / std**2
     low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], thetas.size)
@@ -386,7 +386,7 @@ def test_bad_input_is_named_without_data():
         OutputPerturbation(loss="hinge")
     with pytest.raises(BudgetError):
         ObjectivePerturbation(loss="logistic", penalty=0.01).calibrated(0.1, 1e-6)
-    with pytest.warns(GuaranteeWarning, match="publish a record"):
+    with pytest.warns(GuaranteeWarning, match="publishing one random record"):
         OutputPerturbation(classes=(0, 1, 2)).calibrated(1.0, 0.1).train(X, y, random_state=0)
     found = OutputPerturbation(noise_multiplier=1.0).train(X, y, random_state=0)
     assert found.public_facts["taken_from_data"] == ("n_records", "classes")

@@ -250,7 +250,7 @@ def test_bad_input_is_named_without_data():
         PublicBounds(1.0, [2.0, 1.0])
     with pytest.raises(TypeError, match="low and high"):
         PublicBounds("a", 1.0)
-    with pytest.raises(ValueError, match="one number a feature"):
+    with pytest.raises(ValueError, match="one number per feature"):
         PublicBounds(np.zeros((2, 2)), 1.0)
     with pytest.raises(ValueError, match="each of the 3 features, got 2"):
         PublicBounds([0.0, 0.0], 1.0).fit(np.zeros((2, 3)), n_records=2, rng=rng())

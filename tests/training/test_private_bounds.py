@@ -193,16 +193,16 @@ def test_the_cost_is_reserved_before_a_record_is_used(tmp_path):
 def test_what_cannot_be_is_refused(fitted):
     X, y = records(100)
     for settings in ({"y_bounds": "private"}, {"y_bounds": (0, 100), "feature_bounds": "private"}):
-        with pytest.raises(ValueError, match=r"bounds='private' depends on the records.*give public bounds"):
+        with pytest.raises(ValueError, match=r"bounds='private' depends on the records.*pass public bounds"):
             dp.PrivateConformalRegressor(guarantee="stability", **settings).fit(X, y)
         model = dp.PrivateModel(fitted.model_, fitted.ledger_)
-        with pytest.raises(ValueError, match="is found in training"):
+        with pytest.raises(ValueError, match="needs training in this fit"):
             dp.PrivateConformalRegressor(model, **settings).fit(X, y)
     with pytest.raises(ValueError, match="feature_bounds must be one of 'private'"):
         dp.PrivateConformalRegressor(y_bounds=(0, 1), feature_bounds="privat").fit(X, y)
     with pytest.raises(ValueError, match="y_bounds must be one of 'private'"):
         dp.PrivateConformalRegressor(y_bounds="auto").fit(X, y)
-    with pytest.raises(ValueError, match="nobody can say that of bounds that are found"):
+    with pytest.raises(ValueError, match="cannot be declared"):
         dp.PrivateConformalRegressor(y_bounds="private", clip_to_bounds=True).fit(X, y)
     with pytest.raises(ValueError, match="nothing to find"):
         PrivateBounds(TRAINING)
@@ -242,4 +242,4 @@ def test_a_range_that_is_far_wider_than_the_target_gets_a_hint():
     assert told[200] == []
     (said,) = told[1e5]
     assert "y_bounds=(-10, 100000)" in said
-    assert "give a tighter range" in said
+    assert "Give a tighter range" in said

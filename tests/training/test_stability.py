@@ -486,10 +486,10 @@ def test_bad_numbers_are_named():
         Stability(0.1, 1.5, ())
     with pytest.raises(ValueError, match="shift_bound"):
         Stability(math.nan, 0.5, ())
-    with pytest.raises(ValueError, match="n_parameters is needed"):
+    with pytest.raises(ValueError, match="needs n_parameters"):
         stability_summary(summary_bound=1.0, lipschitz=1.0, n_records=5, noise_std=1.0)
     constants = {"clip_norm": 1.0, "steps": 3, "sampling_rate": 0.5, "n_records": 5, "smoothness": 1.0}
-    with pytest.raises(ValueError, match="learning_rate must be a number or 3 numbers"):
+    with pytest.raises(ValueError, match="learning_rate must be one number or 3 numbers"):
         stability_dpsgd_fixed_normaliser(learning_rate=[0.1, 0.2], **constants)
     with pytest.raises(ValueError, match="learning_rate must not be negative"):
         stability_dpsgd_fixed_normaliser(learning_rate=[0.1, 0.2, -0.1], **constants)

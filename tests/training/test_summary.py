@@ -149,5 +149,5 @@ def test_bad_input_is_named_without_data():
         SufficientStatistics(1.0, (1.0, 0.0))
     with pytest.raises(ValueError, match="noise_multiplier is not set"):
         SufficientStatistics(1.0, (0.0, 1.0)).train(X, y)
-    with pytest.warns(GuaranteeWarning, match="publish a record"):
+    with pytest.warns(GuaranteeWarning, match="publishing one random record"):
         SufficientStatistics(1.0, (0.0, 10.0)).calibrated(1.0, 0.1).train(X, y, random_state=0)

@@ -9,7 +9,7 @@ from dpscp.data.sources import ArraySource
 from dpscp.privacy import secure_generator
 from dpscp.training import DPSGD, Preprocessed, PrivateCentring, PrivateStandardize, SufficientStatistics
 from dpscp.training.engine import gaussian_release as release_module
-from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, sum_slack, summed
+from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, sum_in_parts, sum_slack
 from dpscp.training.preprocessing.private_target import SENSITIVITY, PrivateTarget
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 
@@ -27,7 +27,7 @@ def test_a_term_goes_through_few_additions():
 
     rng = np.random.default_rng(0)
     rows, weights = rng.normal(size=(100_001, 2)), rng.uniform(size=100_001)
-    total = summed(part_sum, rows, weights)
+    total = sum_in_parts(part_sum, rows, weights)
     assert sum(sizes) == 100_001
     assert max(sizes) <= 1024
     assert min(sizes) > 512
@@ -39,7 +39,7 @@ def test_a_term_goes_through_few_additions():
 def test_more_records_than_the_proof_holds_for_are_refused(monkeypatch):
     monkeypatch.setattr(release_module, "_MOST_RECORDS", 5)
     with pytest.raises(ValueError, match="more than 5 records, the most for which the rounding of a sum is bounded"):
-        summed(np.sum, np.ones(6))
+        sum_in_parts(np.sum, np.ones(6))
 
 
 def test_more_nominal_records_get_more_noise_and_a_source_far_beyond_them_is_refused(monkeypatch, everywhere):

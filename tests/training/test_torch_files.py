@@ -74,13 +74,13 @@ def test_the_file_holds_arrays_and_text_only(path):
 @pytest.mark.parametrize(
     ("module", "told"),
     [
-        (None, r"not its code: give the architecture, dp\.load\(path, module=net\)"),
+        (None, r"not its code; give the architecture, dp\.load\(path, module=net\)"),
         ("net", "must be a torch.nn.Module, got str"),
-        (net(torch.nn.ReLU), "answers otherwise on made-up rows"),
-        (net(torch.nn.Hardtanh), "answers otherwise on made-up rows"),
+        (net(torch.nn.ReLU), "gives other outputs on synthetic rows"),
+        (net(torch.nn.Hardtanh), "gives other outputs on synthetic rows"),
         (net(hidden=7), r"'0.bias' is float32 of shape \(6,\) in the file"),
         (net().double(), "'0.bias' is float32 of shape"),
-        (torch.nn.Linear(4, 2), "the file holds '0.bias', which module lacks"),
+        (torch.nn.Linear(4, 2), "the file has '0.bias', and the state dict of module has not"),
         (torch.nn.Sequential(*net(), torch.nn.Linear(2, 2)), "module has '3.bias' in its state dict"),
     ],
 )

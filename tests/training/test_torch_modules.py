@@ -172,7 +172,7 @@ def test_frozen_parameters_that_change_are_refused():
         training(constant)
 
 
-# ---- one row a record
+# ---- one row per record
 
 
 def folds_tokens(tokens):
@@ -190,14 +190,14 @@ def test_tokens_folded_into_the_batch_are_refused(tokens):
     if tokens == 1:  # folding one token is no folding
         assert trains(folds_tokens(1), (1,)).n_features == 1
     else:
-        with pytest.raises(ValueError, match="exactly one row a record"):
+        with pytest.raises(ValueError, match="exactly one row per record"):
             training(folds_tokens(tokens)).run_dry((tokens,))
     assert model.n_features == tokens
 
 
 def test_the_rows_are_counted_on_the_records_too(monkeypatch):
     monkeypatch.setattr(opacus, "dry_run", lambda *_, **__: 2)
-    with pytest.raises(ValueError, match="exactly one row a record"):
+    with pytest.raises(ValueError, match="exactly one row per record"):
         trains(folds_tokens(2), (2,))
 
 
@@ -283,7 +283,7 @@ def test_records_that_are_mixed_in_any_way_are_refused(name):
     if "zero" in name:
         nn.init.zeros_(module[1].weight)
         nn.init.zeros_(module[0].head.weight)
-    with pytest.raises(ValueError, match=r"gradient of a record depends on the other records|one row a record"):
+    with pytest.raises(ValueError, match=r"gradient of a record depends on the other records|one row per record"):
         training(module).run_dry(shape)
 
 
@@ -324,10 +324,10 @@ def classifier(module, **changed):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (lambda: nn.Linear(5, 2), "fails on made-up rows"),
+        (lambda: nn.Linear(5, 2), "fails on synthetic rows"),
         (lambda: nn.Linear(6, 3), "one output for each of the 2 classes"),
         (lambda: nn.Linear(6, 1), "one output for each of the 2 classes"),
-        (lambda: folds_tokens(6), "exactly one row a record"),
+        (lambda: folds_tokens(6), "exactly one row per record"),
         (lambda: OpacusTraining(nn.Linear(6, 2), "squared"), "is for regression"),
     ],
 )
@@ -343,7 +343,7 @@ def test_errors_of_torch_come_before_anything_is_reserved(tmp_path, module, mess
 
 def test_outputs_must_fit_the_regression_score():
     X, y = records(n=50)
-    with pytest.raises(ValueError, match="needs a model with one output, this one has 3"):
+    with pytest.raises(ValueError, match="needs a model with one output, but this one has 3"):
         PrivateConformalRegressor(nn.Linear(6, 3), epsilon=2.0, delta=1e-3, y_bounds=(0, 1), n_records=50).fit(X, y)
     wrong = OpacusTraining(nn.Linear(6, 2), "cross_entropy")
     with pytest.raises(ValueError, match="must train a regression model"):
@@ -355,9 +355,10 @@ def test_a_failure_on_the_records_tells_nothing_of_them():
     module = Own(lambda self, rows: self.head(self.words(rows.long()).mean(1)), **parts)
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 10, (37, 5)), np.arange(37) % 2
-    training(module).train(X, y)  # token ids work, although made-up normal rows do not
+    training(module).train(X, y)  # token ids work, although synthetic normal rows do not
     X[3, 2] = 4711
-    with pytest.raises(RuntimeError, match=r"failed on the records \(IndexError\); the message is withheld") as caught:
+    hidden = r"failed on the records \(IndexError\)\. The original message is hidden"
+    with pytest.raises(RuntimeError, match=hidden) as caught:
         training(module).train(X, y)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
@@ -394,7 +395,7 @@ def engine(history=((1.0, 0.1, 5),)):
 def test_from_opacus_refuses_buffers_that_are_not_shown_to_be_public():
     module = frozen_backbone()
     settings = {"classes": (0, 1), "input_shape": (6,)}
-    with pytest.raises(ValueError, match=r"nothing shows that the buffer '0\.1\.running_mean'"):
+    with pytest.raises(ValueError, match=r"the buffer '0\.1\.running_mean' may come from the records"):
         PrivateModel.from_opacus(module, engine(), **settings)
     with pytest.raises(ValueError, match="own memory, not a copy"):
         PrivateModel.from_opacus(module, engine(), start_buffers=dict(module.named_buffers()), **settings)
@@ -408,7 +409,7 @@ def test_from_opacus_refuses_buffers_that_are_not_shown_to_be_public():
 def test_from_opacus_refuses_mixing_folding_and_wrong_outputs():
     for module, message in (
         (nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 2)), "mixes"),
-        (folds_tokens(6), "exactly one row a record"),
+        (folds_tokens(6), "exactly one row per record"),
         (nn.Linear(6, 3), "one output for each of the 2 classes"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -542,7 +543,7 @@ def without_defences(monkeypatch, kept=()):
 @pytest.mark.parametrize("game", ["torch tokens", "torch buffers"])
 def test_the_audit_sees_that_the_attack_by_a_module_is_refused(game):
     attack = ModuleGame(game.removeprefix("torch "))
-    assert {"tokens": "exactly one row a record", "buffers": "mixes the records"}[attack.module] in attack.refusal
+    assert {"tokens": "exactly one row per record", "buffers": "mixes the records"}[attack.module] in attack.refusal
     result = audit(game, runs=4)
     assert result.passed
     assert "refused" in result.game

@@ -1,7 +1,7 @@
-"""Every range check and its message.
+"""Range checks and their messages.
 
-A message about a parameter names the argument, its value, the bound and the remedy. A message about the
-records (scores, features, labels) never carries a value, a label, a row or a count: it could leak.
+A message about a parameter names the argument, its value, the bound and what to do. A message about the records
+(scores, features, labels) never contains a value, a label, a row or a count.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 def real_number(name: str, value: object) -> float:
-    """Return ``value`` as a finite float, or raise naming the argument."""
+    """Return ``value`` as a finite float, or raise an error that names the argument."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     try:
@@ -28,7 +28,7 @@ def real_number(name: str, value: object) -> float:
 
 
 def check_positive(name: str, value: object) -> float:
-    """A finite number above zero."""
+    """Return a finite number above zero."""
     number = real_number(name, value)
     if number <= 0:
         raise ValueError(f"{name} must be greater than 0, got {number:g}")
@@ -36,7 +36,7 @@ def check_positive(name: str, value: object) -> float:
 
 
 def check_nonnegative(name: str, value: object) -> float:
-    """A finite number of at least zero."""
+    """Return a finite number of at least zero."""
     number = real_number(name, value)
     if number < 0:
         raise ValueError(f"{name} must be at least 0, got {number:g}")
@@ -44,7 +44,7 @@ def check_nonnegative(name: str, value: object) -> float:
 
 
 def check_probability(name: str, value: object) -> float:
-    """A number strictly between 0 and 1."""
+    """Return a number strictly between 0 and 1."""
     number = real_number(name, value)
     if not 0 < number < 1:
         hint = f"; did you mean {number / 100:g}?" if 1 < number < 100 else ""
@@ -53,7 +53,7 @@ def check_probability(name: str, value: object) -> float:
 
 
 def check_fraction(name: str, value: object) -> float:
-    """A number in (0, 1]."""
+    """Return a number in (0, 1]."""
     number = real_number(name, value)
     if not 0 < number <= 1:
         raise ValueError(f"{name} must lie in (0, 1], got {number:g}")
@@ -61,7 +61,7 @@ def check_fraction(name: str, value: object) -> float:
 
 
 def check_count(name: str, value: object, *, minimum: int = 1) -> int:
-    """A whole number of at least ``minimum``."""
+    """Return an integer of at least ``minimum``."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
     if value < minimum:
@@ -70,7 +70,7 @@ def check_count(name: str, value: object, *, minimum: int = 1) -> int:
 
 
 def check_range(name: str, value: object) -> tuple[float, float]:
-    """A public range (low, high) with low < high, both finite."""
+    """Return a public range (low, high) of finite numbers with low < high."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a pair (low, high), got {type(value).__name__}")
     ends = tuple(value)
@@ -79,14 +79,14 @@ def check_range(name: str, value: object) -> tuple[float, float]:
     low, high = real_number(f"{name}[0]", ends[0]), real_number(f"{name}[1]", ends[1])
     if not low < high:
         raise ValueError(f"{name} must satisfy low < high, got ({low:g}, {high:g})")
-    # the search halves low + high of every bracket inside
+    # the search computes (low + high) / 2 of every bracket inside
     if not (math.isfinite(high - low) and math.isfinite(2 * max(abs(low), abs(high)))):
-        raise ValueError(f"{name} is wider than a float can hold, got ({low:g}, {high:g}); narrow the range")
+        raise ValueError(f"{name} is too wide for a float, got ({low:g}, {high:g}); narrow the range")
     return low, high
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
-    """One of a few names."""
+    """Return ``value`` if it is one of the names in ``choices``."""
     known = list(choices)
     if not isinstance(value, str) or value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
@@ -94,9 +94,12 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
 
 
 def check_scores(scores: Any, *, name: str = "scores") -> NDArray[Any]:
-    """A one-dimensional array of real numbers; messages carry nothing from the array itself."""
+    """Return a one-dimensional array of real numbers.
+
+    The messages contain nothing from the array itself.
+    """
     array = None
-    # NumPy's own message may count rows
+    # the message of NumPy may contain a number of rows
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         array = np.asarray(scores)
     if array is None or array.dtype.kind not in "fiu":

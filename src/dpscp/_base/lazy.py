@@ -1,4 +1,4 @@
-"""Names that a room answers for and another one holds, imported when they are asked for."""
+"""Lazy re-exports (PEP 562)."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -6,17 +6,17 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def lazy_exports(holder_of: Mapping[str, str], asked: str) -> Callable[[str], Any]:
-    """A module's ``__getattr__``: the module ``asked`` answers for each name with what its holder has.
+def lazy_exports(module_of: Mapping[str, str], package: str) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` for ``package`` that imports names on first use.
 
-    A room or a file below it answers to its own name.
+    ``module_of`` maps each name to the module that defines it. Submodules are imported by their own names.
     """
 
-    def answer(name: str) -> Any:
-        if name in holder_of:
-            return getattr(import_module(holder_of[name]), name)
-        if "." in name or find_spec(f"{asked}.{name}") is None:
-            raise AttributeError(f"module {asked!r} has no attribute {name!r}")
-        return import_module(f"{asked}.{name}")
+    def get_attribute(name: str) -> Any:
+        if name in module_of:
+            return getattr(import_module(module_of[name]), name)
+        if "." in name or find_spec(f"{package}.{name}") is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return import_module(f"{package}.{name}")
 
-    return answer
+    return get_attribute

@@ -1,8 +1,8 @@
-"""What an object of the caller holds: a digest of every value that can be reached from it, by path.
+"""Digests of the state of a caller's object, one for each reachable value.
 
-Code of the caller may keep what passes through it, in an attribute, a list, a closure or a class. Two digests, before
-and after a call on synthetic rows, show that. What a call leaves on a throwaway copy is gone with the copy.
-torch is not imported for any of this.
+Code of the caller may store what passes through it, in an attribute, a list, a closure or a class. Digests before and
+after a call on synthetic rows show this. A change of a copy disappears with the copy. This module does not import
+torch.
 """
 
 import contextlib
@@ -22,23 +22,23 @@ import numpy as np
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), Enum, range, slice)
 _CODE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, weakref.ref, property, staticmethod, classmethod)
-# Classes of these packages, and their functions, keep nothing of a call.
+# Classes and functions of these packages store nothing of a call.
 _TRUSTED = frozenset({"torch", "numpy", "scipy", "sklearn", "opacus", "pandas", "dpscp", *sys.stdlib_module_names})
-# What Opacus writes on parameters and layers while it works; ``gradient_rows`` empties it.
+# Attributes that Opacus writes during a pass; ``gradient_rows`` empties them.
 _OPACUS = frozenset({"grad_sample", "_forward_counter", "_current_grad_sample", "activations", "max_batch_len"})
-# Objects of these packages change by themselves, and hold no values of rows.
+# Objects of these packages change by themselves and contain no values of rows.
 _RESTLESS = frozenset({"logging", "threading", "warnings"})
-# Attributes of classes that Python writes itself, the last one when an object is copied.
+# Class attributes that Python writes itself, the last one when an object is copied.
 _NAMES_OF_PYTHON = frozenset(
     {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__slots__", "__slotnames__"}
 )
 _MOST_VALUES = 200_000
 
 
-def throwaway(value: Any) -> Any:
-    """A deep copy of an object of the caller, to meet records in its place; the object itself where it has none.
+def copy_if_possible(value: Any) -> Any:
+    """Return a deep copy of a caller's object, or the object if it has no copy.
 
-    A method goes with a copy of its object. A function is not copied, and neither is what it closes over.
+    The records are passed to the copy. A method is copied with its object. A function and its closure are not copied.
     """
     try:
         return copy.deepcopy(value)
@@ -47,7 +47,10 @@ def throwaway(value: Any) -> Any:
 
 
 def can_be_copied(value: Any) -> bool:
-    """Whether an object of the caller can be deep-copied; a function counts, though its closure is not copied."""
+    """Return whether a caller's object can be deep-copied.
+
+    True for a function, although its closure is not copied.
+    """
     try:
         copy.deepcopy(value)
     except Exception:
@@ -57,29 +60,29 @@ def can_be_copied(value: Any) -> bool:
 
 @contextlib.contextmanager
 def refuse_memory(name: str, value: Any) -> Iterator[None]:
-    """Refuse an object of the caller, called ``name``, that is another one after the calls made inside.
+    """Raise if calls inside the block change the caller's object ``name``.
 
-    Only paths of before are given: a new one, or a key of a dictionary, may come from a record.
+    The message contains only paths that existed before: a new path, or a key of a dictionary, may come from a record.
     """
     before = state_digest(value)
     yield
     paths = changed_paths(before, state_digest(value), known_only=True)
     if paths:
         raise ValueError(
-            f"{name} keeps something of the rows that it is called with ({', '.join(paths)}): it must be a function of "
-            "its rows that changes nothing, neither in itself nor in what it closes over"
+            f"{name} stores something from the rows that it is called with ({', '.join(paths)}). Make it a function of "
+            "its rows that changes neither itself nor its closure"
         )
 
 
 def state_digest(root: Any, *, ignore: frozenset[str] = _OPACUS) -> dict[str, str]:
-    """A digest of every value that can be reached from ``root``, by its path.
+    """Return a digest of every value that is reachable from ``root``, by path.
 
-    Followed: attributes, slots, items, closures, defaults, bound objects, the attributes of classes and the globals
-    that functions outside well-known packages use. Other objects are digested as their pickle where they
-    have one. The walk ends after 200,000 values.
+    The walk follows attributes, slots, items, closures, defaults, bound objects, class attributes, and the globals that
+    functions outside well-known packages use. Other objects are digested by their pickle, if they have one. The walk
+    ends after 200,000 values.
     """
     seen: dict[int, str] = {}
-    kept: list[Any] = []  # objects made during the walk stay alive, so that no identity is used twice
+    kept: list[Any] = []  # objects created during the walk stay alive, so that no id is used twice
     found: dict[str, str] = {}
     waiting: deque[tuple[str, Any]] = deque([("", root)])
     while waiting and len(found) < _MOST_VALUES:
@@ -99,10 +102,10 @@ def state_digest(root: Any, *, ignore: frozenset[str] = _OPACUS) -> dict[str, st
 
 
 def changed_paths(before: Mapping[str, str], after: Mapping[str, str], *, known_only: bool = False) -> tuple[str, ...]:
-    """The paths whose values differ, appeared or vanished, as a reader would write them.
+    """Return the paths whose values differ, appeared or vanished.
 
-    ``known_only`` names, for a value that appeared, the nearest object of before that holds it: a new name, or the key
-    of a new item, may come from a record.
+    With ``known_only``, a value that appeared is named by the nearest object that existed before. A new name or key may
+    come from a record.
     """
     paths = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     if known_only:
@@ -111,7 +114,7 @@ def changed_paths(before: Mapping[str, str], after: Mapping[str, str], *, known_
 
 
 def _prefixes(path: str) -> Iterator[str]:
-    """The path, what holds it, and so on up to the root."""
+    """Yield the path and all its prefixes, up to the root."""
     while path:
         yield path
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
@@ -119,12 +122,12 @@ def _prefixes(path: str) -> Iterator[str]:
 
 
 def has_array(value: Any) -> bool:
-    """Whether a value is an array or a tensor."""
+    """Return whether a value is an array or a tensor."""
     return isinstance(value, np.ndarray) or _is_tensor(value)
 
 
 def reachable(root: Any) -> Iterator[tuple[str, Any]]:
-    """Every object that can be reached from ``root``, once, with its path."""
+    """Yield every object that is reachable from ``root``, once, with its path."""
     seen: set[int] = set()
     kept: list[Any] = []
     waiting: deque[tuple[str, Any]] = deque([("", root)])
@@ -150,7 +153,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds, each with the step of the path that leads to it."""
+    """Yield what an object contains, with the step of the path to each."""
     if isinstance(value, type):
         if not _is_trusted(value.__module__):
             yield from _attributes(vars(value))
@@ -168,7 +171,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """The items of a container, and the parts of what wraps another object."""
+    """Yield the items of a container, or the parts of a wrapper."""
     if isinstance(value, Mapping):
         for position, (key, item) in enumerate(list(value.items())):
             yield (f"[{key!r}]" if _is_atom(key) else f"[key {position}]"), item
@@ -190,7 +193,7 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(held: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    # parameters, buffers and submodules lie in dictionaries of a module; their names are those of its attributes
+    # a module has dictionaries of parameters, buffers and submodules; their keys are attribute names
     for name, item in list(held.items()):
         if name in ("_parameters", "_buffers", "_modules") and isinstance(item, Mapping):
             yield from ((f".{inner}", part) for inner, part in item.items())
@@ -225,14 +228,14 @@ def _is_trusted(module: str | None) -> bool:
 
 
 def _own_digest(value: Any, has_children: bool) -> str:
-    """What an object is, without what it holds."""
+    """Return a digest of an object without its contents."""
     kind = type(value).__qualname__
     if _is_tensor(value):
         return f"{kind} {value.dtype} {tuple(value.shape)} {value.device} {_tensor_digest(value)}"
     if isinstance(value, np.ndarray):
         content = b"" if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
         return f"{kind} {value.dtype} {value.shape} {_hash(content)}"
-    if hasattr(value, "getstate"):  # a generator of Python's own
+    if hasattr(value, "getstate"):  # random.Random
         return f"{kind} {_hash(repr(value.getstate()).encode())}"
     if kind == "Generator" and hasattr(value, "get_state"):
         return f"{kind} {_tensor_digest(value.get_state())}"
@@ -246,17 +249,17 @@ def _own_digest(value: Any, has_children: bool) -> str:
         return kind
     try:
         return f"{kind} {_hash(pickle.dumps(value))}"
-    except Exception:  # an object of another language, say: what it holds cannot be seen
+    except Exception:  # for example an object of another language: its contents are not visible
         return kind
 
 
 def _tensor_digest(value: Any) -> str:
-    if value.device.type == "meta":  # a shape without numbers
+    if value.device.type == "meta":  # a shape without values
         return ""
     plain = value.detach().cpu().contiguous()
     try:
         return _hash(plain.reshape(-1).view(sys.modules["torch"].uint8).numpy().tobytes())
-    except (RuntimeError, TypeError):  # a layout without bytes of its own, such as a sparse one
+    except (RuntimeError, TypeError):  # a layout without contiguous bytes, for example a sparse one
         return _hash(repr(plain).encode())
 
 

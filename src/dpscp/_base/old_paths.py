@@ -1,4 +1,4 @@
-"""Import paths of versions 0.1 to 0.3 that moved: each still names the same module."""
+"""Import paths of versions 0.1 to 0.3 that moved: each still gives its module."""
 
 import sys
 from collections.abc import Sequence
@@ -13,8 +13,6 @@ _MOVED = {
     "privacy.account": "privacy.store_log",
     "privacy.seeds": "privacy.random_streams",
     "privacy.solving": "privacy.noise_search",
-    "quantile.release_level": "quantile.single_release",
-    "quantile.released_size": "quantile.size",
     "sources.given": "data.sources.dispatch",
     "sources.scratch": "data.sources.spill",
     "training.descent": "training.engine.loop",
@@ -51,7 +49,7 @@ _MOVED = {
 
 
 def moved_to(name: str) -> str | None:
-    """Return the present path of the module that ``name`` meant in an earlier version, or None."""
+    """Return the present path of the module ``name`` of 0.1 to 0.3, or None."""
     for old, new in _MOVED.items():
         if name == f"{_PACKAGE}.{old}" or name.startswith(f"{_PACKAGE}.{old}."):
             return f"{_PACKAGE}.{new}" + name.removeprefix(f"{_PACKAGE}.{old}")
@@ -59,7 +57,7 @@ def moved_to(name: str) -> str | None:
 
 
 class _OldPaths(MetaPathFinder, Loader):
-    """Answer imports of an old path with the module at the new one."""
+    """Import the module at the new path for an old path."""
 
     def find_spec(
         self,
@@ -82,7 +80,7 @@ class _OldPaths(MetaPathFinder, Loader):
 
 
 def keep_old_paths() -> None:
-    """Make the old import paths work; calling it twice changes nothing."""
+    """Make the old import paths work; a second call changes nothing."""
     if not any(isinstance(finder, _OldPaths) for finder in sys.meta_path):
-        # first: a folder that an update left behind must not be taken for the package
+        # first in the list: a folder that an update left behind must not be imported instead
         sys.meta_path.insert(0, _OldPaths())

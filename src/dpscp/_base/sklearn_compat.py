@@ -1,4 +1,7 @@
-"""scikit-learn's base classes, with types: its own have none, and an untyped base hides every typo from the checker."""
+"""Typed stand-ins for the base classes of scikit-learn.
+
+Those have no types, and an untyped base class hides errors from the type checker.
+"""
 
 from typing import TYPE_CHECKING, Any, Self
 
@@ -7,14 +10,14 @@ __all__ = ["BaseEstimator", "ClassifierMixin", "RegressorMixin"]
 if TYPE_CHECKING:
 
     class BaseEstimator:
-        """What this package uses of scikit-learn's class."""
+        """The part of scikit-learn's class that this package uses."""
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:
-            """The constructor's parameters."""
+            """Return the parameters of the constructor."""
             raise NotImplementedError
 
         def set_params(self, **params: Any) -> Self:
-            """Change some of them."""
+            """Change some parameters."""
             raise NotImplementedError
 
     class ClassifierMixin:

@@ -1,51 +1,51 @@
-"""What a release takes on the caller's word, one plain sentence each: the ledger, certificate and report show them.
+"""What a release assumes about the caller's code, one sentence each.
 
-Code of the caller cannot be proven to do what privacy and coverage need of it. Some of it is tried, none of it is
-known. Whoever reads a release sees here on what it rests.
+Privacy and coverage depend on code of the caller that the library can test only in part. The ledger, the certificate
+and the report show these sentences.
 """
 
 from typing import Any
 
 GROUP_FUNCTION = (
-    "groups gives a record its group from that record alone (privacy needs it too: groups share no budget because each "
-    "record lies in one of them, whatever the others are)"
+    "groups computes the group of a record from that record alone (privacy needs this too: groups share no budget, "
+    "because each record lies in one of them, independently of the other records)"
 )
 OWN_SCORE = (
-    "conformity_score gives a row its scores from that row of probabilities alone (privacy needs it too: else one "
-    "record would change the scores of the others)"
+    "conformity_score computes the scores of a row from that row of probabilities alone (privacy needs this too: "
+    "otherwise one record would change the scores of the others)"
 )
 PREFIT = (
-    "estimator was trained without these records (prefit=True says so) and gives each row its outputs from that row "
-    "alone; the records that it was trained on are not protected by this release"
+    "estimator was trained without these records (as prefit=True states) and computes the outputs of each row from "
+    "that row alone; the records that it was trained on are not protected by this release"
 )
 PRIVATE_MODEL = (
-    "the model was trained elsewhere at the cost that its ledger states and has nothing else from the records; it "
-    "gives each row its outputs from that row alone"
+    "the model was trained elsewhere at the cost that its ledger states and contains nothing else from the records; it "
+    "computes the outputs of each row from that row alone"
 )
 TORCH_MODULE = (
-    "the torch module and its loss treat each record by itself, on the records as on the synthetic rows that were "
-    "tried; the module starts from weights that do not come from the records"
+    "the torch module and its loss treat each record separately, on real records as on the synthetic rows of the dry "
+    "run; the starting weights of the module do not come from the records"
 )
-OWN_MECHANISM = "the training mechanism of the caller releases what its event pays for, and nothing else of the records"
+OWN_MECHANISM = "the caller's training mechanism releases what its event pays for, and nothing else from the records"
 OWN_STEP = (
-    "each preprocessing step of the caller releases what its event pays for, and changes each row by what it released "
-    "and that row alone"
+    "each preprocessing step of the caller releases what its event pays for, and transforms each row by using only "
+    "this release and that row"
 )
-OWN_DATASET = "each item of the caller's data set is one record and is made from that record alone"
+OWN_DATASET = "each item of the caller's data set is one record and is computed from that record alone"
 OWN_SOURCE = (
-    "the caller's source of records holds each record once, and all records of a person in one block (that its blocks "
-    "stay the same is checked at each reading)"
+    "the caller's source contains each record once, and all records of a person in one block (each reading checks that "
+    "its blocks stay the same)"
 )
 DASK = (
-    "the Dask collection holds each record once whenever it is computed (that the rows and their order stay the same "
-    "is checked at each reading)"
+    "the Dask collection contains each record once whenever it is computed (each reading checks that the rows and "
+    "their order stay the same)"
 )
-PROCESSES = "each record is with one process of the group only"
+PROCESSES = "each record is held by only one process of the group"
 OWN_SCORES = (
-    "each score comes from one record, the model and independent noise, and training cost what was declared for it"
+    "each score depends on one record, the model and independent noise only, and training cost what was declared for it"
 )
 
 
 def is_own(value: Any) -> bool:
-    """Whether an object's class is the caller's, and not of this package."""
+    """Return whether an object's class is the caller's and not of this package."""
     return type(value).__module__.partition(".")[0] != "dpscp"

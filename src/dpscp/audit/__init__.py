@@ -1,9 +1,9 @@
-"""The audit: a distinguishing game, played against the real code, that tries to break the privacy claim.
+"""Audit the privacy claims of this library with distinguishing games.
 
-Two data sets differ by one record. The game runs a mechanism many times on each, looks at what an attacker may see
-(``knowledge="white-box"``: all noisy sums and counts; ``"black-box"``: only what is released) and turns the attacker's
-success into a lower bound on epsilon. A bound above the claimed epsilon disproves the claim; a bound below proves
-nothing, so each result also says how much of the claim the attacker reached.
+Two data sets differ by one record. A game runs a mechanism many times on each. An attacker sees all noisy sums and
+counts (``knowledge="white-box"``) or only the release (``"black-box"``) and tries to tell the data sets apart. The
+success rate gives a lower bound on epsilon. A bound above the claimed epsilon disproves the claim. A bound below it
+proves nothing, so each result also states which share of the claim the attacker reached.
 """
 
 from typing import TYPE_CHECKING
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dpscp.audit.person_games import PersonSearchGame, PersonTrainingGame
     from dpscp.audit.released import ReleasedModuleGame, find_traces
     from dpscp.audit.split_game import SplitGame
-else:  # the package's front page imports this room: it stays light until a game is played
-    _HOLDERS = {
+else:  # ``import dpscp`` imports this package: the games are imported when they are used
+    _MODULES = {
         "Audit": "dpscp.audit.bounds",
         "audited_epsilons": "dpscp.audit.bounds",
         "Game": "dpscp.audit.games",
@@ -35,7 +35,7 @@ else:  # the package's front page imports this room: it stays light until a game
         "find_traces": "dpscp.audit.released",
         "SplitGame": "dpscp.audit.split_game",
     }
-    __getattr__ = lazy_exports(_HOLDERS, __name__)
+    __getattr__ = lazy_exports(_MODULES, __name__)
 
 __all__ = [
     "GAMES",

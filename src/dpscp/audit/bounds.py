@@ -1,4 +1,4 @@
-"""From the attacker's statistics to a lower bound on epsilon, and the result of an audit."""
+"""Compute a lower bound on epsilon from an attacker's statistics."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,16 +12,21 @@ from scipy import stats
 from dpscp._base.checks import check_probability
 from dpscp.audit.run import DELTAS
 
-# Candidate thresholds, as quantiles of each half's statistics.
+# Number of candidate thresholds, which are quantiles of the first half of the statistics.
 _CANDIDATES = 512
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The claimed privacy curve and what an attacker could prove against it.
+    """Hold the claimed epsilons and the lower bounds that an attacker proved.
 
-    ``audited[i]`` is a lower bound on the true epsilon at ``deltas[i]``; all of them hold together with probability
-    ``confidence``. ``runs`` is the number of games in each of the two worlds.
+    Attributes
+    ----------
+    game, knowledge : the attacked mechanism, and what the attacker sees.
+    runs : number of runs with the record, and of runs without it.
+    confidence : probability with which all lower bounds hold together.
+    deltas, claimed, audited : for each delta, the claimed epsilon and the lower bound on the true one.
+    null : whether no run contained the record.
     """
 
     game: str
@@ -35,12 +40,12 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Whether no audited bound exceeds its claim (for a null control: whether every bound is 0)."""
+        """Whether no bound exceeds its claim; in a null control, whether every bound is 0."""
         limits = (0.0,) * len(self.deltas) if self.null else self.claimed
-        return all(found <= limit for found, limit in zip(self.audited, limits, strict=True))
+        return all(bound <= limit for bound, limit in zip(self.audited, limits, strict=True))
 
     def share(self, delta: float) -> float:
-        """How much of the claimed epsilon at ``delta`` the attacker proved."""
+        """Return the proven share of the claimed epsilon at ``delta``."""
         place = self.deltas.index(delta)
         return self.audited[place] / self.claimed[place] if self.claimed[place] else 0.0
 
@@ -51,21 +56,21 @@ class Audit:
             f"  delta {d:<6g} claimed epsilon {c:8.4f}   audited at least {a:8.4f}   {'ok' if a <= c else 'BROKEN'}"
             for d, c, a in zip(self.deltas, self.claimed, self.audited, strict=True)
         ]
-        verdict = "  no violation found" if self.passed else "  THE CLAIM IS WRONG"
+        verdict = "  no violation found" if self.passed else "  THE CLAIM IS DISPROVED"
         return "\n".join([head, *rows, verdict])
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain JSON values."""
+        """Return the result as JSON values."""
         return {**asdict(self), "passed": self.passed}
 
     def plot(self, path: str | PathLike[str]) -> None:
-        """Draw both curves into a picture file (needs matplotlib)."""
+        """Plot claimed and audited epsilons into a file; needs matplotlib."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(6, 4), layout="constrained")
         axes = figure.subplots()
-        axes.plot(self.deltas, self.claimed, "o-", label="claimed: the true epsilon is at most")
-        axes.plot(self.deltas, self.audited, "s--", label="audited: the true epsilon is at least")
+        axes.plot(self.deltas, self.claimed, "o-", label="claimed (upper bound)")
+        axes.plot(self.deltas, self.audited, "s--", label="audited (lower bound)")
         axes.set(xscale="log", xlabel="delta", ylabel="epsilon", title=f"{self.game}, {self.knowledge}")
         axes.set_ylim(bottom=0)
         axes.legend()
@@ -75,12 +80,22 @@ class Audit:
 def audited_epsilons(
     without: ArrayLike, with_record: ArrayLike, deltas: Sequence[float] = DELTAS, confidence: float = 0.99
 ) -> NDArray[np.float64]:
-    """Lower bounds on epsilon, one for each delta, from what an attacker measured in the two worlds.
+    """Compute a lower bound on epsilon for each delta from an attacker's statistics.
 
-    ``without`` and ``with_record`` hold one row for each run: a statistic, or several features, which are first joined
-    by the linear discriminant of the first half. Thresholds are chosen on the first half of the runs; rates are bounded
-    on the second half by Clopper and Pearson. If the mechanism is (epsilon, delta)-DP for each of these pairs and the
-    runs are independent, all bounds lie below with probability at least ``confidence``. Statistics may be infinite.
+    Thresholds are chosen on the first half of the runs. Rates are bounded on the second half by Clopper-Pearson
+    intervals. If the mechanism is (epsilon, delta)-DP for each pair and the runs are independent, all bounds are valid
+    with probability at least ``confidence``.
+
+    Parameters
+    ----------
+    without, with_record : (runs,) or (runs, n_features) statistics of runs without and with the record; infinite
+        values are allowed. Several features are combined by the linear discriminant of the first half.
+    deltas : values of delta.
+    confidence : probability with which all bounds hold.
+
+    Returns
+    -------
+    (len(deltas),) array
 
     >>> rng = np.random.default_rng(0)
     >>> bool((audited_epsilons(rng.normal(size=4000), rng.normal(size=4000)) == 0).all())
@@ -94,10 +109,10 @@ def audited_epsilons(
     first = [w[: len(w) // 2] for w in worlds]
     second = [w[len(w) // 2 :] for w in worlds]
     if min(map(len, first)) == 0:
-        raise ValueError("an audit needs at least 2 runs in each world")
+        raise ValueError("an audit needs at least 2 runs with the record and 2 without it")
     weights = _discriminant(*first)
     chosen, tested = [w @ weights for w in first], [w @ weights for w in second]
-    # two rates, two directions, all deltas: one false bound in any of them is a failure
+    # two rates, two directions, all deltas: none of the bounds may fail
     failure = (1 - confidence) / (4 * len(deltas))
     bounds = np.zeros(len(deltas))
     for more, less, sign in ((1, 0, 1.0), (0, 1, -1.0)):
@@ -112,18 +127,18 @@ def audited_epsilons(
 
 def _two_dimensional(world: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(world, dtype=np.float64)
-    # a certain proof is as good as a very large number, and can be added and multiplied
+    # replace infinity, a certain proof, by a large number that can be added and multiplied
     array = np.nan_to_num(array, nan=0.0, posinf=1e12, neginf=-1e12)
     return array[:, None] if array.ndim == 1 else array
 
 
 def _discriminant(without: NDArray[np.float64], with_record: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Fisher's direction; a single statistic is taken as it is."""
+    """Compute Fisher's linear discriminant; a single statistic is used unchanged."""
     if without.shape[1] == 1:
         return np.ones(1)
-    spread = np.cov(without, rowvar=False) + np.cov(with_record, rowvar=False)
-    spread += 1e-9 * np.trace(spread) * np.eye(len(spread)) + 1e-30 * np.eye(len(spread))
-    return np.asarray(np.linalg.solve(spread, with_record.mean(axis=0) - without.mean(axis=0)))
+    covariance = np.cov(without, rowvar=False) + np.cov(with_record, rowvar=False)
+    covariance += (1e-9 * np.trace(covariance) + 1e-30) * np.eye(len(covariance))
+    return np.asarray(np.linalg.solve(covariance, with_record.mean(axis=0) - without.mean(axis=0)))
 
 
 def _log_ratio(
@@ -133,7 +148,7 @@ def _log_ratio(
     deltas: Sequence[float],
     failure: float,
 ) -> NDArray[np.float64]:
-    """log((P(more >= t) - delta) / P(less >= t)) with both rates bounded safely; one row for each delta."""
+    """Bound log((P(more >= t) - delta) / P(less >= t)) from below; one row for each delta."""
     hits = len(more) - np.searchsorted(np.sort(more), thresholds, side="left")
     alarms = len(less) - np.searchsorted(np.sort(less), thresholds, side="left")
     lowest = np.where(hits > 0, stats.beta.ppf(failure, np.maximum(hits, 1), len(more) - hits + 1), 0.0)

@@ -1,7 +1,7 @@
-"""The games: the search alone, training alone, the whole pipeline; torch modules have a file of their own.
+"""Define games against the threshold search, against training, and against the whole pipeline.
 
-The code under test is the product's own, with whatever bug it has: white-box games hand it an observer, which hears
-the noisy counts and noisy gradients while it runs.
+The games run the code of the library itself. White-box games pass it an observer that receives noisy counts and noisy
+gradients.
 """
 
 import math
@@ -38,11 +38,11 @@ UNITS = ("release", "run")
 
 
 class Game(Protocol):
-    """A mechanism, two neighbouring data sets, and an attacker."""
+    """Define a mechanism, two neighboring data sets, and an attacker."""
 
     @property
     def name(self) -> str:
-        """What is attacked."""
+        """Name of the attacked mechanism."""
 
     @property
     def knowledge(self) -> str:
@@ -50,26 +50,35 @@ class Game(Protocol):
 
     @property
     def claim(self) -> DpEvent:
-        """What one game is claimed to cost."""
+        """Claimed privacy cost of one run."""
 
     def play(self, with_record: bool, runs: int) -> Array:
-        """At least ``runs`` independent games on the data set with or without the record: the attacker's statistics."""
+        """Return the attacker's statistics of at least ``runs`` independent runs, with or without the record."""
 
 
 def _check_view(knowledge: str, unit: str) -> None:
     check_choice("knowledge", knowledge, KNOWLEDGE)
     check_choice("unit", unit, UNITS)
     if unit == "release" and knowledge == "black-box":
-        raise ValueError("unit='release' is a white-box game: a black-box attacker sees whole runs only")
+        raise ValueError("unit='release' needs knowledge='white-box': a black-box attacker sees whole runs only")
 
 
 @dataclass(frozen=True)
 class SearchGame:
-    """The private threshold on its own; the record's score is the end of the range, so that no count holds it.
+    """Attack the private threshold search.
 
-    ``unit="release"``: each noisy count is a game (many games a search, the sharpest test of noise and sensitivity);
-    ``"run"``: the whole search is one (sees what goes wrong between counts). The white-box attacker computes the exact
-    log-likelihood ratio of the noisy counts, from both data sets' exact counts as the real code has them.
+    The score of the record is the end of the range, so that no count includes it. The white-box attacker computes the
+    exact log-likelihood ratio of the noisy counts.
+
+    Parameters
+    ----------
+    knowledge : "white-box" or "black-box"
+    unit : "release": each noisy count is a run, which tests noise and sensitivity most sharply; "run": the whole search
+        is a run, which also finds errors between counts.
+    n : number of other records.
+    alpha, steps, count_noise, rank, correction : arguments of ``private_quantile``; 0 steps or noise: a default.
+    score : score of the record.
+    random_state : seed; None for system entropy.
     """
 
     knowledge: str = "white-box"
@@ -85,7 +94,7 @@ class SearchGame:
 
     def __post_init__(self) -> None:
         _check_view(self.knowledge, self.unit)
-        # many counts in one search cost hardly more than few; the noise makes each game 1-GDP in the continuous limit
+        # many counts in one search are cheap; the default noise makes each run 1-GDP in the continuous limit
         steps = self.steps or (600 if self.unit == "release" else 8)
         object.__setattr__(self, "steps", check_count("steps", steps))
         games = 1 if self.unit == "release" else steps
@@ -98,7 +107,7 @@ class SearchGame:
 
     @property
     def claim(self) -> DpEvent:
-        """One count, or all of them."""
+        """Cost of one count, or of all counts."""
         event = self._search(self._scores(False)).event
         return next(iter(possible_histories(event)[0])) if self.unit == "release" else event
 
@@ -147,7 +156,7 @@ class SearchGame:
 
 
 class _SearchRatio:
-    """log P(noisy counts | with) - log P(noisy counts | without), count by count."""
+    """Compute log P(noisy count | with) - log P(noisy count | without) for each count."""
 
     def __init__(
         self,
@@ -161,9 +170,9 @@ class _SearchRatio:
         self._count = lru_cache(maxsize=None)(exact_count)
 
     def __call__(self, view: SearchView) -> Array:
-        told = _told_by_constants(view, *self._references)
-        if told:
-            return np.full(max(1, len(view.counts)), told)
+        certain = _ratio_of_constants(view, *self._references)
+        if certain:
+            return np.full(max(1, len(view.counts)), certain)
         exact = [
             np.array([r.scale * self._count(bool(world), c.bracket) - r.base - r.bar for c in view.counts], dtype=float)
             for world, r in enumerate(self._references)
@@ -174,12 +183,15 @@ class _SearchRatio:
 
 
 def _margins(view: SearchView) -> Array:
-    """What decided each question of a search."""
+    """Return the noisy margin that decided each step of a search."""
     return np.array([c.margin for c in view.counts], dtype=float)
 
 
-def _told_by_constants(view: SearchView, without: SearchView, with_record: SearchView) -> float:
-    """A constant that differs between neighbours tells them apart for certain; the true size enters ``base`` only."""
+def _ratio_of_constants(view: SearchView, without: SearchView, with_record: SearchView) -> float:
+    """Return an infinite ratio if public constants differ between the neighbors, 0 if not.
+
+    The true size may enter ``base`` only.
+    """
     seen, one, other = ((v.score_range, v.scale, len(v.counts)) for v in (view, without, with_record))
     if one == other:
         return 0.0
@@ -188,12 +200,19 @@ def _told_by_constants(view: SearchView, without: SearchView, with_record: Searc
 
 @dataclass(frozen=True)
 class TrainingGame:
-    """DP-SGD on its own: ``n`` records that add nothing to any gradient, and one whose clipped gradient is as long as
-    it can be: the neighbours that the accounting has in mind.
+    """Attack DP-SGD with the worst-case neighbors of the accounting.
 
-    With ``sampling_rate < 1`` the white-box attacker sees the noisy sums and not the batches, and computes the exact
-    ratio of the Gaussian mixture. ``unit`` as in ``SearchGame``, a release being one step. The mechanism's
-    ``noise_multiplier`` is part of the claim.
+    ``n`` records add nothing to any gradient. The clipped gradient of the additional record has the largest norm. With
+    ``sampling_rate < 1`` the white-box attacker sees noisy sums but not batches, and computes the exact ratio of the
+    Gaussian mixture.
+
+    Parameters
+    ----------
+    mechanism : DPSGD; its ``noise_multiplier`` is part of the claim.
+    knowledge : "white-box" or "black-box"
+    unit : "release": each step is a run; "run": the whole training is a run.
+    n : number of other records.
+    random_state : seed; None for system entropy.
     """
 
     mechanism: DPSGD = field(default_factory=lambda: audited_mechanism(1.0, 400))
@@ -205,7 +224,9 @@ class TrainingGame:
     def __post_init__(self) -> None:
         _check_view(self.knowledge, self.unit)
         if self.mechanism.fit_intercept or self.mechanism.task != "classification":
-            raise ValueError("mechanism must be a classifier with fit_intercept=False: rows of zeros then add nothing")
+            raise ValueError(
+                "mechanism must be a classifier with fit_intercept=False, so that rows of zeros add nothing"
+            )
 
     @property
     def name(self) -> str:
@@ -215,20 +236,20 @@ class TrainingGame:
 
     @property
     def claim(self) -> DpEvent:
-        """One step, or all of them."""
+        """Cost of one step, or of all steps."""
         if self.unit == "run":
             return paid_event(self.mechanism)
         return dpsgd_event(self.mechanism.noise_multiplier or 0.0, self.mechanism.sampling_rate, 1)
 
     def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
-        """The rows and labels of one world."""
+        """Return the rows and labels, with or without the record."""
         rows = np.zeros((self.n + 1, 2))
         rows[-1] = 100.0
         labels = np.zeros(self.n + 1, dtype=np.int64)
         return (rows, labels) if with_record else (rows[:-1], labels[:-1])
 
     def owners(self, with_record: bool) -> Persons | None:  # noqa: ARG002 (games about persons need it)
-        """Whose rows these are; None: each row is its own person."""
+        """Return the owners of the rows; None: each row has its own owner."""
         return None
 
     def play(self, with_record: bool, runs: int) -> Array:
@@ -257,7 +278,7 @@ class TrainingGame:
 
 
 def audited_mechanism(noise_multiplier: float, steps: int, sampling_rate: float = 1.0) -> DPSGD:
-    """A linear head without intercept: rows of zeros add nothing, and every gradient of a long row is clipped."""
+    """Create a linear model without intercept, to which rows of zeros add nothing."""
     return DPSGD(
         classes=(0, 1),
         steps=steps,
@@ -270,7 +291,7 @@ def audited_mechanism(noise_multiplier: float, steps: int, sampling_rate: float 
 
 
 class TrainingRatio:
-    """log P(noisy sum | with) - log P(noisy sum | without) of one step, where only the last person adds to the sum."""
+    """Compute the log-likelihood ratio of one step, if only the last person adds to the sum."""
 
     def __init__(
         self, mechanism: DPSGD, X: Array, y: NDArray[Any], n_records: int, owners: Persons | None = None
@@ -283,7 +304,7 @@ class TrainingRatio:
         self._constants: tuple[tuple[Any, ...], ...] = ((), ())
 
     def learn_constants(self, steps_of: Callable[[bool], list[StepView]]) -> None:
-        """Run each world once and keep the constants of every step."""
+        """Run once with and once without the record, and keep the constants of every step."""
         learned = []
         for world in (False, True):
             seen = steps_of(world)
@@ -291,12 +312,12 @@ class TrainingRatio:
         self._constants = (learned[0], learned[1])
 
     def __call__(self, view: StepView) -> float:
-        """The ratio of this step."""
+        """Return the ratio of this step."""
         without, with_record = self._constants
         if without != with_record:
             known = [view.constants in world for world in (without, with_record)]
             return math.inf if known == [False, True] else -math.inf if known == [True, False] else 0.0
-        # the real clipping code says what the record would add at these parameters
+        # the clipping code of the library computes what the record would add
         self._shadow.go_to(view.parameters)
         own = self._shadow.clipped_sum(self._last).astype(np.float64)
         gauss = float(own @ view.noisy_sum - own @ own / 2) / self._noise**2
@@ -307,10 +328,18 @@ class TrainingRatio:
 
 @dataclass(frozen=True)
 class PipelineGame:
-    """The ``release`` behind every estimator, from rows to threshold, on the neighbours of ``TrainingGame``.
+    """Attack ``release``, the whole pipeline of every estimator, on the neighbors of ``TrainingGame``.
 
-    White-box: all noisy gradients and all noisy counts, exact log-likelihood ratio of both together. Black-box: the
-    released parameters and the threshold.
+    The white-box attacker computes the exact log-likelihood ratio of all noisy gradients and counts. The black-box
+    attacker sees the released parameters and the threshold.
+
+    Parameters
+    ----------
+    knowledge : "white-box" or "black-box"
+    guarantee, epsilon, delta : as for the estimators.
+    noise_multiplier, steps : constants of training.
+    n : number of other records.
+    random_state : seed; None for system entropy.
     """
 
     knowledge: str = "white-box"
@@ -326,7 +355,7 @@ class PipelineGame:
         check_choice("knowledge", self.knowledge, KNOWLEDGE)
         if self.knowledge == "white-box" and guarantee_of(self.guarantee).held_out:
             raise ValueError(
-                f"the white-box pipeline game is for guarantees that use all records twice, not {self.guarantee!r}"
+                f"the white-box game needs a guarantee without held-out part, got {self.guarantee!r}; use SplitGame"
             )
 
     @property
@@ -335,25 +364,25 @@ class PipelineGame:
 
     @property
     def claim(self) -> DpEvent:
-        """The ledger of a release."""
+        """Cost in the ledger of a release."""
         return self._release(False).ledger.event
 
     def play(self, with_record: bool, runs: int) -> Array:
         if self.knowledge == "black-box":
-            return np.array([self._seen_from_outside(self._release(with_record)) for _ in range(runs)])
+            return np.array([self._collect_release(self._release(with_record)) for _ in range(runs)])
         rows, labels = self._records.records(True)
         training = TrainingRatio(self._mechanism(), rows, labels, self.n)
-        training.learn_constants(lambda world: self._heard(world)[1])
-        references = [self._heard(world)[2][0] for world in (False, True)]
+        training.learn_constants(lambda world: self._observe_release(world)[1])
+        references = [self._observe_release(world)[2][0] for world in (False, True)]
         return np.array([self._ratio(with_record, training, references) for _ in range(runs)])
 
     @staticmethod
-    def _seen_from_outside(released: Release) -> Array:
+    def _collect_release(released: Release) -> Array:
         return np.append(released.model.arrays()["parameters"], np.minimum(released.thresholds[0], 1.0))
 
     def _ratio(self, with_record: bool, training: "TrainingRatio", references: Sequence[SearchView]) -> float:
-        """log P(everything heard | with) - log P(everything heard | without), of one release."""
-        released, steps, searches = self._heard(with_record)
+        """Compute the log-likelihood ratio of everything observed in one release."""
+        released, steps, searches = self._observe_release(with_record)
         rows, labels = self._records.records(True)
         own = 1 - float(released.model.predict_proba(rows[-1:])[0, labels[-1]])
         sizes = [view.bought_size for view in searches if view.bought_size is not None]
@@ -362,12 +391,12 @@ class PipelineGame:
             total += _search_ratio(view, references, own, with_record, self._sigma(released), bool(sizes))
         return total
 
-    def _heard(self, with_record: bool) -> tuple[Release, list[StepView], list[SearchView]]:
-        """One release and all that its observer heard."""
-        heard: list[StepView | SearchView] = []
-        released = self._release(with_record, heard.append)
-        steps = [view for view in heard if isinstance(view, StepView)]
-        return released, steps, [view for view in heard if isinstance(view, SearchView)]
+    def _observe_release(self, with_record: bool) -> tuple[Release, list[StepView], list[SearchView]]:
+        """Make a release, and return it with all observed steps and searches."""
+        views: list[StepView | SearchView] = []
+        released = self._release(with_record, views.append)
+        steps = [view for view in views if isinstance(view, StepView)]
+        return released, steps, [view for view in views if isinstance(view, SearchView)]
 
     @property
     def _records(self) -> TrainingGame:
@@ -394,13 +423,13 @@ class PipelineGame:
     @staticmethod
     def _sigma(released: Release) -> float:
         history = possible_histories(released.ledger.event)[0]
-        # the counts of the search are many, the release of the size is one
+        # the search has many counts, and the size is released once
         counts = {e: k for e, k in history.items() if isinstance(e, DiscreteGaussianDpEvent)}
         return float(max(counts, key=lambda e: counts[e]).sigma)
 
 
 def _size_ratio(size: ReleasedSize, n: int) -> float:
-    """The ratio of a noisy number of scores that is n without the record and n + 1 with it."""
+    """Compute the ratio of a noisy size that is n without the record and n + 1 with it."""
     gap = float(size.value) - n
     return float((gap**2 - (gap - 1) ** 2) / (2 * size.size_noise**2))
 
@@ -408,16 +437,16 @@ def _size_ratio(size: ReleasedSize, n: int) -> float:
 def _search_ratio(
     view: SearchView, references: Sequence[SearchView], own: float, with_record: bool, sigma: float, sized: bool
 ) -> float:
-    """The ratio of one search whose scores are those of the released model; ``own`` is the record's score."""
-    told = _told_by_constants(view, *references)
-    if told:
-        return told
+    """Compute the ratio of one search over scores of the released model; ``own`` is the record's score."""
+    certain = _ratio_of_constants(view, *references)
+    if certain:
+        return certain
     added = np.array([own <= view.halving.middle(*c.bracket) for c in view.counts], dtype=float)
     counts, margins = np.array([c.exact for c in view.counts], dtype=float), _margins(view)
     exact = []
     for world, reference in enumerate(references):
         there = counts + (world - int(with_record)) * added
-        # a bar that follows from a released size, which the attacker has seen, is the same in both worlds
+        # a bar that is computed from the released size is the same with and without the record
         bar = view.bar if sized else reference.bar
         exact.append(reference.scale * there - reference.base - bar)
     return float((((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * sigma**2)).sum())

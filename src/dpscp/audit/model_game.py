@@ -1,4 +1,4 @@
-"""A game with the settings of one's own model, on made-up records: the claim of that model's ledger is attacked."""
+"""Attack the claim of a fitted model with its settings, on synthetic records."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -18,11 +18,17 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class ModelGame:
-    """The worlds differ by one extreme record; the attacker sees the released model's answer for it and the thresholds.
+    """Attack fits with the settings of a model; the neighbors differ by one extreme record.
 
-    ``model`` is fitted or loaded. Everything that it was told is used again (budget, guarantee, levels, score, bounds,
-    classes, groups of a schema's column), on ``n`` records drawn inside the public bounds: few, so that one of them
-    weighs as much as it can. Nothing of the model's own records is needed, and none is in its file.
+    The attacker sees the output for this record and the thresholds. Budget, guarantee, levels, score, bounds, classes
+    and groups are those of the model. The records are synthetic and lie inside the public bounds; the records of the
+    model are not needed.
+
+    Parameters
+    ----------
+    model : fitted or loaded PrivateConformalClassifier or PrivateConformalRegressor
+    n : number of records; a small number gives each record the most weight.
+    knowledge : "black-box"
 
     Theory: section 1.8 (the claims it tests)
     """
@@ -36,47 +42,49 @@ class ModelGame:
         check_count("n", self.n, minimum=10)
         if self.model.estimator is None and "signal" not in self.model.ledger_.public_facts:
             raise ValueError(
-                "this model was trained by a mechanism of its own, which is not in the file: audit the mechanism with "
-                "dpscp.audit.TrainingGame, or set estimator on the loaded model"
+                "the mechanism that trained this model is not in its file: set estimator on the loaded model, or audit "
+                "the mechanism with dpscp.audit.TrainingGame"
             )
         if callable(self.model.groups) or (self.model.group_values_ is not None and self.model.groups is None):
-            raise ValueError("groups is a function of records, and made-up ones may mean nothing to it: audit without")
+            raise ValueError(
+                "groups is a function of records and may fail on synthetic ones: audit a model without groups"
+            )
 
     @property
     def name(self) -> str:
-        return f"the settings of a {type(self.model).__name__}"
+        return f"settings of a {type(self.model).__name__}"
 
     @property
     def claim(self) -> DpEvent:
-        """The ledger of a release of this size."""
-        return self._fitted(False).ledger_.event
+        """Cost in the ledger of a release of this size."""
+        return self._fit(False).ledger_.event
 
     def play(self, with_record: bool, runs: int) -> NDArray[np.float64]:
-        return np.array([self._seen(self._fitted(with_record)) for _ in range(runs)])
+        return np.array([self._collect_release(self._fit(with_record)) for _ in range(runs)])
 
-    def _seen(self, fitted: Any) -> NDArray[np.float64]:
+    def _collect_release(self, fitted: Any) -> NDArray[np.float64]:
         rows, _ = self._records
-        said = np.ravel(fitted.model_.outputs(rows[-1:]))
-        return np.concatenate([said, np.ravel(fitted.threshold_)])
+        outputs = np.ravel(fitted.model_.outputs(rows[-1:]))
+        return np.concatenate([outputs, np.ravel(fitted.threshold_)])
 
     @cached_property
     def _records(self) -> tuple[Array, Array]:
-        """Made-up rows and targets, the same in every game; the last is the record that is there or not."""
+        """Synthetic rows and targets, the same in every run; the last one is the record."""
         facts, width = self.model.ledger_.public_facts, self.model.n_features_in_
         low, high = (np.broadcast_to(end, width) for end in facts.get("feature_bounds", (-1.0, 1.0)))
-        spread = np.outer(np.arange(self.n + 1), np.sqrt(np.arange(width) + 0.5)) % 1  # evenly, without a draw
-        rows = low + (high - low) * spread
+        positions = np.outer(np.arange(self.n + 1), np.sqrt(np.arange(width) + 0.5)) % 1  # evenly spaced, not random
+        rows = low + (high - low) * positions
         rows[-1] = high
         if isinstance(self.model, PrivateConformalClassifier):
             place = np.where(rows[:, 0] > (low[0] + high[0]) / 2, 0, len(self.model.classes_) - 1)
-            place[-1] = len(self.model.classes_) - 1  # where all others say the first
+            place[-1] = len(self.model.classes_) - 1  # such rows have the first label otherwise
             return rows, self.model.classes_[place]
         bottom, top = self.model.y_bounds_
         targets = bottom + (top - bottom) * (rows[:, 0] - low[0]) / (high[0] - low[0])
         targets[-1] = bottom
         return rows, targets
 
-    def _fitted(self, with_record: bool) -> Any:
+    def _fit(self, with_record: bool) -> Any:
         rows, targets = self._records
         last = self.n + 1 if with_record else self.n
         settings = {**self.model.get_params(deep=False), "random_state": None}
@@ -88,5 +96,5 @@ class ModelGame:
             schema = replace(schema, n_records=n_records, n_persons=n_persons)
         ids = np.arange(last) if by_person else None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # so few records keep no promise but privacy, and that is the game
+            warnings.simplefilter("ignore")  # few records give full sets, but privacy holds
             return type(self.model)(**settings).fit(rows[:last], targets[:last], persons=ids, schema=schema)

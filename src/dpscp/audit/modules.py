@@ -1,4 +1,4 @@
-"""Games against private training of torch modules: two attacks by a module, and an honest one beside them."""
+"""Attack private training of torch modules."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +20,19 @@ _SHIFTED = 300
 
 @dataclass(frozen=True)
 class ModuleGame:
-    """One step of ``OpacusTraining``, black-box: every number of the released module, buffers included.
+    """Attack one step of ``OpacusTraining``; the attacker sees all numbers of the released module.
 
-    ``module="tokens"`` folds the 16 tokens of a record into the batch dimension: clipping would bound tokens, and a
-    record could move the sum by 16 clip norms. ``"buffers"`` is a batch normalisation without parameters, whose running
-    statistics would be released as they are. ``"separate"`` is honest: tokens in a dimension of their own.
-    ``"dropout"`` is honest too, and its attacker sets torch's seed: with masks of that seed the record, in front of
-    300 others, would shift the mask of each of them.
+    If the module is refused, nothing is released, and no attack succeeds. The attacker sees a refusal during training.
 
-    A module that is refused releases nothing, so that both worlds look alike; ``refusal`` is the reason. A refusal
-    while it trains is something that the attacker sees.
+    Parameters
+    ----------
+    module : "tokens": the 16 tokens of a record are moved into the batch dimension, so that clipping would bound tokens
+        and a record could move the sum by 16 clip norms. "buffers": batch normalization without parameters, whose
+        running statistics would be released without noise. "separate": a valid module with a separate dimension for
+        tokens. "dropout": a valid module whose attacker sets the seed of torch; with masks from that seed, the record
+        would shift the masks of 300 other records.
+    noise_multiplier : noise of training.
+    knowledge : "black-box"
     """
 
     module: str = "tokens"
@@ -42,12 +45,12 @@ class ModuleGame:
 
     @property
     def name(self) -> str:
-        refused = " refused, nothing is released" if self.refusal else " one step"
+        refused = " refused, nothing released" if self.refusal else " one step"
         return f"torch module ({self.module}):{refused}"
 
     @property
     def refusal(self) -> str | None:
-        """Why the module is refused before any record is used; None if it is not."""
+        """Reason why the module is refused before any record is used; None if it is accepted."""
         try:
             self._mechanism().run_dry((_TOKENS,))
         except ValueError as error:
@@ -56,19 +59,19 @@ class ModuleGame:
 
     @property
     def claim(self) -> DpEvent:
-        """What a run of the mechanism costs, whatever the module."""
+        """Cost of a run of the mechanism, the same for every module."""
         honest = ModuleGame("separate", self.noise_multiplier)._mechanism()
         return paid_event(honest)
 
     def play(self, with_record: bool, runs: int) -> Array:
         if self.refusal:
             return np.zeros((runs, 1))
-        mechanism, size = self._mechanism(), sum(v.numel() for v in self._built().state_dict().values())
+        mechanism, size = self._mechanism(), sum(v.numel() for v in self._build_module().state_dict().values())
         rows, targets = self._records(with_record)
-        return np.array([self._released(mechanism, rows, targets, size) for _ in range(runs)])
+        return np.array([self._train(mechanism, rows, targets, size) for _ in range(runs)])
 
     def _records(self, with_record: bool) -> tuple[Array, Array]:
-        """Rows and targets of a world; the first one is the record."""
+        """Return rows and targets; the first one is the record."""
         if self.module == "dropout":
             rows = np.where(np.cos(np.arange((_SHIFTED + 1) * _TOKENS) ** 2) > 0, 1.0, -1.0).reshape(-1, _TOKENS)
             targets = np.ones(len(rows))
@@ -76,14 +79,14 @@ class ModuleGame:
             rows = np.zeros((_OTHERS + 1, _TOKENS))
             rows[0] = 100.0  # zero rows with zero targets add nothing to any gradient
             targets = rows[:, 0]
-        kept = slice(0 if with_record else 1, None)
-        return rows[kept], targets[kept]
+        first = 0 if with_record else 1
+        return rows[first:], targets[first:]
 
-    def _released(self, mechanism: OpacusTraining, rows: Array, targets: Array, size: int) -> Array:
+    def _train(self, mechanism: OpacusTraining, rows: Array, targets: Array, size: int) -> Array:
         torch = load_torch()
         try:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)  # the attacker knows it
+                torch.manual_seed(0)  # known to the attacker
                 model = mechanism.train(rows, targets, n_records=_OTHERS).model
         except ValueError:
             return np.append(np.zeros(size), 1.0)
@@ -91,9 +94,9 @@ class ModuleGame:
 
     def _mechanism(self) -> OpacusTraining:
         noise = self.noise_multiplier
-        return OpacusTraining(self._built(), "squared", 1.0, 1, learning_rate=1.0, noise_multiplier=noise)
+        return OpacusTraining(self._build_module(), "squared", 1.0, 1, learning_rate=1.0, noise_multiplier=noise)
 
-    def _built(self) -> Any:
+    def _build_module(self) -> Any:
         nn = load_torch().nn
         if self.module == "dropout":
             layers = [nn.Dropout(0.5), nn.Linear(_TOKENS, 1, bias=False)]

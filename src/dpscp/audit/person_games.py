@@ -1,7 +1,7 @@
-"""Games about persons: the worlds differ by one person with several extreme rows, all alike or all different.
+"""Attack the privacy of a person with several extreme rows, equal or different.
 
-Claims are those of a single record: that is what weights and one random record a person must keep (Result H). How the
-code chooses and weighs rows is taken from the code itself, so that a mistake there shows as a broken claim.
+The claim is that of a single record, because the library weights rows or uses one random row of each person (Result H).
+The games use the library's own code for choices and weights, so that an error in it disproves the claim.
 """
 
 import math
@@ -19,16 +19,20 @@ from dpscp.data.persons import Persons
 from dpscp.quantile.observer import SearchView
 
 Array = NDArray[np.float64]
-# How often the attacker watches the choice of rows before the game.
+# Number of row choices that the attacker observes before the game.
 _WATCHED = 400
 
 
 @dataclass(frozen=True)
 class PersonTrainingGame(TrainingGame):
-    """DP-SGD against a person with ``rows`` rows whose clipped gradients are as long as they can be.
+    """Attack DP-SGD; the neighbors differ by a person whose clipped gradients have the largest norm.
 
-    ``alike``: all rows are the same, which adds up to the most; otherwise they point in all directions, with both
-    labels. The other persons have one row each, which adds nothing.
+    The other persons have one row each, which adds nothing.
+
+    Parameters
+    ----------
+    rows : number of rows of the person.
+    alike : True: all rows are equal, which gives the largest sum; False: rows of all directions and both labels.
     """
 
     rows: int = 5
@@ -36,29 +40,33 @@ class PersonTrainingGame(TrainingGame):
 
     @property
     def name(self) -> str:
-        return f"{super().name}, a person with {self.rows} rows {'alike' if self.alike else 'of all kinds'}"
+        return f"{super().name}, a person with {self.rows} rows ({'equal' if self.alike else 'different'})"
 
     def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
-        """The rows and labels of one world, person by person."""
-        turn = np.zeros(self.rows) if self.alike else np.linspace(0, 2 * math.pi, self.rows, endpoint=False)
-        person = 100 * math.sqrt(2) * np.column_stack([np.cos(turn + math.pi / 4), np.sin(turn + math.pi / 4)])
+        """Return the rows and labels, person by person."""
+        angle = np.zeros(self.rows) if self.alike else np.linspace(0, 2 * math.pi, self.rows, endpoint=False)
+        person = 100 * math.sqrt(2) * np.column_stack([np.cos(angle + math.pi / 4), np.sin(angle + math.pi / 4)])
         labels = np.zeros(self.rows, dtype=np.int64) if self.alike else np.arange(self.rows) % 2
         rows, zeros = np.zeros((self.n, 2)), np.zeros(self.n, dtype=np.int64)
         return (np.vstack([rows, person]), np.append(zeros, labels)) if with_record else (rows, zeros)
 
     def owners(self, with_record: bool) -> Persons:
-        """Whose rows these are."""
-        return _with_one_more(self.n, self.rows) if with_record else Persons(np.arange(self.n + 1), self.rows)
+        """Return the owners of the rows."""
+        return _add_person(self.n, self.rows) if with_record else Persons(np.arange(self.n + 1), self.rows)
 
 
 @dataclass(frozen=True)
 class PersonSearchGame(SearchGame):
-    """The private threshold against a person with ``rows`` scores, spread over ``groups`` groups with searches of their
-    own.
+    """Attack the private threshold search; the neighbors differ by a person with several scores.
 
-    ``alike``: all scores lie at the end of the range, so that no count holds them; otherwise they are spread over the
-    range. The attacker has watched which rows are chosen, and computes the exact log-likelihood ratio of all noisy
-    counts over all choices.
+    The attacker has observed which rows are chosen, and computes the exact log-likelihood ratio of all noisy counts
+    over all choices.
+
+    Parameters
+    ----------
+    rows : number of scores of the person.
+    alike : True: all scores are at the end of the range, so that no count includes them; False: they are evenly spaced.
+    groups : number of groups with separate searches that the scores belong to.
     """
 
     unit: str = "run"
@@ -69,42 +77,42 @@ class PersonSearchGame(SearchGame):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.knowledge != "white-box" or self.unit != "run":
-            raise ValueError("the game of a person's scores is white-box, on whole runs: leave knowledge and unit out")
+            raise ValueError("PersonSearchGame needs knowledge='white-box' and unit='run': omit both arguments")
         check_count("rows", self.rows)
         check_count("groups", self.groups)
 
     @property
     def name(self) -> str:
-        kind = "alike" if self.alike else "of all kinds"
-        return f"{super().name}, a person with {self.rows} scores {kind} in {self.groups} group(s)"
+        kind = "equal" if self.alike else "different"
+        return f"{super().name}, a person with {self.rows} {kind} scores in {self.groups} group(s)"
 
     def play(self, with_record: bool, runs: int) -> Array:
-        watched = Counter(self._chosen() for _ in range(_WATCHED))
-        logs = np.log([times / _WATCHED for times in watched.values()])
+        choices = Counter(self._choose_rows() for _ in range(_WATCHED))
+        logs = np.log([times / _WATCHED for times in choices.values()])
         played = []
         for _ in range(runs):
-            chosen = self._chosen() if with_record else ()
+            chosen = self._choose_rows() if with_record else ()
             views: list[SearchView] = []
             for group in range(self.groups):
-                self._search(np.append(self._scores(False), self._added(chosen, group)), views.append)
-            ratios = [self._ratio(choice, views) for choice in watched]
+                self._search(np.append(self._scores(False), self._select_scores(chosen, group)), views.append)
+            ratios = [self._ratio(choice, views) for choice in choices]
             played.append(float(special.logsumexp(logs + np.array(ratios))))
         return np.array(played)
 
-    def _chosen(self) -> tuple[int, ...]:
-        """Which of the person's rows the library scores."""
-        picked = _with_one_more(self.n, self.rows).one_row_each(self.random_state)
+    def _choose_rows(self) -> tuple[int, ...]:
+        """Return the rows of the person that the library uses."""
+        picked = _add_person(self.n, self.rows).one_row_each(self.random_state)
         return tuple(int(row) - self.n for row in picked if row >= self.n)
 
-    def _added(self, chosen: tuple[int, ...], group: int) -> Array:
+    def _select_scores(self, chosen: tuple[int, ...], group: int) -> Array:
         scores = np.full(self.rows, self.score) if self.alike else np.linspace(0.3, self.score, self.rows)
         return scores[[row for row in chosen if row % self.groups == group]]
 
     def _ratio(self, choice: tuple[int, ...], views: list[SearchView]) -> float:
-        """log P(noisy counts of all groups | these rows) - log P(the same | nobody)."""
+        """Compute the log-likelihood ratio of all noisy counts: these rows against no person."""
         total = 0.0
         for group, view in enumerate(views):
-            added = self._added(choice, group)
+            added = self._select_scores(choice, group)
             if not len(added):
                 continue
             means = []
@@ -118,7 +126,7 @@ class PersonSearchGame(SearchGame):
         return total / (2 * self._deviation**2)
 
     def _references(self, extra: int) -> SearchView:
-        """A search with so many scores more: its constants, which follow the number of scores."""
+        """Return a search with this many additional scores, for its constants."""
         if extra not in self._known:
             seen: list[SearchView] = []
             self._search(np.append(self._scores(False), np.full(extra, self.score)), seen.append)
@@ -134,6 +142,6 @@ class PersonSearchGame(SearchGame):
         return self._sigma()
 
 
-def _with_one_more(n: int, rows: int) -> Persons:
-    """``n`` persons of one row, then one of several."""
+def _add_person(n: int, rows: int) -> Persons:
+    """Create ``n`` persons with one row, and one person with several."""
     return Persons(np.append(np.arange(n + 1), n + rows), rows)

@@ -1,4 +1,4 @@
-"""A game against a whole fit of a torch module: everything on the released estimator is searched for the record."""
+"""Attack a whole fit of a torch module: search the released estimator for the record."""
 
 import pickle
 import tempfile
@@ -26,21 +26,29 @@ _CLOSE = 1e-6
 
 
 def find_traces(released: Any, numbers: ArrayLike) -> tuple[str, ...]:
-    """Find where a released object holds any of these numbers, and return the paths.
+    """Find where a released object contains any of these numbers.
 
-    Searched: every attribute, item, closure, array and tensor that can be reached, the pickle of the object, and the
-    file that its ``save`` writes, for the bytes of each number as float32 and as float64. Give numbers that occur
-    nowhere else, such as the features of an unusual record.
+    The search covers every reachable attribute, item, closure, array and tensor, the pickle of the object, and the file
+    that its ``save`` writes, as float32 and as float64.
+
+    Parameters
+    ----------
+    released : any object, for example a fitted estimator.
+    numbers : array of numbers that occur nowhere else, for example the features of an unusual record.
+
+    Returns
+    -------
+    tuple of paths
 
     >>> find_traces({"model": np.zeros(3), "seen": [1.0, 1234.5678]}, [1234.5678])
     ("['seen'][1]", 'pickle')
     """
-    wanted = np.unique(np.asarray(numbers, dtype=np.float64))
-    found = [path.lstrip(".") for path, value in reachable(released) if _holds(value, wanted)]
-    return (*found, *(name for name, content in _written(released) if _has_bytes(content, wanted)))
+    targets = np.unique(np.asarray(numbers, dtype=np.float64))
+    paths = [path.lstrip(".") for path, value in reachable(released) if _contains(value, targets)]
+    return (*paths, *(name for name, content in _serialize(released) if _has_bytes(content, targets)))
 
 
-def _holds(value: Any, wanted: Array) -> bool:
+def _contains(value: Any, targets: Array) -> bool:
     if has_array(value):
         held = np.asarray(value if isinstance(value, np.ndarray) else value.detach().cpu().double().numpy())
         if held.dtype.kind not in "fiu":
@@ -50,14 +58,14 @@ def _holds(value: Any, wanted: Array) -> bool:
         numbers = np.array([float(value)])
     else:
         return False
-    return any(bool((np.abs(numbers - number) <= _CLOSE * abs(number)).any()) for number in wanted)
+    return any(bool((np.abs(numbers - number) <= _CLOSE * abs(number)).any()) for number in targets)
 
 
-def _written(released: Any) -> Iterator[tuple[str, bytes]]:
-    """The object as bytes, in each form that it can be written in."""
+def _serialize(released: Any) -> Iterator[tuple[str, bytes]]:
+    """Yield the object as bytes: its pickle, and the file that it saves."""
     try:
         yield "pickle", pickle.dumps(released)
-    except Exception:  # a function among its parameters, say: it cannot be pickled
+    except Exception:  # not every object can be pickled
         yield "pickle", b""
     if hasattr(released, "save"):
         with tempfile.TemporaryDirectory() as folder:
@@ -66,18 +74,23 @@ def _written(released: Any) -> Iterator[tuple[str, bytes]]:
             yield "file", path.read_bytes()
 
 
-def _has_bytes(content: bytes, wanted: Iterable[float]) -> bool:
-    kinds = ("<f4", "<f8", ">f8")  # pickles write a lone number the other way round
-    return any(np.asarray(number, dtype=kind).tobytes() in content for number in wanted for kind in kinds)
+def _has_bytes(content: bytes, numbers: Iterable[float]) -> bool:
+    kinds = ("<f4", "<f8", ">f8")  # a pickle stores a single number in big-endian order
+    return any(np.asarray(number, dtype=kind).tobytes() in content for number in numbers for kind in kinds)
 
 
 @dataclass(frozen=True)
 class ReleasedModuleGame:
-    """Fits of a torch module, black-box: all numbers of the released estimator, and the traces of the record on it.
+    """Attack fits of a torch module; the attacker sees the released estimator and traces of the record.
 
-    ``module="memory"`` keeps the rows that it scores, if they are unlike synthetic rows.
-    ``"words"`` rewrites its table of words while it is applied (``max_norm``) and is refused: then nothing is
-    released, and both worlds look alike. ``"separate"`` is honest.
+    Parameters
+    ----------
+    module : "memory": stores the rows that it scores, if they differ from synthetic rows. "words": changes its
+        embedding table in the forward pass (``max_norm``) and is refused, so that nothing is released. "separate": a
+        valid module.
+    noise_multiplier : noise of training.
+    n : number of other records.
+    knowledge : "black-box"
     """
 
     module: str = "memory"
@@ -95,25 +108,25 @@ class ReleasedModuleGame:
 
     @property
     def claim(self) -> DpEvent:
-        """What a fit costs, whatever the module."""
+        """Cost of a fit, the same for every module."""
         honest = ReleasedModuleGame("separate", self.noise_multiplier, self.n).fitted(False)
         assert honest is not None
         return honest.ledger_.event
 
     def play(self, with_record: bool, runs: int) -> Array:
-        seen = [self._seen(self.fitted(with_record)) for _ in range(runs)]
-        width = max(map(len, seen))  # a refused fit shows nothing
-        return np.array([np.append(row, np.zeros(width - len(row))) for row in seen])
+        numbers = [self._collect_release(self.fitted(with_record)) for _ in range(runs)]
+        width = max(map(len, numbers))  # a refused fit has no numbers
+        return np.array([np.append(row, np.zeros(width - len(row))) for row in numbers])
 
     def fitted(self, with_record: bool) -> PrivateConformalClassifier | None:
-        """A fit, with or without the record; None where the module is refused."""
+        """Fit with or without the record; return None if the module is refused."""
         X, y = self.records(with_record)
         try:
             mechanism = OpacusTraining(
                 self._module, "cross_entropy", 1.0, 1, learning_rate=0.1, noise_multiplier=self.noise_multiplier
             )
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # so few records give full sets
+                warnings.simplefilter("ignore")  # few records give full sets
                 return PrivateConformalClassifier(
                     mechanism, epsilon=0.5, delta=1e-2, classes=[0, 1], n_records=self.n, accountant="rdp"
                 ).fit(X, y)
@@ -121,14 +134,14 @@ class ReleasedModuleGame:
             return None
 
     def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
-        """The records of a world: the last one is the record."""
+        """Return rows and labels; the last one is the record."""
         rows = np.cos(np.arange((self.n + 1) * _WIDTH, dtype=np.float64)).reshape(-1, _WIDTH)
         rows[-1] = _RECORD
-        kept = slice(None) if with_record else slice(-1)
-        return rows[kept], (np.arange(self.n + 1) % 2)[kept]
+        end = self.n + 1 if with_record else self.n
+        return rows[:end], np.arange(end) % 2
 
     @staticmethod
-    def _seen(released: PrivateConformalClassifier | None) -> Array:
+    def _collect_release(released: PrivateConformalClassifier | None) -> Array:
         if released is None:
             return np.zeros(1)
         numbers = [np.ravel(value).astype(np.float64) for value in released.model_.arrays().values()]
@@ -137,7 +150,7 @@ class ReleasedModuleGame:
 
     @cached_property
     def _module(self) -> Any:
-        """The caller's module, the same for all fits: no fit changes it."""
+        """Module of the caller, the same for all fits, which do not change it."""
         torch = load_torch()
         if self.module == "words":
             return torch.nn.Sequential(torch.nn.Embedding(10, 2, max_norm=1.0), torch.nn.Flatten())
@@ -145,12 +158,12 @@ class ReleasedModuleGame:
         torch.nn.init.zeros_(module[1].weight)
         torch.nn.init.zeros_(module[1].bias)
         if self.module == "memory":
-            module[0].register_forward_hook(_keep)
+            module[0].register_forward_hook(_store_rows)
         return module
 
 
-def _keep(layer: Any, inputs: Any, outputs: Any) -> None:  # noqa: ARG001 (the signature of a hook)
-    """Keep rows unlike the synthetic ones, while they are scored."""
+def _store_rows(layer: Any, inputs: Any, outputs: Any) -> None:  # noqa: ARG001 (the signature of a hook)
+    """Store rows that differ from synthetic ones, while they are scored."""
     rows = inputs[0].detach()
     if not layer.training and bool((rows.abs() > 1000).any()):
         layer.kept = rows.clone()

@@ -1,4 +1,4 @@
-"""Playing a game: the names of the games and the one function; the games themselves are imported to be played."""
+"""Run an audit by name; the games are imported only when needed."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DELTAS", "GAMES", "audit"]
 
-# The whole curve: at a small delta no affordable number of runs sees anything, at a large one shuffling shows.
+# A range of deltas: small ones need too many runs, large ones reveal errors in sampling.
 DELTAS = (1e-3, 1e-2, 0.05, 0.2, 0.4)
 GAMES = (
     "search",
@@ -35,17 +35,26 @@ def audit(
     confidence: float = 0.99,
     null: bool = False,
 ) -> "Audit":
-    """Try to break a privacy claim of this library, with its own code, on this machine.
+    """Attack a privacy claim of this library and bound the true epsilon from below.
 
-    ``game``: ``"search"``, ``"training"``, ``"sampled training"``, ``"pipeline"``, ``"split"`` (a whole fit with a
-    secret held-out part, white-box), ``"person search"`` and ``"person training"`` (the worlds differ by a person with
-    several rows), ``"torch tokens"`` and ``"torch buffers"`` (modules that must be refused), ``"torch dropout"`` (masks
-    of a known seed) and ``"torch release"`` (a whole fit, all of the released estimator); the last four are black-box
-    and need the extra ``dpscp[torch]``. Or a game of your own.
-    ``runs`` in each of the two worlds (default: about a minute of work at most). ``null=True`` plays both worlds
-    without the record: every bound must then be 0. The result holds the claimed curve and the audited lower bound;
-    ``passed`` is False if the claim was disproved, which happens to honest code with probability at most 1 -
-    ``confidence``.
+    Correct code fails with probability at most 1 - ``confidence``.
+
+    Parameters
+    ----------
+    game : name of a game, or an object with the methods of ``dpscp.audit.Game``. ``"search"``, ``"training"``,
+        ``"sampled training"``, ``"pipeline"``; ``"split"``: a whole fit with a secret held-out part, white-box;
+        ``"person search"``, ``"person training"``: the neighbors differ by a person with several rows;
+        ``"torch tokens"``, ``"torch buffers"``: modules that must be refused; ``"torch dropout"``: masks of a known
+        seed; ``"torch release"``: a whole fit of a module. The torch games are black-box and need ``dpscp[torch]``.
+    knowledge : "white-box" or "black-box": what the attacker sees.
+    runs : number of runs with the record, and of runs without it; None: about a minute of work.
+    deltas : values of delta at which epsilon is bounded.
+    confidence : probability with which all bounds hold.
+    null : True: no run contains the record, so every bound must be 0.
+
+    Returns
+    -------
+    Audit; its ``passed`` is False if the claim is disproved.
 
     >>> result = audit("training", runs=2000)
     >>> result.passed, 0 < result.share(0.01) < 1
@@ -83,7 +92,7 @@ def audit(
             chosen = PersonTrainingGame(audited_mechanism(*constants), knowledge, unit)
         else:
             rate, noise = (1.0, 1.0) if game == "training" else (0.5, 0.7)
-            # several steps with twice the noise tell about as much as one
+            # several steps with twice the noise reveal about as much as one step
             mechanism = audited_mechanism(*((noise, 400) if unit == "release" else (2 * noise, 4)), rate)
             chosen = TrainingGame(mechanism, knowledge, unit)
         if unit == "run":

@@ -1,8 +1,8 @@
-"""The game of a whole fit with a held-out part: everything that is released, and no coin of anybody.
+"""Attack a whole fit with a secret held-out part.
 
-The attacker knows all other records and sees the noisy gradient sums, the released size and the noisy counts. A record
-is held out by a coin that nobody sees, so the likelihood of what was seen is a mixture over the coin of the record and
-over the number of others that were held out.
+The attacker knows all other records, and sees the noisy gradient sums, the released size and the noisy counts. The
+assignment to the held-out part is secret, so the likelihood is a mixture over the part of the record and over the
+number of other records that are held out.
 """
 
 import math
@@ -24,11 +24,15 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SplitGame(PipelineGame):
-    """The ``release`` behind every estimator with ``guarantee="split"``, on the neighbors of ``TrainingGame``.
+    """Attack ``release`` with ``guarantee="split"``, on the neighbors of ``TrainingGame``.
 
-    The statistic is the exact log-likelihood ratio of the released parameters (by their noisy sums), size and counts.
-    An error in either part, or one that lets a record into both, breaks the claim. There are few ``others``: what is
-    not known about their coins hides the record, and no claim relies on that.
+    The statistic is the exact log-likelihood ratio of noisy gradient sums, size and counts. An error in either part, or
+    a record in both parts, disproves the claim.
+
+    Parameters
+    ----------
+    others : number of other records. It is small, because the secret parts of others hide the record, and no claim
+        relies on that.
     """
 
     guarantee: str = "split"
@@ -39,7 +43,7 @@ class SplitGame(PipelineGame):
     def __post_init__(self) -> None:
         if self.knowledge != "white-box":
             raise ValueError(
-                "the split game is white-box; PipelineGame('black-box', 'split') sees only what is released"
+                "SplitGame needs knowledge='white-box'; use PipelineGame('black-box', 'split') for a black-box attacker"
             )
         check_choice("guarantee", self.guarantee, ("split",))
         check_count("others", self.others)
@@ -51,12 +55,12 @@ class SplitGame(PipelineGame):
     def play(self, with_record: bool, runs: int) -> Array:
         rows, labels = self._records.records(True)
         training = TrainingRatio(self._mechanism(), rows, labels, self.n)
-        training.learn_constants(lambda world: self._heard(world)[1])
+        training.learn_constants(lambda world: self._observe_release(world)[1])
         return np.array([self._split_ratio(with_record, training) for _ in range(runs)])
 
     def _split_ratio(self, with_record: bool, training: TrainingRatio) -> float:
-        """Return log P(everything seen | with) - log P(everything seen | without), of one release."""
-        released, steps, (search,) = self._heard(with_record)
+        """Compute the log-likelihood ratio of everything observed in one release."""
+        released, steps, (search,) = self._observe_release(with_record)
         fraction = float(released.ledger.public_facts["calibration_fraction"])
         others = np.arange(self.others + 1)
         drawn = stats.binom(self.others, fraction).logpmf(others)
@@ -66,28 +70,28 @@ class SplitGame(PipelineGame):
         return float(np.logaddexp(math.log1p(-fraction) + trained, math.log(fraction) + held_out) - without)
 
     def _log_likelihood(self, released: Release, search: SearchView, others: NDArray[np.int64], own: int) -> Array:
-        """Return the log-likelihood of size and counts for each number of others, with the record or without it."""
+        """Compute the log-likelihood of size and counts for each number of other held-out records."""
         rows, labels = self._records.records(True)
         scores = 1 - released.model.predict_proba(rows)[np.arange(len(rows)), labels]
         counted = others + own
         size = search.bought_size
         if size is None:
             raise ValueError("the game needs a search that releases the number of its scores")
-        found = -((float(size.value) - counted) ** 2) / (2 * size.size_noise**2)
+        likelihood = -((float(size.value) - counted) ** 2) / (2 * size.size_noise**2)
         sigma = self._sigma(released)
-        for question in search.counts:
-            middle = search.halving.middle(*question.bracket)
+        for step in search.counts:
+            middle = search.halving.middle(*step.bracket)
             below = others * (scores[0] <= middle) + own * (scores[-1] <= middle)
             # the statistic of the search is the count less half of the number of scores and one
             mean = search.scale * (below - (counted + 1) / 2) - search.bar
-            found -= (question.margin - mean) ** 2 / (2 * sigma**2)
-        return np.asarray(found, dtype=np.float64)
+            likelihood -= (step.margin - mean) ** 2 / (2 * sigma**2)
+        return np.asarray(likelihood, dtype=np.float64)
 
     @staticmethod
     def _sigma(released: Release) -> float:
         _, (_, held_out) = released.ledger.entries[0].stages
         (history,) = possible_histories(held_out)
-        # the counts of the search are many, the release of the size is one
+        # the search has many counts, and the size is released once
         counts = {e: k for e, k in history.items() if isinstance(e, DiscreteGaussianDpEvent)}
         return float(max(counts, key=lambda e: counts[e]).sigma)
 

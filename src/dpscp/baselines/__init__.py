@@ -1,9 +1,8 @@
-"""What the private estimators are compared with, behind one interface: the paper's three, published rivals, and the
-classics of its S1.
+"""Baselines to compare the private estimators with.
 
-``fit(X, y)``, then ``predict``, and ``predict_set`` (classification) or ``predict_interval`` (regression) with MAPIE's
-shapes. ``DPSplit``, ``PrivatePredictionSets`` and ``DPCP`` are private; all the others are not, and their ledgers say
-so.
+Each one has ``fit(X, y)``, ``predict``, and ``predict_set`` (classification) or ``predict_interval`` (regression) with
+MAPIE's shapes. ``DPSplit``, ``PrivatePredictionSets`` and ``DPCP`` are private. The others are not, and their ledgers
+say so.
 """
 
 from dpscp.baselines.cross import CVPlus, JackknifePlus

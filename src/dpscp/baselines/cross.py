@@ -1,49 +1,50 @@
-"""Jackknife+ and CV+: a model that did not see a record scores it, and all these models vote on a new row."""
+"""Jackknife+ and CV+: each record is scored by a model that did not see it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_count
-from dpscp.baselines.base import Array, Baseline, Predictor, kind_of, ranks, require_two_classes, slices
+from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes, slices
 from dpscp.baselines.smoother import LinearSmoother
 from dpscp.scores import lac_of_labels
 
 
 class _Cross(Baseline):
-    """Held-out scores S_i, and the held-out model of each record at prediction time."""
+    """Base class of methods with held-out scores and the model of each record."""
 
-    _held_out_scores: Array
+    _held_out_scores: NDArray[Any]
     _fold: NDArray[np.int64]
     _models: list[Predictor]
     _smoother: LinearSmoother | None
 
-    def _learn_folds(self, rows: Array, y: Array, fold: NDArray[np.int64]) -> None:
-        """Train without each fold; ``fold`` holds the number of each record's fold."""
-        self._use(Predictor.train(self.estimator, rows, y, self._seed()), y)
+    def _learn_folds(self, rows: NDArray[Any], y: NDArray[Any], fold: NDArray[np.int64]) -> None:
+        """Train without each fold; ``fold`` has the fold number of each record."""
+        self._set_predictor(Predictor.train(self.estimator, rows, y, self._seed()), y)
         self._smoother, self._fold, self._models = None, fold, []
         scores = np.empty(len(rows))
         for k in range(int(fold.max()) + 1):
             out = fold == k
-            if kind_of(self.estimator) == "classifier":
+            if find_kind(self.estimator) == "classifier":
                 require_two_classes(y[~out])
             model = Predictor.train(self.estimator, rows[~out], y[~out], self._seed())
             scores[out] = self._scores(model, rows[out], y[out])
             self._models.append(model)
         self._held_out_scores = scores
 
-    def _label_sets(self, rows: Array) -> Array:
-        # label y stays if fewer than ceil((1 - alpha)(n + 1)) records have a score below the one that y gets from
-        # the model without that record; within a fold the model is the same, so sorting its scores counts them
+    def _label_sets(self, rows: NDArray[Any]) -> NDArray[Any]:
+        # a label is in the set if fewer than ceil((1 - alpha)(n + 1)) records have a score below the label's own,
+        # under the model without that record; records of a fold share a model, so sorted scores give the count
         below = np.zeros((len(rows), len(self.classes_)), dtype=np.int64)
         for k, model in enumerate(self._models):
             scores = np.sort(self._held_out_scores[self._fold == k])
             below += np.searchsorted(scores, lac_of_labels(model.probabilities(rows, self.classes_)), side="left")
         return np.asarray(below[..., None] < ranks(self._alphas, len(self._fold)))
 
-    def _intervals(self, rows: Array) -> Array:
+    def _intervals(self, rows: NDArray[Any]) -> NDArray[Any]:
         n = len(self._held_out_scores)
         upper = ranks(self._alphas, n)
         usable = upper <= n
@@ -61,7 +62,7 @@ class _Cross(Baseline):
             intervals[part, 1, usable] = ends[:, high]
         return intervals
 
-    def _held_out_predictions(self, rows: Array) -> Array:
+    def _held_out_predictions(self, rows: NDArray[Any]) -> NDArray[Any]:
         if self._smoother is not None:
             return self._smoother.left_out_predictions(rows)
         return np.stack([model.predict(rows) for model in self._models], axis=1)[:, self._fold]
@@ -69,34 +70,43 @@ class _Cross(Baseline):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class JackknifePlus(_Cross):
-    """Jackknife+ of Barber, Candes, Ramdas and Tibshirani (2021): n models, each without one record.
+    """Jackknife+ of Barber, Candes, Ramdas and Tibshirani (2021).
 
-    Regression: from the floor(alpha (n + 1))-th smallest of mu_{-i}(x) - R_i to the ceil((1 - alpha)(n + 1))-th
-    smallest of mu_{-i}(x) + R_i. Classification: the labels y for which fewer than (1 - alpha)(n + 1) records have a
-    left-out score below the score of (x, y) under the model without that record (Romano, Sesia and Candes 2020).
+    It trains n models, each without one record. Regression: from the floor(alpha (n + 1))-th smallest of mu_{-i}(x) -
+    R_i to the ceil((1 - alpha)(n + 1))-th smallest of mu_{-i}(x) + R_i. Classification: the labels y for which fewer
+    than (1 - alpha)(n + 1) records have a left-out score below the score of (x, y) under the model without that record
+    (Romano, Sesia and Candes 2020).
+
     Promise: coverage of at least 1 - 2 alpha for exchangeable records and training that ignores their order; in
-    practice near 1 - alpha.
+    practice near 1 - alpha. Not private: the fitted object holds models and scores of single records.
 
-    ``closed_form=True`` uses the leverage formula for ``LinearRegression`` and ``Ridge`` (exact, no refits) where every
-    record can be left out by it, and refits otherwise. Other parameters are those of ``NaiveFull``. Not private: the
-    fitted object holds models and scores of single records.
+    Parameters
+    ----------
+    estimator, confidence_level, random_state : see ``SplitConformal``.
+    closed_form : bool
+        Use the exact leverage formula for ``LinearRegression`` and ``Ridge`` where it applies to every record.
+        Otherwise the models are refitted.
+
+    Attributes
+    ----------
+    classes_, ledger_ : see ``SplitConformal``.
 
     Paper: Supplement S1 [sec:extended_cp_intro]
     """
 
     closed_form: bool = True
 
-    def _learn(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         if len(rows) < 2:
-            raise ValueError("X must hold at least 2 records: one is left out at a time")
+            raise ValueError("X must have at least 2 records, because one is left out at a time")
         smoother = LinearSmoother.of(self.estimator, rows, y) if self.closed_form else None
         if smoother is not None and smoother.can_leave_out:
-            self._use(Predictor.train(self.estimator, rows, y), y)
+            self._set_predictor(Predictor.train(self.estimator, rows, y), y)
             self._smoother, self._models, self._fold = smoother, [], np.arange(len(rows))
             self._held_out_scores = np.abs(smoother.left_out_residuals())
         else:
             self._learn_folds(rows, y, np.arange(len(rows)))
-        self._not_private(
+        self._write_non_private_ledger(
             training="JackknifePlus keeps a model for each record left out",
             calibration="JackknifePlus keeps the left-out score of every record",
         )
@@ -104,24 +114,34 @@ class JackknifePlus(_Cross):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CVPlus(_Cross):
-    """CV+ of Barber, Candes, Ramdas and Tibshirani (2021): jackknife+ with ``n_folds`` models, each without one fold.
+    """CV+ of Barber, Candes, Ramdas and Tibshirani (2021).
 
-    The sets are those of ``JackknifePlus``, with the model without record i's whole fold for the one without i.
+    The sets are those of ``JackknifePlus``, with the model without record i's whole fold in place of the one without i.
     Promise, for exchangeable records in K equal folds of m: coverage of at least
     1 - 2 alpha - min(2 (1 - 1/K) / (m + 1), (1 - 1/m) / (K + 1)). Folds are random; their sizes differ by one at most.
     Not private: the fitted object holds the held-out score of every record.
+
+    Parameters
+    ----------
+    estimator, confidence_level, random_state : see ``SplitConformal``.
+    n_folds : int
+        The number of folds and of models.
+
+    Attributes
+    ----------
+    classes_, ledger_ : see ``SplitConformal``.
 
     Paper: Supplement S1 [sec:extended_cp_intro]
     """
 
     n_folds: int = 10
 
-    def _learn(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         folds = check_count("n_folds", self.n_folds, minimum=2)
         if folds > len(rows):
             raise ValueError(f"n_folds must not exceed the number of records, got {folds}")
         self._learn_folds(rows, y, check_random_state(self.random_state).permutation(np.arange(len(rows)) % folds))
-        self._not_private(
+        self._write_non_private_ledger(
             training="CVPlus keeps an exactly trained model for each fold left out",
             calibration="CVPlus keeps the held-out score of every record",
         )

@@ -1,33 +1,41 @@
-"""Full conformal prediction: the model is trained with the new row and each candidate y, so nothing is held out."""
+"""Full conformal prediction: the model is retrained with each candidate answer."""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.baselines.base import Array, Baseline, Predictor, ranks, slices
+from dpscp.baselines.base import Baseline, Predictor, ranks, slices
 from dpscp.baselines.smoother import LinearSmoother
 
 
 class FullConformal(Baseline):
-    """Full (transductive) conformal prediction, exact: the benchmark of statistical efficiency.
+    """Full (transductive) conformal prediction, without a held-out part.
 
-    A candidate y stays if, after training on all records and (x, y), fewer than ceil((1 - alpha)(n + 1)) records have a
-    score strictly below that of (x, y). Promise: coverage of at least 1 - alpha for exchangeable records and training
-    that ignores their order.
+    A candidate y is in the set if, after training on all records and (x, y), fewer than ceil((1 - alpha)(n + 1))
+    records have a score strictly below that of (x, y). Promise: coverage of at least 1 - alpha for exchangeable records
+    and training that ignores their order. Not private: the fitted object holds the records.
 
-    Classification trains one model for each new row and each label: for small data. Regression takes
-    ``LinearRegression`` or ``Ridge`` only: there every residual is affine in the candidate y, and the accepted set
-    comes from one fit (Vovk, Gammerman and Shafer 2005, the ridge regression confidence machine). ``predict_interval``
-    gives its convex hull: the set itself unless a record weighs more than 1 in the prediction at x (far
-    extrapolation), where it can have gaps; the hull only adds coverage. Not private: the fitted object holds the
-    records.
+    Classification trains one model for each new row and label, so it is for small data. Regression needs
+    ``LinearRegression`` or ``Ridge``: every residual is affine in the candidate y, and the set comes from one fit
+    (Vovk, Gammerman and Shafer 2005). ``predict_interval`` returns the convex hull of that set. The hull differs from
+    it only where a record has a weight above 1 in the prediction at x (far extrapolation), and it only adds coverage.
+
+    Parameters
+    ----------
+    estimator, confidence_level, random_state : see ``SplitConformal``.
+
+    Attributes
+    ----------
+    classes_, ledger_ : see ``SplitConformal``.
 
     Paper: Supplement S1 [sec:extended_cp_intro]
     """
 
-    _records: tuple[Array, Array]
+    _records: tuple[NDArray[Any], NDArray[Any]]
     _smoother: LinearSmoother | None
 
-    def _learn(self, rows: Array, y: Array) -> None:
+    def _fit_records(self, rows: NDArray[Any], y: NDArray[Any]) -> None:
         predictor = Predictor.train(self.estimator, rows, y, self._seed())
         self._smoother = None
         if predictor.classes is None:
@@ -40,14 +48,14 @@ class FullConformal(Baseline):
                 )
             if not self._smoother.is_unique:
                 raise ValueError("least squares has no unique solution on these rows; use Ridge with alpha > 0")
-        self._use(predictor, y)
+        self._set_predictor(predictor, y)
         self._records = rows, y
-        self._not_private(
+        self._write_non_private_ledger(
             training="FullConformal keeps the records and trains on them anew for each new row",
             calibration="FullConformal compares a new row with the exact score of every record",
         )
 
-    def _label_sets(self, rows: Array) -> Array:
+    def _label_sets(self, rows: NDArray[Any]) -> NDArray[Any]:
         known, y = self._records
         below = np.empty((len(rows), len(self.classes_)), dtype=np.int64)
         for j, row in enumerate(rows):
@@ -60,7 +68,7 @@ class FullConformal(Baseline):
                 below[j, c] = np.count_nonzero(scores[:-1] < scores[-1])
         return np.asarray(below[..., None] < ranks(self._alphas, len(y)))
 
-    def _intervals(self, rows: Array) -> Array:
+    def _intervals(self, rows: NDArray[Any]) -> NDArray[Any]:
         smoother = self._smoother
         assert smoother is not None  # regression is fitted with one
         residuals = smoother.residuals
@@ -75,12 +83,13 @@ class FullConformal(Baseline):
         return intervals
 
 
-def acceptance_ends(residuals: Array, weights: Array, wanted: NDArray[np.int64]) -> Array:
-    """The largest t >= 0 at which fewer than ``wanted`` records have |residual - weight t| < t, (m, n_wanted).
+def acceptance_ends(residuals: NDArray[Any], weights: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[Any]:
+    """Find the largest t >= 0 with few records below it, (m, n_wanted).
 
-    Adding (x, y) to a ridge fit leaves it the residual t = (y - mu(x)) / (1 + x' A^-1 x) and takes ``weight`` times t
-    off the records' residuals. A record is below t on an open interval: from |residual| / (1 + w) to
-    |residual| / (w - 1), with w the weight times the residual's sign (no start for w <= -1, no end for w <= 1).
+    "Few" is fewer than ``wanted`` records with |residual - weight t| < t. Adding (x, y) to a ridge fit gives it the
+    residual t = (y - mu(x)) / (1 + x' A^-1 x) and subtracts ``weight`` times t from the records' residuals. A record is
+    below t on an open interval: from |residual| / (1 + w) to |residual| / (w - 1), with w the weight times the
+    residual's sign (no start for w <= -1, no end for w <= 1).
     """
     size = np.abs(residuals)
     signed = np.where(residuals < 0, -weights, weights)
@@ -103,8 +112,8 @@ def acceptance_ends(residuals: Array, weights: Array, wanted: NDArray[np.int64])
     return ends
 
 
-def _last_accepted(start: Array, stop: Array, wanted: NDArray[np.int64]) -> Array:
-    """The last point inside fewer than ``wanted`` of the open intervals (start, stop); infinite if none is last."""
+def _last_accepted(start: NDArray[Any], stop: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[Any]:
+    """Find the last point inside fewer than ``wanted`` open intervals (start, stop)."""
     start, stop = start[start < np.inf], stop[stop < np.inf]
     points = np.concatenate([stop, start])
     change = np.repeat([-1, 1], [len(stop), len(start)])

@@ -1,12 +1,10 @@
-"""Least squares and ridge regression as linear maps of y: what one record less, or one more, does to them exactly."""
+"""Least squares and ridge regression as linear maps of y, with exact updates."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-Array = NDArray[np.float64]
 
 # A record with leverage this close to 1 is fitted by itself alone: dividing by 1 - leverage loses all digits.
 _LARGEST_LEVERAGE = 1 - 1e-8
@@ -15,22 +13,32 @@ _EXACT_SOLVERS = ("auto", "svd", "cholesky")
 
 @dataclass(frozen=True)
 class LinearSmoother:
-    """min |y - b - X theta|^2 + ridge |theta|^2 (b = 0 without intercept), through the SVD of the centred rows.
+    """Hold a ridge fit through the SVD of the centered rows.
 
-    ``left`` (n, r), ``singular`` (r,) and ``right`` (r, d) are its factors. Predictions are ``weights(X) @ y``.
+    It minimizes |y - b - X theta|^2 + ridge |theta|^2, with b = 0 without an intercept. Predictions are
+    ``weights(X) @ y``.
+
+    Attributes
+    ----------
+    left, singular, right : arrays of shape (n, r), (r,) and (r, d)
+        The factors of the SVD.
+    centre : array of shape (d,)
+    ridge : float
+    intercept : bool
+    y : array of shape (n,)
     """
 
-    left: Array
-    singular: Array
-    right: Array
-    centre: Array
+    left: NDArray[np.float64]
+    singular: NDArray[np.float64]
+    right: NDArray[np.float64]
+    centre: NDArray[np.float64]
     ridge: float
     intercept: bool
-    y: Array
+    y: NDArray[np.float64]
 
     @classmethod
-    def of(cls, estimator: Any, rows: NDArray[Any], y: Array) -> "LinearSmoother | None":
-        """The smoother that ``estimator`` fits, or None if it is not plain least squares or ridge of fixed penalty."""
+    def of(cls, estimator: Any, rows: NDArray[Any], y: NDArray[np.float64]) -> "LinearSmoother | None":
+        """Make the smoother that ``estimator`` fits; None for other estimators."""
         ridge = _penalty(estimator)
         if ridge is None:
             return None
@@ -42,26 +50,26 @@ class LinearSmoother:
 
     @property
     def is_unique(self) -> bool:
-        """Whether the solution is unique and stays so with any further record."""
+        """Whether the solution is unique, also with any further record."""
         return self.ridge > 0 or len(self.singular) == self.right.shape[1]
 
-    def weights(self, rows: NDArray[Any]) -> Array:
-        """What each record's y weighs in the prediction at each row, (m, n)."""
+    def weights(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the weight of each record's y in the prediction at each row, (m, n)."""
         return self._weights((rows - self.centre) @ self.right.T)
 
     @property
-    def leverage(self) -> Array:
+    def leverage(self) -> NDArray[np.float64]:
         """The weight of each record's y in its own prediction, (n,)."""
         shrunk = self.singular**2 / (self.singular**2 + self.ridge)
         return (self.left**2) @ shrunk + self._share
 
     @property
-    def residuals(self) -> Array:
+    def residuals(self) -> NDArray[np.float64]:
         """y minus the fit, (n,)."""
         return self.y - self._weights(self.left * self.singular) @ self.y
 
-    def new_leverage(self, rows: NDArray[Any]) -> Array:
-        """x' A^-1 x of each row with A the penalised Gram matrix of the records, (m,)."""
+    def new_leverage(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return x' A^-1 x of each row, with A the penalized Gram matrix, (m,)."""
         inside = (rows - self.centre) @ self.right.T
         total = (inside**2) @ (1 / (self.singular**2 + self.ridge)) + self._share
         if self.ridge > 0 and len(self.singular) < self.right.shape[1]:
@@ -71,29 +79,32 @@ class LinearSmoother:
 
     @property
     def can_leave_out(self) -> bool:
-        """Whether every record can be left out by formula: none is fitted by itself alone."""
+        """Whether the formula applies to every record: none has a leverage of 1."""
         return bool(self.leverage.max() < _LARGEST_LEVERAGE)
 
-    def left_out_residuals(self) -> Array:
-        """y_i minus the prediction at x_i of the fit without record i, (n,)."""
+    def left_out_residuals(self) -> NDArray[np.float64]:
+        """Return y_i minus the prediction at x_i of the fit without record i, (n,)."""
         return self.residuals / (1 - self.leverage)
 
-    def left_out_predictions(self, rows: NDArray[Any]) -> Array:
-        """The prediction at each row of each fit without one record, (m, n): mu - weight * residual / (1 - h)."""
+    def left_out_predictions(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the prediction at each row of each fit without one record, (m, n).
+
+        It is mu - weight * residual / (1 - h).
+        """
         weights = self.weights(rows)
         return np.asarray((weights @ self.y)[:, None] - weights * self.left_out_residuals())
 
-    def _weights(self, coordinates: Array) -> Array:
+    def _weights(self, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
         return (coordinates * (self.singular / (self.singular**2 + self.ridge))) @ self.left.T + self._share
 
     @property
     def _share(self) -> float:
-        """The intercept's part: it is not penalised, and the centred rows are orthogonal to it."""
+        """The part of the intercept, which is not penalized and orthogonal to the rows."""
         return 1 / len(self.y) if self.intercept else 0.0
 
 
 def _penalty(estimator: Any) -> float | None:
-    """The ridge penalty of an estimator that solves its linear problem exactly; subclasses may do otherwise."""
+    """Return the penalty of an exact linear estimator; None for others."""
     from sklearn.linear_model import LinearRegression, Ridge  # slow to import, and few callers need it
 
     if type(estimator) is LinearRegression and not estimator.positive:

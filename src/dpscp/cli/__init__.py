@@ -1,7 +1,7 @@
-"""The command line: ``dpscp demo | schema | fit | predict | report | plan | audit | budget | reproduce``.
+"""Provide the command line, ``dpscp COMMAND``.
 
-Exit codes: 0 done; 1 refused or failed, with one line on standard error that says what to do; 2 wrong usage; 3 a
-privacy budget cannot be met; 130 interrupted. With ``--json`` standard output holds one JSON value and nothing else.
+Exit codes: 0 success; 1 refused or failed, with one line on standard error; 2 wrong usage; 3 a privacy budget cannot be
+met; 130 interrupted. With ``--json``, standard output is one JSON value.
 """
 
 from dpscp.cli.main import main

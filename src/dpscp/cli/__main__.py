@@ -1,4 +1,4 @@
-"""``python -m dpscp.cli``: the same as the ``dpscp`` command."""
+"""Run the ``dpscp`` command as ``python -m dpscp.cli``."""
 
 import sys
 

@@ -1,9 +1,9 @@
-"""The demo: private prediction sets on real personal records, from a CSV file to a report.
+"""Run the demo: from a CSV file of real personal records to a report.
 
-Data: the RAND Health Insurance Experiment (20,190 person-years, public domain, bundled with statsmodels). Task: will a
-person see a doctor this year, from insurance, health and the years before. A person has a row for each year after the
-first: the schema names the column of persons, and all of one person's rows are protected together. Bounds and
-categories come from the study's code book, not from the records.
+Data: the RAND Health Insurance Experiment (20,190 person-years, public domain, part of statsmodels). Task: predict from
+insurance, health and earlier years whether a person sees a doctor this year. A person has one record for each year
+after the first, and all records of a person are protected together. Bounds and categories come from the study's code
+book, not from the records.
 """
 
 import itertools
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from dpscp import metrics
-from dpscp.cli import run as fits
 from dpscp.cli.evaluation import LabeledTable, origin_path, write_origin
-from dpscp.cli.tables import CommandError, check_output, keep_existing, open_table, written_table
+from dpscp.cli.run import describe_release, evaluate_labeled, fit_estimator, read_records, summarize_fit
+from dpscp.cli.tables import CommandError, check_output, open_table, open_writer, refuse_existing
 from dpscp.data.schema import Column, Schema
 from dpscp.report.numbers import Reference
 from dpscp.report.page import write_atomically, write_report
@@ -49,18 +49,18 @@ SCHEMA = Schema(
 )
 
 
-def demo_tables() -> tuple[Any, Any]:
-    """The study's records as two frames that share nobody, 1,200 random persons for checking (the same at every call).
+def load_demo_tables() -> tuple[Any, Any]:
+    """Load the records for the fit and those of 1,200 other persons for the evaluation.
 
-    The table names no persons. Years of one person follow each other with the same answers of the first interview, so a
-    change in these begins the next person; runs of more than five years are several persons who cannot be told apart,
-    and are left out.
+    The data contain no person ids. Years of one person are consecutive and repeat the answers of the first interview,
+    so a change of these answers marks the next person. Runs of more than five years are several persons who cannot be
+    separated, and are left out. The random choice of persons is the same in every call.
     """
     try:
         import pandas as pd
         import statsmodels.api as sm
     except ImportError:  # pragma: no cover (the test environment has it)
-        raise CommandError("the demo's data come with statsmodels: pip install 'dpscp[demo]'") from None
+        raise CommandError("the demo data are part of statsmodels; install it with pip install 'dpscp[demo]'") from None
     raw = sm.datasets.randhie.load_pandas().data
     interview = raw.drop(columns="mdvis")
     person = (interview != interview.shift()).any(axis=1).cumsum() - 1
@@ -87,10 +87,10 @@ def demo_tables() -> tuple[Any, Any]:
     return frame[~held_out].reset_index(drop=True), frame[held_out].reset_index(drop=True)
 
 
-def without_privacy(records: Any, held_out: LabeledTable, level: float) -> Reference:
-    """What the same sets would be without any privacy: split conformal prediction with logistic regression.
+def evaluate_reference(records: Any, held_out: LabeledTable, level: float) -> Reference:
+    """Evaluate a non-private model: split conformal prediction with logistic regression.
 
-    One row of each person, so that no person is in both parts.
+    It uses one record of each person, so that no person is in both parts.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -98,51 +98,51 @@ def without_privacy(records: Any, held_out: LabeledTable, level: float) -> Refer
 
     from dpscp.baselines import SplitConformal
 
-    one_each = records.drop_duplicates("person")
+    one_record = records.drop_duplicates("person")
     model = SplitConformal(
         make_pipeline(StandardScaler(), LogisticRegression()), confidence_level=level, random_state=0
-    ).fit(SCHEMA.matrix(one_each), SCHEMA.targets(one_each))
+    ).fit(SCHEMA.matrix(one_record), SCHEMA.targets(one_record))
     rows, truth = zip(*held_out.blocks("comparing"), strict=True)
     sets = model.predict_set(np.concatenate(rows))[1]
     covered = metrics.covered(np.concatenate(truth), sets, classes=model.classes_)
     return Reference("split conformal, logistic regression", float(covered.mean()), float(sets.sum(axis=1).mean()))
 
 
-def unused_folder(folder: Path) -> Path:
-    """The folder if there is nothing of that name yet, else the first of ``folder-2``, ``folder-3``, ... without."""
+def find_unused_folder(folder: Path) -> Path:
+    """Return the first of ``folder``, ``folder-2``, ``folder-3``, ... that does not exist."""
     numbered = (folder if k == 1 else folder.with_name(f"{folder.name}-{k}") for k in itertools.count(1))
     return next(path for path in numbered if not path.exists())
 
 
 def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force: bool = False) -> dict[str, Any]:
-    """Write tables, schema, model and report into the folder; return the summary of the fit with the paths.
+    """Write tables, schema, model and report into a folder, and return the summary of the fit.
 
-    Files that were there before are refused before anything is written, unless ``force`` replaces them.
+    Existing files are refused before anything is written, unless ``force`` is set.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        raise CommandError(f"the folder {str(folder)!r} cannot be made; choose another with --folder") from None
+        raise CommandError(f"the folder {str(folder)!r} cannot be created; choose another with --folder") from None
     paths = {n: folder / n for n in ("records.csv", "heldout.csv", "schema.toml", "model.dpscp", "report.html")}
     import pyarrow as pa
 
     check_output(paths["report.html"])
-    keep_existing([*paths.values(), origin_path(paths["model.dpscp"])], force=force)
-    tables = demo_tables()
+    refuse_existing([*paths.values(), origin_path(paths["model.dpscp"])], force=force)
+    tables = load_demo_tables()
     for name, frame in zip(("records.csv", "heldout.csv"), tables, strict=True):
-        with written_table(paths[name]) as write:
+        with open_writer(paths[name]) as write:
             write(pa.RecordBatch.from_pandas(frame, preserve_index=False))
     write_atomically(paths["schema.toml"], SCHEMA.to_toml().encode())
-    records = fits.Records.of(SCHEMA, open_table(paths["records.csv"]))
-    estimator = fits.fitted(SCHEMA, records, epsilon=epsilon, delta=delta, confidence_level=level)
+    records = read_records(SCHEMA, open_table(paths["records.csv"]))
+    estimator = fit_estimator(SCHEMA, records, epsilon=epsilon, delta=delta, confidence_level=level)
     estimator.save(paths["model.dpscp"])
     write_origin(paths["model.dpscp"], paths["records.csv"], None)
-    # a comparison could not tell: many people of the study share all their values. The split above can
-    held_out = LabeledTable(SCHEMA, open_table(paths["heldout.csv"]), one_each=True, held_out=True)
-    reference = without_privacy(tables[0], held_out, level)
-    evaluation = replace(fits.evaluation_of(estimator, held_out), reference=reference)
-    about = fits.about(paths["model.dpscp"], "to show what a private release looks like", _DATA, None)
+    # a comparison of records proves nothing here, because many persons share all values; the split by person does
+    held_out = LabeledTable(SCHEMA, open_table(paths["heldout.csv"]), one_per_person=True, held_out=True)
+    reference = evaluate_reference(tables[0], held_out, level)
+    evaluation = replace(evaluate_labeled(estimator, held_out), reference=reference)
+    about = describe_release(paths["model.dpscp"], "demonstration of a private release", _DATA, None)
     title = "Will a person see a doctor this year?"
     write_report(paths["report.html"], estimator, evaluation=evaluation, title=title, about=about)
-    told = fits.summary(estimator, evaluation)
-    return {**told, "model": str(paths["model.dpscp"]), "report": str(paths["report.html"]), "folder": str(folder)}
+    summary = summarize_fit(estimator, evaluation)
+    return {**summary, "model": str(paths["model.dpscp"]), "report": str(paths["report.html"]), "folder": str(folder)}

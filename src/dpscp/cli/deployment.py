@@ -1,4 +1,4 @@
-"""Commands for a model that is in use: evaluate it privately, watch its coverage, state its privacy."""
+"""Run the commands for a model in use: private evaluation, monitoring and the privacy statement."""
 
 import argparse
 import json
@@ -6,41 +6,49 @@ from pathlib import Path
 from typing import Any
 
 from dpscp._base.format import format_epsilon
-from dpscp.cli import run as fits
+from dpscp.cli.run import (
+    Estimator,
+    TableRecords,
+    describe_release,
+    load_model,
+    open_labeled_table,
+    read_records,
+    require_schema,
+)
 from dpscp.cli.tables import CommandError, check_output, open_table
 from dpscp.deployment import CoverageMonitor, evaluate, statement_markdown
 from dpscp.report.page import write_atomically
 
 
-def evaluate_table(given: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """Evaluate a model on a labeled table, privately; return JSON values and lines for a person."""
-    estimator = fits.load_model(given.model)
-    records = _labeled_records(estimator, given)
-    found = evaluate(
+def evaluate_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Evaluate a model on a labeled table, privately; return JSON values and lines of text."""
+    estimator = load_model(options.model)
+    records = _labeled_records(estimator, options)
+    evaluation = evaluate(
         estimator,
         records.X,
         records.y,
         persons=records.persons,
-        epsilon=given.epsilon,
-        delta=given.delta,
-        confidence=given.confidence,
-        budget=_budget_store(given),
-        random_state=given.seed,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        confidence=options.confidence,
+        budget=_budget_store(options),
+        random_state=options.seed,
     )
-    return found.to_dict(), [str(found)]
+    return evaluation.to_dict(), [str(evaluation)]
 
 
-def monitor_table(given: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """Count one batch of labeled records in a monitor whose state lies in a file; make the file if there is none."""
-    check_output(given.state, given.model, given.table)
-    estimator = fits.load_model(given.model)
-    monitor = _open_monitor(given, estimator)
-    records = _labeled_records(estimator, given)
-    name = given.batch or given.table.name
-    step = monitor.update(records.X, records.y, records.persons, batch=name, budget=_budget_store(given))
-    write_atomically(given.state, monitor.to_json().encode())
+def monitor_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Add a batch of labeled records to the monitor in a file; create the file if needed."""
+    check_output(options.state, options.model, options.table)
+    estimator = load_model(options.model)
+    monitor = _open_monitor(options, estimator)
+    records = _labeled_records(estimator, options)
+    name = options.batch or options.table.name
+    step = monitor.update(records.X, records.y, records.persons, batch=name, budget=_budget_store(options))
+    write_atomically(options.state, monitor.to_json().encode())
     delta = monitor.budget.delta
-    told = {
+    result = {
         "batch": name,
         "log_evidence": step.log_evidence,
         "alarm": step.alarm,
@@ -50,62 +58,62 @@ def monitor_table(given: argparse.Namespace) -> tuple[dict[str, Any], list[str]]
         "epsilon": step.ledger.epsilon(delta),
         "delta": delta,
         "is_private": step.ledger.is_private,
-        "state": str(given.state),
+        "state": str(options.state),
     }
-    verdict = "ALARM: coverage fell below what is tolerated" if step.alarm else "no alarm"
-    return told, [
+    verdict = "ALARM: coverage fell below the tolerated level" if step.alarm else "no alarm"
+    return result, [
         f"{verdict} after {step.n_batches} batches (tolerated miss rate {monitor.tolerated:.3g})",
-        f"evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and then stays",
-        f"privacy:  epsilon {format_epsilon(step.ledger.epsilon(delta))} at delta {delta:g} for this batch's records"
+        f"evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
+        f"privacy:  epsilon {format_epsilon(step.ledger.epsilon(delta))} at delta {delta:g} for records of this batch"
         + ("" if step.ledger.is_private else "; NOT private, the noise came from a seed"),
-        *(["next:     calibrate again on the newest batch, and find out what changed"] if step.alarm else []),
+        *(["next:     find out what changed, and calibrate again on new records"] if step.alarm else []),
     ]
 
 
-def state_privacy(given: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+def write_statement(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Write the privacy statement of a model to a file, or return it as lines."""
-    if given.output is not None:
-        check_output(given.output, given.model)
-    estimator, study = fits.load_model(given.model), None
-    if given.budget is not None:
+    if options.output is not None:
+        check_output(options.output, options.model)
+    estimator, study = load_model(options.model), None
+    if options.budget is not None:
         from dpscp.privacy.store import BudgetStore
 
-        study = fits.about(given.model, None, None, BudgetStore.open(given.budget)).study
-    found = estimator.statement(study=study)
-    text = statement_markdown(found) if given.markdown else json.dumps(found, indent=2) + "\n"
-    if given.output is None:
-        return found, [text.rstrip("\n")]
-    write_atomically(given.output, text.encode())
-    return found, [f"wrote {given.output}"]
+        study = describe_release(options.model, None, None, BudgetStore.open(options.budget)).study
+    statement = estimator.statement(study=study)
+    text = statement_markdown(statement) if options.markdown else json.dumps(statement, indent=2) + "\n"
+    if options.output is None:
+        return statement, [text.rstrip("\n")]
+    write_atomically(options.output, text.encode())
+    return statement, [f"wrote {options.output}"]
 
 
-def _open_monitor(given: argparse.Namespace, estimator: Any) -> CoverageMonitor:
-    """The monitor of the state file, or a new one; options of a new one are refused for an old one."""
-    options = {"epsilon": given.epsilon, "delta": given.delta, "tolerated": given.tolerated, "level": given.level}
-    chosen = {name: value for name, value in options.items() if value is not None}
-    if given.state.exists():
-        if chosen or given.seed is not None:
+def _open_monitor(options: argparse.Namespace, estimator: Any) -> CoverageMonitor:
+    """Read the monitor from its state file, or create one; refuse options that would change it."""
+    new = {"epsilon": options.epsilon, "delta": options.delta, "tolerated": options.tolerated, "level": options.level}
+    chosen = {name: value for name, value in new.items() if value is not None}
+    if options.state.exists():
+        if chosen or options.seed is not None:
             raise CommandError(
-                f"{str(given.state)!r} holds a monitor already, with its own budget and level: leave out "
-                f"{', '.join('--' + name for name in chosen) or '--seed'}, or give --state with a new name"
+                f"{str(options.state)!r} already contains a monitor with its own budget and level: omit "
+                f"{', '.join('--' + name for name in chosen) or '--seed'}, or use another --state file"
             )
-        return CoverageMonitor.from_json(given.state.read_text(encoding="utf-8"), estimator)
-    return CoverageMonitor(estimator, **{"epsilon": 0.5, "delta": 1e-6, **chosen}, random_state=given.seed)
+        return CoverageMonitor.from_json(options.state.read_text(encoding="utf-8"), estimator)
+    return CoverageMonitor(estimator, **{"epsilon": 0.5, "delta": 1e-6, **chosen}, random_state=options.seed)
 
 
-def _labeled_records(estimator: fits.Estimator, given: argparse.Namespace) -> fits.Records:
-    """The labeled records of a table that is not the one of the fit."""
-    fits.open_labeled_table(estimator, given.model, given.table, given.separator)  # refuses the table of the fit
-    records = fits.Records.of(fits.schema_of(estimator), open_table(given.table, given.separator))
+def _labeled_records(estimator: Estimator, options: argparse.Namespace) -> TableRecords:
+    """Read labeled records; refuse the table of the fit."""
+    open_labeled_table(estimator, options.model, options.table, options.separator)  # refuses the training table
+    records = read_records(require_schema(estimator), open_table(options.table, options.separator))
     if records.y is None:
-        raise CommandError(f"{str(given.table)!r} is too large to be evaluated at once: give a part of it")
+        raise CommandError(f"{str(options.table)!r} does not fit into memory: split it into several files")
     return records
 
 
-def _budget_store(given: argparse.Namespace) -> Any:
-    """The store that pays, if one was named."""
-    if given.budget is None:
+def _budget_store(options: argparse.Namespace) -> Any:
+    """Open the budget store; return None if the options name none."""
+    if options.budget is None:
         return None
     from dpscp.privacy.store import BudgetStore
 
-    return BudgetStore.open(Path(given.budget), dataset=given.dataset)
+    return BudgetStore.open(Path(options.budget), dataset=options.dataset)

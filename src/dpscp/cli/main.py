@@ -1,4 +1,4 @@
-"""Arguments. The libraries behind the commands take a second to import, so that is left until a command is to run."""
+"""Parse the arguments, then import the libraries, which takes a second, and run."""
 
 import argparse
 import sys
@@ -8,22 +8,25 @@ from pathlib import Path
 import dpscp
 from dpscp.audit.run import GAMES
 
-_RELEASE_HELP = "cover the level with this one release, with probability C (e.g. 0.95); holds records out"
+_RELEASE_HELP = "cover the level in this single release with probability C, for example 0.95 (guarantee split)"
+_EVALUATE_HELP = "labeled table for an evaluation without privacy; not the records of the fit"
+_SEED_HELP = "make the run repeatable and therefore NOT private; for tests only"
+_DATASET_HELP = "name of the records for which the budget store was created"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; errors are one line on standard error."""
+    """Run one command and return its exit code; print an error as one line."""
     try:
-        given = build_parser().parse_args(arguments)
+        options = build_parser().parse_args(arguments)
         from dpscp.cli.commands import run
-    except KeyboardInterrupt:  # while the libraries load; once a command runs, it answers for itself
-        sys.stderr.write("dpscp: interrupted before anything was done\n")
+    except KeyboardInterrupt:  # while the libraries load; a running command handles it itself
+        sys.stderr.write("dpscp: interrupted before the command started\n")
         return 130
-    return run(given)
+    return run(options)
 
 
 class _GuaranteeNames:
-    """The names that ``--guarantee`` takes, asked of the guarantees when one is given or help is shown."""
+    """List the names for ``--guarantee``; import the guarantees only when needed."""
 
     def __iter__(self) -> Iterator[str]:
         from dpscp.guarantees import GUARANTEES
@@ -37,230 +40,274 @@ def _share(text: str) -> float | str:
 
 
 def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement an option)
-    """The parser of all commands."""
+    """Build the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="dpscp",
-        description="Private models with prediction sets: how private and how often right, both in writing.",
-        epilog="start with: dpscp demo, or dpscp schema TABLE. Exit codes: 0 done, 1 refused, 2 usage, 3 over budget.",
+        description="Train differentially private models with prediction sets, and prove privacy and coverage.",
+        epilog="Start with dpscp demo or dpscp schema TABLE. Exit codes: 0 success, 1 refused, 2 usage, 3 over budget.",
     )
     parser.add_argument("--version", action="version", version=f"dpscp {dpscp.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str, *examples: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(
+        sub = commands.add_parser(
             name,
             help=text,
             description=text[0].upper() + text[1:] + ".",
             epilog="examples:\n  " + "\n  ".join(examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.add_argument("--json", action="store_true", help="print JSON and nothing else on standard output")
-        made.add_argument("--debug", action="store_true", help="show the traceback of an unexpected error")
-        return made
+        sub.add_argument("--json", action="store_true", help="print JSON only")
+        sub.add_argument("--debug", action="store_true", help="print the traceback of an unexpected error")
+        return sub
 
-    def separated(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--separator", help="of CSV files (default: a comma; a tab for .tsv)")
+    def add_separator(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--separator", help="separator of CSV files (default: comma; tab for .tsv)")
 
-    def headed(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--header", action="store_true", help="say that the first line of a CSV file holds names")
+    def add_header(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "--header", action="store_true", help="confirm that the first line of the CSV file contains column names"
+        )
 
-    def forced(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--force", action="store_true", help="replace files that exist")
+    def add_force(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--force", action="store_true", help="replace existing files")
 
-    def declared(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--purpose", help="of the release, for the report")
-        made.add_argument("--data-name", help="of the records, for the report (default: the budget store's)")
+    def add_declarations(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--purpose", help="purpose of the release, for the report")
+        sub.add_argument("--data-name", help="name of the records, for the report (default: that of the budget store)")
 
-    def unknowns(made: argparse.ArgumentParser, when: str) -> None:
-        text = f"what a category that is not declared means {when} (default: what each column of the schema says)"
-        made.add_argument("--unknown", choices=("refuse", "other"), help=text)
+    def add_unknown(sub: argparse.ArgumentParser, when: str) -> None:
+        text = f"treatment of undeclared categories {when} (default: as the schema says)"
+        sub.add_argument("--unknown", choices=("refuse", "other"), help=text)
 
-    def budgeted(made: argparse.ArgumentParser, epsilon: float | None) -> None:
-        made.add_argument("--epsilon", type=float, default=epsilon, help=f"privacy budget (default {epsilon})")
-        made.add_argument("--delta", type=float, default=1e-5, help="privacy budget (default 1e-05)")
+    def add_budget(sub: argparse.ArgumentParser, epsilon: float | None) -> None:
+        sub.add_argument(
+            "--epsilon",
+            type=float,
+            default=epsilon,
+            help="privacy budget" + ("" if epsilon is None else f" (default {epsilon})"),
+        )
+        sub.add_argument("--delta", type=float, default=1e-5, help="privacy budget (default 1e-05)")
 
-    made = command(
+    sub = command(
         "demo",
-        "fit on real personal records, check on held-out ones, write a report",
+        "fit on real personal records, evaluate on held-out records, and write a report",
         "dpscp demo",
         "dpscp demo --folder try --epsilon 0.5",
     )
-    budgeted(made, 1.0)
-    made.add_argument("--confidence", type=float, default=0.9, help="wanted coverage (default 0.9)")
-    made.add_argument("--folder", type=Path, help="where to write (default: dpscp-demo, dpscp-demo-2, ..., a new one)")
-    forced(made)
+    add_budget(sub, 1.0)
+    sub.add_argument("--confidence", type=float, default=0.9, help="requested coverage (default 0.9)")
+    sub.add_argument("--folder", type=Path, help="output folder (default: a new one: dpscp-demo, dpscp-demo-2, ...)")
+    add_force(sub)
 
-    made = command(
+    sub = command(
         "schema",
-        "write a template for the public declarations of a table's columns",
+        "write a schema template for a table, to declare its columns",
         "dpscp schema people.csv --target income",
         "dpscp schema people.parquet -o people.toml",
     )
-    made.add_argument("table", type=Path, help="CSV or Parquet file; only its column names are used")
-    made.add_argument("--target", help="the column to predict")
-    made.add_argument("-o", "--output", type=Path, help="default: the table's name with .schema.toml")
-    forced(made)
-    headed(made)
-    separated(made)
+    sub.add_argument("table", type=Path, help="CSV or Parquet file; only its column names are used")
+    sub.add_argument("--target", help="column to predict")
+    sub.add_argument("-o", "--output", type=Path, help="output file (default: the name of the table with .schema.toml)")
+    add_force(sub)
+    add_header(sub)
+    add_separator(sub)
 
-    made = command(
+    sub = command(
         "fit",
-        "train and calibrate privately on a table",
+        "train and calibrate a private model on a table",
         "dpscp fit people.csv --schema people.schema.toml --epsilon 1 --delta 1e-6",
         "dpscp fit people.csv --schema people.schema.toml --confidence 0.8 0.95 -o model.dpscp --report report.html",
         "dpscp fit people.csv --schema people.schema.toml --budget study.budget --dataset 'people 2025'",
     )
-    made.add_argument("table", type=Path, help="CSV or Parquet file with one record a row (see schema key 'person')")
-    made.add_argument("--schema", type=Path, help="TOML or JSON file with the public declarations")
-    made.add_argument("--target", help="the column to predict (default: the schema's)")
-    budgeted(made, 1.0)
-    made.add_argument("--confidence", type=float, nargs="+", default=[0.9], help="wanted coverage (default 0.9)")
-    made.add_argument(
+    sub.add_argument("table", type=Path, help="CSV or Parquet file with one record in each row")
+    sub.add_argument("--schema", type=Path, help="TOML or JSON file with the public declarations")
+    sub.add_argument("--target", help="column to predict (default: the target of the schema)")
+    add_budget(sub, 1.0)
+    sub.add_argument("--confidence", type=float, nargs="+", default=[0.9], help="requested coverage (default 0.9)")
+    sub.add_argument(
         "--guarantee",
         default="auto",
         choices=_GuaranteeNames(),
         metavar="NAME",
-        help="how coverage is guaranteed: %(choices)s (default auto)",
+        help="proof of the coverage: %(choices)s (default auto)",
     )
-    made.add_argument("--score", help="lac (default), aps, raps; regression: auto (default), absolute, cqr, ...")
-    made.add_argument("--groups", metavar="COLUMN", help="a promise for each category of this column, or 'label'")
-    unknowns(made, "to the model")
-    made.add_argument("--device", help="where the model is trained: cuda, cuda:1, ... (default: the processor)")
-    made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
-    made.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="default model.dpscp")
-    made.add_argument("--report", type=Path, help="write an HTML report as well")
-    declared(made)
-    forced(made)
-    made.add_argument("--evaluate", type=Path, help="labelled table outside the promise, to check on")
-    made.add_argument("--budget", type=Path, help="budget store that this fit spends from (see 'dpscp budget')")
-    made.add_argument("--dataset", help="repeats the name of the records that the budget store was created for")
-    made.add_argument("--seed", type=int, help="repeatable and therefore NOT private; for tests")
-    headed(made)
-    separated(made)
+    sub.add_argument(
+        "--score", help="conformity score: lac (default), aps, raps; for regression: auto (default), absolute, cqr, ..."
+    )
+    sub.add_argument(
+        "--groups", metavar="COLUMN", help="promise coverage for each category of this column, or for each 'label'"
+    )
+    add_unknown(sub, "in the training table")
+    sub.add_argument("--device", help="device for training: cuda, cuda:1, ... (default: CPU)")
+    sub.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
+    sub.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="model file (default model.dpscp)")
+    sub.add_argument("--report", type=Path, help="also write an HTML report to this file")
+    add_declarations(sub)
+    add_force(sub)
+    sub.add_argument("--evaluate", type=Path, help=_EVALUATE_HELP)
+    sub.add_argument("--budget", type=Path, help="budget store that pays for this fit (see dpscp budget)")
+    sub.add_argument("--dataset", help=_DATASET_HELP)
+    sub.add_argument("--seed", type=int, help=_SEED_HELP)
+    add_header(sub)
+    add_separator(sub)
 
-    made = command(
+    sub = command(
         "predict",
-        "add prediction and set (or interval) columns to a table",
+        "add predictions and prediction sets or intervals to a table",
         "dpscp predict model.dpscp new.csv -o predicted.csv",
     )
-    made.add_argument("model", type=Path, help="written by 'dpscp fit'")
-    made.add_argument("table", type=Path, help="CSV or Parquet file with the schema's columns")
-    made.add_argument("-o", "--output", type=Path, required=True, help="CSV or Parquet file to write")
-    unknowns(made, "at prediction")
-    separated(made)
+    sub.add_argument("model", type=Path, help="model file of dpscp fit")
+    sub.add_argument("table", type=Path, help="CSV or Parquet file with the columns of the schema")
+    sub.add_argument("-o", "--output", type=Path, required=True, help="CSV or Parquet file to write")
+    add_unknown(sub, "in the table to predict")
+    add_separator(sub)
 
-    made = command(
+    sub = command(
         "report",
         "write an HTML report about a model",
         "dpscp report model.dpscp -o report.html",
         "dpscp report model.dpscp -o report.html --evaluate heldout.csv",
     )
-    made.add_argument("model", type=Path, help="written by 'dpscp fit' or estimator.save")
-    made.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="default report.html")
-    made.add_argument("--evaluate", type=Path, help="labelled table outside the promise, to check on")
-    made.add_argument("--title", help="of the page")
-    declared(made)
-    made.add_argument("--budget", type=Path, help="budget store of the study: the page says what is spent and left")
-    separated(made)
+    sub.add_argument("model", type=Path, help="model file of dpscp fit or estimator.save")
+    sub.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="report file (default report.html)")
+    sub.add_argument("--evaluate", type=Path, help=_EVALUATE_HELP)
+    sub.add_argument("--title", help="title of the report")
+    add_declarations(sub)
+    sub.add_argument("--budget", type=Path, help="budget store, to report the spent and the remaining budget")
+    add_separator(sub)
 
-    def paid(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--budget", type=Path, help="budget store of these records, which pays (see 'dpscp budget')")
-        made.add_argument("--dataset", help="repeats the name of the records that the budget store was created for")
-        made.add_argument("--seed", type=int, help="repeatable and therefore NOT private; for tests")
-        separated(made)
+    def add_payment(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--budget", type=Path, help="budget store of these records that pays (see dpscp budget)")
+        sub.add_argument("--dataset", help=_DATASET_HELP)
+        sub.add_argument("--seed", type=int, help=_SEED_HELP)
+        add_separator(sub)
 
-    made = command(
+    sub = command(
         "evaluate",
-        "measure coverage, set size and accuracy on labeled records, privately",
+        "measure coverage, set size and accuracy privately on labeled records",
         "dpscp evaluate model.dpscp heldout.csv --epsilon 0.5 --delta 1e-6",
     )
-    made.add_argument("model", type=Path, help="written by 'dpscp fit'")
-    made.add_argument("table", type=Path, help="CSV or Parquet file with labeled records that the fit did not use")
-    budgeted(made, 0.5)
-    made.add_argument("--confidence", type=float, default=0.95, help="of each interval (default 0.95)")
-    paid(made)
+    sub.add_argument("model", type=Path, help="model file of dpscp fit")
+    sub.add_argument("table", type=Path, help="CSV or Parquet file with labeled records that the fit did not use")
+    add_budget(sub, 0.5)
+    sub.add_argument("--confidence", type=float, default=0.95, help="confidence of each interval (default 0.95)")
+    add_payment(sub)
 
-    made = command(
+    sub = command(
         "monitor",
-        "count a batch of new labeled records and raise an alarm when coverage falls",
+        "test a batch of new labeled records, and raise an alarm if coverage has fallen",
         "dpscp monitor model.dpscp 2026-11.csv --state monitor.json --epsilon 0.5 --delta 1e-6",
         "dpscp monitor model.dpscp 2026-12.csv --state monitor.json",
     )
-    made.add_argument("model", type=Path, help="written by 'dpscp fit'")
-    made.add_argument("table", type=Path, help="CSV or Parquet file with the labeled records of one period")
-    made.add_argument("--state", type=Path, required=True, help="JSON file of the monitor; made if it does not exist")
-    made.add_argument("--batch", help="public name of the batch (default: the name of the table's file)")
-    made.add_argument("--epsilon", type=float, help="cost of a batch to each of its records (new monitor; default 0.5)")
-    made.add_argument("--delta", type=float, help="likewise (new monitor; default 1e-06)")
-    made.add_argument("--tolerated", type=float, help="miss rate that is still fine (new monitor; default: Result I)")
-    made.add_argument("--level", type=float, help="probability of a false alarm, ever (new monitor; default 0.05)")
-    paid(made)
+    sub.add_argument("model", type=Path, help="model file of dpscp fit")
+    sub.add_argument("table", type=Path, help="CSV or Parquet file with the labeled records of one period")
+    sub.add_argument(
+        "--state",
+        type=Path,
+        required=True,
+        help="JSON file with the state of the monitor; created if it does not exist",
+    )
+    sub.add_argument("--batch", help="public name of the batch (default: name of the table file)")
+    sub.add_argument("--epsilon", type=float, help="privacy cost of a batch (new monitor only; default 0.5)")
+    sub.add_argument("--delta", type=float, help="privacy cost of a batch (new monitor only; default 1e-06)")
+    sub.add_argument(
+        "--tolerated", type=float, help="tolerated miss rate (new monitor only; default: that of the certificate)"
+    )
+    sub.add_argument(
+        "--level", type=float, help="probability of ever raising a false alarm (new monitor only; default 0.05)"
+    )
+    add_payment(sub)
 
-    made = command(
+    sub = command(
         "statement",
-        "write the privacy statement of a model, for programs (JSON) or for a model card (Markdown)",
+        "write the privacy statement of a model, as JSON or as Markdown for a model card",
         "dpscp statement model.dpscp",
         "dpscp statement model.dpscp --markdown -o privacy.md",
     )
-    made.add_argument("model", type=Path, help="written by 'dpscp fit' or estimator.save")
-    made.add_argument("--markdown", action="store_true", help="Markdown instead of JSON")
-    made.add_argument("-o", "--output", type=Path, help="file to write (default: standard output)")
-    made.add_argument("--budget", type=Path, help="budget store of the study: what is spent and left")
+    sub.add_argument("model", type=Path, help="model file of dpscp fit or estimator.save")
+    sub.add_argument("--markdown", action="store_true", help="write Markdown instead of JSON")
+    sub.add_argument("-o", "--output", type=Path, help="file to write (default: standard output)")
+    sub.add_argument("--budget", type=Path, help="budget store of the study: what is spent and left")
 
-    made = command(
+    sub = command(
         "plan",
-        "say what a budget buys before any data is touched",
+        "compute what a budget can achieve, without any data",
         "dpscp plan --n 10000 --epsilon 1",
-        "dpscp plan --n 10000 --overshoot 0.01          # what epsilon do I need?",
-        "dpscp plan --epsilon 1 --overshoot 0.01        # how many records do I need?",
+        "dpscp plan --n 10000 --overshoot 0.01          # which epsilon is needed?",
+        "dpscp plan --epsilon 1 --overshoot 0.01        # how many records are needed?",
     )
-    made.add_argument("--n", type=int, help="nominal number of records (of persons, with --rows-per-person)")
-    made.add_argument("--rows-per-person", type=int, metavar="K", help="cap on the rows of one person that are used")
-    budgeted(made, None)
-    made.add_argument("--overshoot", type=float, help="solve for the missing one of --n and --epsilon")
-    made.add_argument("--confidence", type=float, default=0.9, help="wanted coverage (default 0.9)")
-    made.add_argument("--classes", type=int, help="number of labels (default 2)")
-    made.add_argument("--regression", action="store_true", help="plan intervals instead of label sets")
-    made.add_argument("--features", type=int, default=20, help="width of a row (default 20)")
-    made.add_argument("--train-share", type=_share, default=0.5, help="share of epsilon for training, or auto")
-    made.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
-    made.add_argument("--figure", type=Path, help="write a picture (PNG, SVG or PDF)")
+    sub.add_argument("--n", type=int, help="number of records, or of persons with --rows-per-person")
+    sub.add_argument("--rows-per-person", type=int, metavar="K", help="limit on the records of one person")
+    add_budget(sub, None)
+    sub.add_argument(
+        "--overshoot", type=float, help="accepted overshoot; computes the one of --n and --epsilon that is missing"
+    )
+    sub.add_argument("--confidence", type=float, default=0.9, help="requested coverage (default 0.9)")
+    sub.add_argument("--classes", type=int, help="number of classes (default 2)")
+    sub.add_argument("--regression", action="store_true", help="plan prediction intervals instead of label sets")
+    sub.add_argument("--features", type=int, default=20, help="number of features (default 20)")
+    sub.add_argument(
+        "--train-share", type=_share, default=0.5, help="share of epsilon for training, or auto (default 0.5)"
+    )
+    sub.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
+    sub.add_argument("--figure", type=Path, help="write a figure (PNG, SVG or PDF)")
 
-    made = command(
+    sub = command(
         "audit",
-        "try to break the privacy claim by a distinguishing game",
+        "attack the privacy claim, and report a lower bound on epsilon",
         "dpscp audit search",
         "dpscp audit pipeline --runs 300 --figure audit.png",
         "dpscp audit --model model.dpscp",
     )
-    made.add_argument("game", nargs="?", choices=GAMES, help="default search")
-    made.add_argument("--model", type=Path, help="play with the settings of this model file, on made-up records")
-    made.add_argument("--knowledge", default="white-box", choices=("white-box", "black-box"), help="of the attacker")
-    made.add_argument("--runs", type=int, help="games in each world (default: about a minute of work)")
-    made.add_argument("--null", action="store_true", help="control: both worlds the same, every bound must be 0")
-    made.add_argument("--figure", type=Path, help="write a picture")
+    sub.add_argument(
+        "game",
+        nargs="?",
+        choices=GAMES,
+        help="part of the library to attack: %(choices)s (default search)",
+        metavar="GAME",
+    )
+    sub.add_argument(
+        "--model", type=Path, help="attack a fit with the settings of this model file, on synthetic records"
+    )
+    sub.add_argument(
+        "--knowledge",
+        default="white-box",
+        choices=("white-box", "black-box"),
+        help="what the attacker sees: all noisy values (white-box, default) or only the release (black-box)",
+    )
+    sub.add_argument(
+        "--runs", type=int, help="runs with the record, and runs without it (default: about a minute of work)"
+    )
+    sub.add_argument(
+        "--null", action="store_true", help="control experiment without the record in any run: every bound must be 0"
+    )
+    sub.add_argument("--figure", type=Path, help="write a figure")
 
-    made = command(
+    sub = command(
         "budget",
-        "create or show the budget store of a study",
+        "create or show a budget store: the privacy budget that all fits on the same records share",
         "dpscp budget create study.budget --epsilon 3 --delta 1e-6 --dataset 'people 2025'",
         "dpscp budget show study.budget",
     )
-    made.add_argument("action", choices=("create", "show"))
-    made.add_argument("store", type=Path)
-    made.add_argument("--epsilon", type=float, help="total of a new store")
-    made.add_argument("--delta", type=float, help="total of a new store")
-    made.add_argument("--dataset", help="a public name for the records; every fit from this store repeats it")
-    made.add_argument(
-        "--sequence", type=Path, nargs="+", help="ledgers (JSON) of all fits in their order: a tighter sum, no choices"
+    sub.add_argument("action", choices=("create", "show"), help="create a new store, or show what is spent and left")
+    sub.add_argument("store", type=Path, help="file of the budget store")
+    sub.add_argument("--epsilon", type=float, help="total budget of a new store")
+    sub.add_argument("--delta", type=float, help="total budget of a new store")
+    sub.add_argument("--dataset", help="public name of the records; every fit with this store must repeat it")
+    sub.add_argument(
+        "--sequence",
+        type=Path,
+        nargs="+",
+        help="JSON ledgers of all planned fits in order: a smaller total, but no other fit is allowed",
     )
-    made.add_argument("--slack", type=float, help="part of delta for steps that Gaussian noise does not cover")
+    sub.add_argument("--slack", type=float, help="part of delta for costs that a Gaussian-DP bound does not cover")
 
-    made = command(
+    sub = command(
         "reproduce",
         "run the paper's experiments (source checkout only)",
         "dpscp reproduce housing -- --quick",
         "dpscp reproduce -- --help",
     )
-    made.add_argument("arguments", nargs="*", help="studies, and after -- options of the experiments")
+    sub.add_argument("arguments", nargs="*", help="names of studies; options of the experiments follow after --")
     return parser

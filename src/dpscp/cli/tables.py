@@ -1,4 +1,4 @@
-"""Tables in files: CSV and Parquet, read and written in blocks, without guessing types, in one piece or not at all."""
+"""Read and write CSV and Parquet tables in blocks, without guessing types."""
 
 import csv
 import gzip
@@ -28,16 +28,16 @@ from dpscp.data.sources.tables import (
 from dpscp.training.engine.progress import progress
 
 _LONGEST_HEADER = 2**20
-# What else separates the cells of a table, where the expected mark is nowhere in the first line.
+# Separators to suggest if the first line does not contain the expected one.
 _OTHER_SEPARATORS = (";", "\t", "|", ",")
-# As many records are compared with the first line before it is believed to be a header.
+# Number of records that are compared with the first line to recognize a header.
 _COMPARED_RECORDS = 1000
-# What a record may hold in place of a number; as the name of a column none of these is believed.
+# Marks for a missing value; none of them is accepted as a column name.
 _NO_VALUE = {*ABSENT, "-", "unknown", "missing", "nil", "not known", "not available", "refused", "true", "false"}
 
 
 class CommandError(Exception):
-    """What a command refuses, in one line with the remedy; nothing in it comes from the records."""
+    """Report why a command refuses, and the remedy; never with content of the records."""
 
 
 def _require_readers() -> None:
@@ -45,14 +45,15 @@ def _require_readers() -> None:
         import pandas as pd  # noqa: F401
         import pyarrow as pa  # noqa: F401
     except ImportError:  # pragma: no cover (the test environment has it)
-        raise CommandError("tables need pandas and pyarrow: pip install 'dpscp[report]'") from None
+        raise CommandError("tables need pandas and pyarrow; install them with pip install 'dpscp[report]'") from None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table in a file whose head was read: ``column_names`` before they are known to be public, and some records.
+    """Hold a table in a file, and its first lines.
 
-    A Parquet file says what its columns are called, so none of its records are kept.
+    ``column_names`` may be a record of a CSV file without header: use ``public_names``. ``first_records`` is empty for
+    Parquet, which stores its column names.
     """
 
     path: Path
@@ -61,59 +62,58 @@ class Table:
     first_records: tuple[tuple[str, ...], ...]
 
     def public_names(self, *, known: Collection[str] = (), confirmed: bool = False) -> tuple[str, ...]:
-        """The column names, for a schema or a message; refused where they could be a record.
+        """Return the column names; refuse a first line that could be a record.
 
-        A Parquet file says what its columns are called. The first line of a CSV file is believed to hold names if the
-        user says so (``confirmed``), if most of the names that are ``known`` from elsewhere are in it, or if the
-        records below tell it apart: each cell looks like a name, none is repeated below, and a column of numbers stands
-        under a word. What these records hold decides about believing and goes nowhere else.
+        The first line of a CSV file counts as header if the user confirms it, if it contains most of the ``known``
+        names, or if it differs from the records below: each cell looks like a name, none is repeated below, and a
+        column of numbers has a word above it. Content of these records decides this, and is used for nothing else.
         """
         names = self.column_names
-        told = confirmed or 2 * sum(name in names for name in known) > len(known)
-        if told or is_parquet(self.path) or _stands_out(names, self.first_records):
+        is_known = 2 * sum(name in names for name in known) > len(known)
+        if confirmed or is_known or is_parquet(self.path) or _is_header(names, self.first_records):
             return names
         raise CommandError(
-            f"the first line of {str(self.path)!r} may be a record, which must not get into a schema or a message. If "
-            "it holds column names, say --header or name the target with --target; if it does not, add a line with the "
-            "names; if the cells are not separated by commas, give --separator"
+            f"the first line of {str(self.path)!r} may be a record, which must not enter a schema or a message. If it "
+            "contains column names, add --header, or name the target with --target; if not, insert a line with column "
+            "names. If another character separates the cells, set --separator"
         )
 
     def blocks(self, label: str, columns: Collection[str] | None = None) -> Iterator[Any]:
-        """Its records in order, as Arrow batches of a few megabytes, under a progress line with this label.
+        """Yield the records as Arrow batches of a few megabytes, and show progress with this label.
 
-        ``columns``: these only, as far as the table has them.
+        ``columns`` selects columns; those that the table lacks are left out.
         """
         names = [name for name in self.column_names if columns is None or name in columns]
 
-        def shown(blocks: Iterable[Any], total: int, position: Callable[[], int] | None) -> Iterator[Any]:
+        def show_progress(blocks: Iterable[Any], total: int, position: Callable[[], int] | None) -> Iterator[Any]:
             return progress(blocks, total, label, position)
 
-        return table_blocks(self.path, names, separator=self.separator, watch=shown)
+        return table_blocks(self.path, names, separator=self.separator, watch=show_progress)
 
-    def bytes_of(self, n_features: int) -> int:
-        """About how many bytes its records take as so many numbers each; of a CSV file, the bytes of the file."""
+    def estimate_bytes(self, n_features: int) -> int:
+        """Estimate the memory for this many numbers a record; for CSV, the size of the file."""
         return 8 * n_features * parquet_rows(self.path) if is_parquet(self.path) else self.path.stat().st_size
 
     def frames(self, label: str, schema: Schema) -> Iterator[Any]:
-        """The columns that the schema uses, a pandas frame for each block."""
+        """Yield the columns of the schema as a pandas frame for each block."""
         for block in self.blocks(label, schema.column_names):
             yield as_frame(block, schema)
 
 
 def open_table(path: Path, separator: str | None = None) -> Table:
-    """The table in a file, its head read once; refused where the first line cannot be one of names."""
+    """Open a table and read its first lines; refuse a file without column names."""
     if not path.is_file():
-        raise CommandError(f"there is no file {str(path)!r}")
+        raise CommandError(f"file {str(path)!r} does not exist")
     _require_readers()
     between = find_separator(path, separator)
     names, records = (parquet_names(path), []) if is_parquet(path) else _csv_head(path, between)
     if len(set(names)) != len(names):
-        raise CommandError(f"{str(path)!r} has two columns of the same name; rename one")
+        raise CommandError(f"{str(path)!r} has two columns with the same name; rename one of them")
     return Table(path, between, tuple(names), tuple(map(tuple, records)))
 
 
 def _csv_head(path: Path, separator: str) -> tuple[list[str], list[list[str]]]:
-    """The cells of the first line and of some records below it; no records where they cannot be read."""
+    """Read the cells of the first line and of some records; no records if they are unreadable."""
     names: list[str] = []
     records: list[list[str]] = []
     first, is_utf8 = "", True
@@ -123,27 +123,29 @@ def _csv_head(path: Path, separator: str) -> tuple[list[str], list[list[str]]]:
             names = next(csv.reader(io.StringIO(first), delimiter=separator), [])
             records = list(islice(csv.reader(file, delimiter=separator), _COMPARED_RECORDS))
     except UnicodeDecodeError:
-        is_utf8 = False  # refused outside the handler: the decoder's message shows bytes of the file
+        is_utf8 = False  # raised outside the handler: the decoder's message contains bytes of the file
     except (OSError, csv.Error, EOFError):
         records = []
     if not is_utf8:
         raise CommandError(not_utf8(path))
     if path.stat().st_size == 0:
-        raise CommandError(f"{str(path)!r} is empty: it holds neither column names nor records")
+        raise CommandError(f"{str(path)!r} is empty: it contains neither column names nor records")
     others = [mark for mark in _OTHER_SEPARATORS if mark in first and separator not in first]
     if others:
-        shown = "$'\\t'" if others[0] == "\t" else f"'{others[0]}'"
+        suggestion = "$'\\t'" if others[0] == "\t" else f"'{others[0]}'"
         raise CommandError(
-            f"the first line of {str(path)!r} holds no {separator!r}; if its cells are separated otherwise, give "
-            f"--separator {shown}"
+            f"the first line of {str(path)!r} contains no {separator!r}; if another character separates the cells, use "
+            f"--separator {suggestion}"
         )
     if not names or any(not name.strip() or _is_number(name) for name in names):
-        raise CommandError(f"the first line of {str(path)!r} does not look like column names; add a line with them")
+        raise CommandError(
+            f"the first line of {str(path)!r} does not look like column names; insert a line with column names"
+        )
     return names, records
 
 
-def _stands_out(names: Sequence[str], records: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line differs from the records below it as names differ from values."""
+def _is_header(names: Sequence[str], records: Sequence[Sequence[str]]) -> bool:
+    """Whether the first line looks like names and the records below like values."""
     if any(_looks_like_a_value(name) for name in names):
         return False
     columns = list(zip(*(record for record in records if len(record) == len(names)), strict=True))
@@ -154,7 +156,7 @@ def _stands_out(names: Sequence[str], records: Sequence[Sequence[str]]) -> bool:
 
 
 def _looks_like_a_value(name: str) -> bool:
-    """A number with a unit, a date, a mark for "missing": what a record holds rather than a header."""
+    """Whether a cell looks like a number, a date or a missing value."""
     text = name.strip().lower()
     return text in _NO_VALUE or text[:1].isdigit() or not any(letter.isalpha() for letter in text)
 
@@ -168,12 +170,12 @@ def _is_number(text: str) -> bool:
 
 
 def check_output(path: Path, *inputs: Path) -> None:
-    """Refuse an output that cannot be written, before anything is spent."""
+    """Refuse an output that cannot be written, before any budget is spent."""
     folder = path.absolute().parent
     if path.is_dir():
-        raise CommandError(f"{str(path)!r} is a folder; give the name of a file")
-    if any(given.exists() and path.exists() and path.samefile(given) for given in inputs):
-        raise CommandError(f"{str(path)!r} is the input; give another name for the output")
+        raise CommandError(f"{str(path)!r} is a folder; use the name of a file")
+    if any(file.exists() and path.exists() and path.samefile(file) for file in inputs):
+        raise CommandError(f"{str(path)!r} is an input file; use another name for the output")
     if not folder.is_dir():
         raise CommandError(f"the folder {str(folder)!r} does not exist; create it first")
     try:
@@ -181,39 +183,39 @@ def check_output(path: Path, *inputs: Path) -> None:
         os.close(handle)
         os.unlink(name)
     except OSError:
-        raise CommandError(f"the folder {str(folder)!r} cannot be written to; choose another place") from None
+        raise CommandError(f"the folder {str(folder)!r} is not writable; choose another folder") from None
 
 
-def keep_existing(paths: Iterable[Path], *, force: bool) -> None:
-    """Refuse to replace files that are there already, unless the user says so: a paid-for model is never lost."""
+def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
+    """Refuse to replace existing files without ``force``, so that no paid model is lost."""
     for path in () if force else paths:
         if path.exists():
-            raise CommandError(f"{str(path)!r} exists and would be lost; give another name, or --force to replace it")
+            raise CommandError(f"{str(path)!r} already exists; use another name, or --force to replace it")
 
 
 @contextmanager
-def written_table(path: Path) -> Iterator[Callable[[Any], None]]:
-    """A function that writes Arrow batches, one after the other, as CSV or Parquet by the name of the file.
+def open_writer(path: Path) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that writes Arrow batches as CSV or Parquet, by the name of the file.
 
-    The file appears once it is complete; a failure leaves none.
+    The file appears when it is complete; a failure leaves no file.
     """
-    with open_atomically(path) as file, ExitStack() as open_ones:
+    with open_atomically(path) as file, ExitStack() as stack:
         if is_parquet(path):
-            yield _parquet_writer(file, open_ones)
+            yield _parquet_writer(file, stack)
         elif path.name.lower().endswith(".gz"):
-            yield _csv_writer(open_ones.enter_context(gzip.GzipFile("", "wb", 6, file)), find_separator(path, None))
+            yield _csv_writer(stack.enter_context(gzip.GzipFile("", "wb", 6, file)), find_separator(path, None))
         else:
             yield _csv_writer(file, find_separator(path, None))
 
 
-def _parquet_writer(file: Any, open_ones: ExitStack) -> Callable[[Any], None]:
+def _parquet_writer(file: Any, stack: ExitStack) -> Callable[[Any], None]:
     import pyarrow.parquet as pq
 
     writer: Any = None
 
     def write(block: Any) -> None:
         nonlocal writer
-        writer = writer or open_ones.enter_context(pq.ParquetWriter(file, block.schema))
+        writer = writer or stack.enter_context(pq.ParquetWriter(file, block.schema))
         writer.write_batch(block)
 
     return write
@@ -243,22 +245,22 @@ def _as_text(name: str, column: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_floating(column.type):  # what is no number is an empty cell
+    if pa.types.is_floating(column.type):  # NaN becomes an empty cell
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     try:
         return column.cast(pa.string())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         pass
-    raise CommandError(f"column {name!r} cannot be written as CSV; drop it, or give an output that ends in .parquet")
+    raise CommandError(f"column {name!r} cannot be written as CSV; drop it, or write to a .parquet file")
 
 
 def _cells(texts: Any, separator: str) -> Any:
-    """Texts as cells of a CSV file: quoted where they hold what would end a cell."""
+    """Quote the texts that contain a separator, a quote or a line end."""
     import pyarrow.compute as pc
 
-    held = b"".join(bytes(buffer) for buffer in texts.buffers()[-1:] if buffer is not None)
+    content = b"".join(bytes(buffer) for buffer in texts.buffers()[-1:] if buffer is not None)
     marks = (separator, '"', "\r", "\n")
-    if not any(mark.encode() in held for mark in marks):
+    if not any(mark.encode() in content for mark in marks):
         return texts
     quoted = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
     needed = [pc.match_substring(texts, mark) for mark in marks]

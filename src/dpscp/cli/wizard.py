@@ -1,4 +1,4 @@
-"""Asking for missing declarations, on a terminal only."""
+"""Ask for missing declarations on a terminal."""
 
 import sys
 from collections.abc import Callable
@@ -10,47 +10,58 @@ from dpscp.data.schema import Column, Schema, SchemaError
 Declared = TypeVar("Declared", Column, Schema)
 
 
-def can_ask() -> bool:
-    """Whether a person sits at both ends."""
+def is_interactive() -> bool:
+    """Whether input and error output are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def complete(schema: Schema, ask: Callable[[str], str]) -> Schema:
-    """The schema with everything it lacks asked for; answers come from public knowledge, so nothing is proposed."""
+def complete_schema(schema: Schema, ask: Callable[[str], str]) -> Schema:
+    """Ask for everything that the schema lacks.
+
+    No answer is proposed: answers come from public knowledge, never from the records.
+    """
     if not schema.target:
         target = ask("target column: ").strip()
         schema = replace(schema, target=target, columns=tuple(c for c in schema.columns if c.name != target))
     if not schema.task:
-        schema = _again(lambda: _with(schema, task=_choice(ask, "task", ("classification", "regression"))))
+        schema = _ask_until_valid(
+            lambda: _replace_keys(schema, task=_ask_choice(ask, "task", ("classification", "regression")))
+        )
     if schema.task == "classification" and schema.classes is None:
-        schema = _again(lambda: _with(schema, classes=_list(ask(f"classes of {schema.target}, separated by commas: "))))
+        schema = _ask_until_valid(
+            lambda: _replace_keys(
+                schema, classes=_parse_list(ask(f"classes of {schema.target}, separated by commas: "))
+            )
+        )
     if schema.task == "regression" and schema.bounds is None:
-        schema = _again(lambda: _with(schema, bounds=_pair(ask(f"public bounds of {schema.target} (low, high): "))))
-    columns = tuple(column if column.lacks is None else _column(column, ask) for column in schema.columns)
+        schema = _ask_until_valid(
+            lambda: _replace_keys(schema, bounds=_parse_bounds(ask(f"public bounds of {schema.target} (low, high): ")))
+        )
+    columns = tuple(column if column.lacks is None else _ask_column(column, ask) for column in schema.columns)
     return replace(schema, columns=columns)
 
 
-def _column(column: Column, ask: Callable[[str], str]) -> Column:
+def _ask_column(column: Column, ask: Callable[[str], str]) -> Column:
     name = column.name
-    kind = column.type or _choice(ask, name, ("numeric", "categorical", "ignore"))
+    kind = column.type or _ask_choice(ask, name, ("numeric", "categorical", "ignore"))
 
     def answer() -> Column:
-        found = {**column.to_dict(), "type": kind}
+        declared = {**column.to_dict(), "type": kind}
         if kind == "numeric":
-            found["bounds"] = _pair(ask(f"public bounds of {name} (low, high): "))
+            declared["bounds"] = _parse_bounds(ask(f"public bounds of {name} (low, high): "))
         elif kind == "categorical":
-            found["categories"] = _list(ask(f"categories of {name}, separated by commas: "))
-        return Column.from_dict(name, found)
+            declared["categories"] = _parse_list(ask(f"categories of {name}, separated by commas: "))
+        return Column.from_dict(name, declared)
 
-    return _again(answer)
+    return _ask_until_valid(answer)
 
 
-def _with(schema: Schema, **changes: object) -> Schema:
+def _replace_keys(schema: Schema, **changes: object) -> Schema:
     return Schema.from_dict({**schema.to_dict(), **changes})
 
 
-def _again(answer: Callable[[], Declared]) -> Declared:
-    """Ask until the answer is a valid declaration."""
+def _ask_until_valid(answer: Callable[[], Declared]) -> Declared:
+    """Repeat the question until the answer is valid."""
     while True:
         try:
             return answer()
@@ -58,20 +69,20 @@ def _again(answer: Callable[[], Declared]) -> Declared:
             print(f"  {error}", file=sys.stderr)
 
 
-def _choice(ask: Callable[[str], str], name: str, choices: tuple[str, ...]) -> str:
+def _ask_choice(ask: Callable[[str], str], name: str, choices: tuple[str, ...]) -> str:
     while True:
         answer = ask(f"{name}: {', '.join(choices)}? ").strip().lower()
-        found = [choice for choice in choices if answer and choice.startswith(answer)]
-        if len(found) == 1:
-            return found[0]
+        matches = [choice for choice in choices if answer and choice.startswith(answer)]
+        if len(matches) == 1:
+            return matches[0]
 
 
-def _list(text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _pair(text: str) -> list[float]:
+def _parse_bounds(text: str) -> list[float]:
     try:
         return [float(part) for part in text.replace(",", " ").split()]
     except ValueError:
-        raise SchemaError("give two numbers, such as 0, 110") from None
+        raise SchemaError("enter two numbers, for example 0, 110") from None

@@ -1,6 +1,6 @@
-"""The columns of a frame (pandas, polars, Arrow) as numbers and as places among declared labels.
+"""Read the columns of a frame (pandas, polars, Arrow) as numbers or indices.
 
-Nothing here prints a value: what is wrong with a column is told in words.
+No message contains a value of the frame.
 """
 
 import math
@@ -10,33 +10,36 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-# What pandas calls columns that are neither numbers nor categories.
-_NO_FEATURE = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period", "bytes")
-# What tables write for a missing number. In a categorical column only an empty cell is missing: "NA" may be a category.
+# Inferred types of pandas that are neither numbers nor categories.
+_TIME_TYPES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period", "bytes")
+# Texts for a missing number. In a categorical column only an empty cell is missing, because "NA" may be a category.
 ABSENT = ("", "na", "n/a", "nan", "null", "none", "?", ".")
 
 
 class SchemaError(ValueError):
-    """A schema is incomplete or wrong, or a table does not fit it; the text carries nothing from the records."""
+    """Raised if a schema is incomplete or wrong, or if a table does not fit it.
+
+    The message contains nothing from the records.
+    """
 
 
 @runtime_checkable
 class Frame(Protocol):
-    """A table of named columns, as pandas, polars and Arrow have it: it hands them out as an Arrow stream."""
+    """A table of named columns with an Arrow stream, as in pandas, polars and Arrow."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The columns."""
+        """Return the columns as an Arrow stream."""
 
 
-def columns_of(frame: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Those of the named columns that the frame has, as pandas Series; other frames come through Arrow's protocol."""
+def select_columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the named columns that the frame has, as pandas Series."""
     try:
         import pandas as pd
         import pyarrow as pa
     except ImportError:  # pragma: no cover (the test environment has both)
-        raise SchemaError("frames need pandas and pyarrow: pip install 'dpscp[report]'") from None
+        raise SchemaError("a frame needs pandas and pyarrow; run: pip install 'dpscp[report]'") from None
     if not isinstance(frame, Frame):
-        raise SchemaError(f"a schema reads a frame (pandas, polars, Arrow), got {type(frame).__name__}")
+        raise SchemaError(f"with a schema, pass a frame (pandas, polars, Arrow), got {type(frame).__name__}")
     if not isinstance(frame, pd.DataFrame):
         table = None
         try:
@@ -46,32 +49,32 @@ def columns_of(frame: Any, names: Sequence[str]) -> dict[str, Any]:
         except (pa.ArrowException, TypeError, ValueError, NotImplementedError):
             table = None
         if table is None:  # outside the handler: Arrow's message may hold cells
-            raise SchemaError("the frame cannot be read as an Arrow table of columns with names of their own")
+            raise SchemaError("the frame cannot be read as an Arrow table; give each column its own name and one type")
     if not frame.columns.is_unique:
-        raise SchemaError("the table has two columns of the same name; rename one")
+        raise SchemaError("the table has two columns with the same name; rename one")
     return {name: frame[name] for name in names if name in frame.columns}
 
 
 def refuse_dates(values: Any, name: str) -> None:
-    """Refuse a column of dates or times: as a number each has a unit and a beginning that nobody declared."""
+    """Refuse a column of dates or times, which have no declared unit and origin."""
     import pandas as pd
 
-    if pd.api.types.infer_dtype(values, skipna=True) in _NO_FEATURE:
+    if pd.api.types.infer_dtype(values, skipna=True) in _TIME_TYPES:
         raise SchemaError(
-            f"column {name!r} holds dates, times or bytes; make numbers of them that have public bounds, such as days "
-            'since a public day, or a category such as the month, or declare the column as "ignore"'
+            f"column {name!r} has dates, times or bytes. Convert them to numbers with public bounds, such as days "
+            'since a public day, or to a category such as the month, or set its type to "ignore"'
         )
 
 
 def label_text(value: Any) -> str:
-    """One label as text: whole floats as integers, so that 1, 1.0 and "1" are the same category."""
+    """Format a label as text; 1, 1.0 and "1" are the same label."""
     if isinstance(value, float) and value.is_integer() and math.isfinite(value):
         value = int(value)
     return str(value).strip()
 
 
-def places_of(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
-    """Each value's place in ``labels``, compared as text; -1 for a missing one and for one that is not there."""
+def index_labels(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
+    """Return each value's index in ``labels``, compared as text; -1 if not there."""
     import pandas as pd
 
     if pd.api.types.infer_dtype(values, skipna=True) in ("mixed", "mixed-integer"):
@@ -82,8 +85,8 @@ def places_of(values: Any, labels: Sequence[str]) -> NDArray[np.int64]:
     return np.asarray(found[codes])
 
 
-def numbers_of(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The values as numbers, NaN for one that is missing or no number, and which are the latter."""
+def parse_numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Parse numbers, with NaN for missing and invalid ones; mark the invalid ones."""
     import pandas as pd
 
     numbers = pd.to_numeric(values, errors="coerce")
@@ -93,9 +96,9 @@ def numbers_of(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     return np.array(numbers, dtype=np.float64), np.asarray(numbers.isna() & ~absent, dtype=bool)
 
 
-def no_number(name: str) -> str:
-    """What to do about a column that should hold numbers and does not."""
+def describe_non_number(name: str) -> str:
+    """Return the message for a numeric column with other values."""
     return (
-        f"column {name!r} is declared numeric and holds something that is not a number; fix the table (a date "
-        'can become days since a public day), or declare the column as "categorical" or "ignore"'
+        f"column {name!r} is declared numeric but has a value that is not a number. Correct the table (convert a "
+        'date to days since a public day), or set the type to "categorical" or "ignore"'
     )

@@ -1,9 +1,9 @@
-"""Saving and loading without pickle: a zip of plain NumPy arrays and one JSON header.
+"""Save and load without pickle: a zip of NumPy arrays and one JSON header.
 
-The file (format "dpscp-model", version 2) is an uncompressed ``.npz``: ``header.json`` holds the class name, its
-parameters, the model's public constants, ledger, certificates and public facts, and a SHA-256 of every array; the other
-members are the parameter arrays and the thresholds. Loading reads arrays with ``allow_pickle=False``, builds only the
-classes named here, and executes nothing from the file.
+The file (format "dpscp-model", version 2) is an uncompressed ``.npz``. ``header.json`` holds the class name, its
+parameters, the model's public constants, ledger, certificates and public facts, and a SHA-256 of every array. The
+other members are the parameter arrays and the thresholds. Loading reads arrays with ``allow_pickle=False``, builds only
+the classes named here, and executes nothing from the file.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _LARGEST_HEADER = 64 * 2**20
 
 
 def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write exactly ``path``; no half-written file is left."""
+    """Write exactly ``path``; a failure leaves no partial file."""
     members = {name: _array_bytes(array) for name, array in arrays.items()}
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}
     body = json.dumps(dict(header))
@@ -49,15 +49,15 @@ def write_file(path: str | PathLike[str], header: Mapping[str, Any], arrays: Map
 
 @contextmanager
 def open_atomically(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """A file to write to, under a temporary name beside ``path`` and renamed at the end; a failure leaves nothing.
+    """Open a temporary file beside ``path`` that is renamed to it at the end.
 
-    At most ``mode`` may read and write it, less what the umask takes away, and nobody who may not use a file that it
-    replaces. So from its first byte on.
+    A failure leaves nothing. From its first byte the file has at most the permissions of ``mode``, of the umask and of
+    a file that it replaces.
     """
     target = os.path.abspath(os.fspath(path))
     with suppress(OSError):
         mode &= stat.S_IMODE(os.stat(target).st_mode)
-    # the system applies the umask when it creates a file; tempfile's files and chmod know nothing of it
+    # the system applies the umask when it creates a file; tempfile and chmod do not
     temporary = os.path.join(os.path.dirname(target), f".dpscp-{secure_bytes()(8).hex()}")
     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
@@ -70,16 +70,22 @@ def open_atomically(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator
 
 
 def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The header's body and the arrays; ``ValueError`` for a file that is foreign, damaged, altered or too new."""
+    """Return the header's body and the arrays of a file.
+
+    Raises
+    ------
+    ValueError
+        For a file of another format, a damaged or altered one, or one of a newer version.
+    """
     if not os.path.exists(path):
-        raise FileNotFoundError(f"no such file: {os.fspath(path)!r}")
+        raise FileNotFoundError(f"file {os.fspath(path)!r} does not exist; check the path")
     try:
         with zipfile.ZipFile(path) as archive:
             return _read_archive(archive)
     except _NewerVersionError as error:
         raise ValueError(
-            f"{os.fspath(path)!r} has format version {error.version!r}, this release reads up to {FORMAT_VERSION}: "
-            "update dpscp"
+            f"{os.fspath(path)!r} has format version {error.version!r}, but this release reads versions up to "
+            f"{FORMAT_VERSION}; update dpscp"
         ) from None
     except (
         zipfile.BadZipFile,
@@ -99,11 +105,11 @@ def read_file(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, NDAr
 
 
 def _read_archive(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and arrays of an archive, each checked against its sum before it is used."""
+    """Read header and arrays, each checked against its SHA-256 before use."""
     if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in archive.infolist()):
-        raise ValueError("it holds compressed members, which this library never writes")
+        raise ValueError("it has compressed members, which dpscp never writes")
     if archive.getinfo(_HEADER).file_size > _LARGEST_HEADER:
-        raise ValueError("the header is larger than any header this library writes")
+        raise ValueError("its header is larger than any that dpscp writes")
     head = json.loads(archive.read(_HEADER))
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise ValueError("it is not a dpscp model")
@@ -141,7 +147,7 @@ NOT_PLAIN = object()
 
 
 def plain(value: Any) -> Any:
-    """A JSON value equal to ``value``, or a mark that there is none (functions)."""
+    """Return an equal JSON value; ``NOT_PLAIN`` if there is none (functions)."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray):

@@ -1,11 +1,11 @@
-"""The ids of persons, read by one function from every source: equal ids are one person, and only these.
+"""Read person ids from every kind of source; equal ids are one person.
 
-Two ids that should be equal and are not split one person into several, each with a privacy loss of their own. Two that
-are equal and should not be merge persons, who then share the noise that hides one. So ids are text, integers, booleans,
-days or instants, one kind in a column. Everything else is refused: floating-point numbers (several integers may round
-to one), missing ids (nobody knows whose row it is), tuples and other objects (equality is whatever their class says).
+If equal ids were read as different, one person would become several, each with a privacy loss of their own. If
+different ids were read as equal, several persons would share the noise that hides one. So ids are text, integers,
+booleans, days or instants, of one kind in a column. Other ids are refused: floating-point numbers (several integers
+may round to one), missing ids (the person is unknown), tuples and other objects (their class defines equality).
 
-No message carries an id.
+No message contains an id.
 """
 
 import sys
@@ -18,34 +18,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
-
-# What tables, R, SQL and `astype(str)` write in place of an id that is not there.
+# What tables, R, SQL and `astype(str)` write for a missing id.
 _MISSING_TEXTS = frozenset(("", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?", "."))
 _LARGEST = 2**63
 _DAY_UNITS, _INSTANT_UNITS = ("D",), ("h", "m", "s", "ms", "us", "ns")
 _NANOSECONDS = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _DAY_MILLISECONDS = 86_400_000
 _ALLOWED = "text, integers, booleans or dates, as a list, an array, or a column of pandas, polars or Arrow"
-_FLOATS = (
-    "persons holds floating-point numbers, of which several whole numbers may be one: read the ids as integers or as "
-    "text from where they come from first (pandas reads integers with gaps as dtype 'Int64')"
+_FLOAT_IDS = (
+    "persons has floating-point numbers, which can merge different integer ids. Read the ids as integers or as text "
+    "(pandas reads integers with missing values as dtype 'Int64')"
 )
-_OBJECTS = (
-    "persons must hold text, integers, booleans or dates; other objects (tuples, bytes, decimal numbers, tensors, "
-    "objects of classes of your own) are not compared as ids: make each id text, such as f'{clinic}/{patient}'"
+_OBJECT_IDS = (
+    "persons must be text, integers, booleans or dates, and not other objects (tuples, bytes, decimal numbers, "
+    "tensors, your own classes). Convert each id to text, for example f'{clinic}/{patient}'"
 )
-_MISSING = (
-    "persons holds a missing id (None, NaN, NaT, null, empty text, or a mark such as 'NA'): give each row the id of "
-    "its person, or drop rows whose person is not known"
+_MISSING_IDS = (
+    "persons has a missing id (None, NaN, NaT, null, empty text, or a mark such as 'NA'). Give each row the id of its "
+    "person, or drop the rows of unknown persons"
 )
-_MIXED = (
-    "persons mixes text with other ids, or integers with booleans or dates, and '7' is not 7: make all ids of one kind"
+_MIXED_IDS = (
+    "persons mixes ids of different kinds (text, integers, booleans, dates), and '7' is not 7. Convert all ids to one "
+    "kind"
 )
 
 
 class IdKind(Enum):
-    """What the ids of a column are; ids of two kinds are never compared."""
+    """The kind of the ids of a column; ids of two kinds are never compared."""
 
     TEXT = "text"
     INTEGER = "integers"
@@ -57,52 +56,62 @@ class IdKind(Enum):
 
 @dataclass(frozen=True)
 class PersonIds:
-    """One key for each row: equal keys of one kind are one person, in every block and on every machine.
+    """Hold one key for each row; equal keys of one kind are one person.
 
-    Text is an array of Python strings. Everything else is whole numbers: int64, or Python's own where one is too large
-    for it; days since 1970, and nanoseconds since then for instants. ``kind`` is None where there is no row.
+    Attributes
+    ----------
+    kind : IdKind, or None without rows
+    keys : array of shape (n,)
+        Strings for text. Otherwise whole numbers: int64, or Python integers if one does not fit. Days count from 1970,
+        instants count nanoseconds from then.
     """
 
     kind: IdKind | None
-    keys: Array = field(repr=False)
+    keys: NDArray[Any] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def __getitem__(self, rows: Any) -> "PersonIds":
-        return PersonIds(self.kind, self.keys[rows])  # the kind stays: an empty part still says of which kind ids are
+        return PersonIds(self.kind, self.keys[rows])  # an empty part keeps its kind
 
     @staticmethod
     def joined(parts: Sequence["PersonIds"]) -> "PersonIds":
-        """The ids of several parts of a table, one after the other; refused where they are of two kinds."""
+        """Join the ids of several parts of a table; refuse parts of two kinds."""
         kinds = {part.kind for part in parts} - {None}
         if len(kinds) > 1:
-            raise ValueError(_MIXED)
+            raise ValueError(_MIXED_IDS)
         kind = next(iter(kinds), None)
         found = [part.keys for part in parts if len(part)]
         return PersonIds(kind, np.concatenate(found) if found else np.empty(0, dtype=np.int64))
 
     def numbers(self) -> NDArray[np.int64]:
-        """Each row's person, numbered in the order in which persons first appear."""
+        """Number each row's person, in the order in which persons first appear, (n,)."""
         known: dict[Any, int] = {}
         return np.fromiter((known.setdefault(key, len(known)) for key in self.keys.tolist()), np.int64, len(self))
 
     def hashes(self) -> NDArray[np.uint64]:
-        """A number for each row, equal for equal ids, wherever they are."""
+        """Hash each row's id, (n,); equal ids have equal hashes in every process."""
         from pandas.util import hash_array
 
         if self.kind is IdKind.TEXT:
             return np.asarray(hash_array(self.keys, categorize=False))
-        # two's complement: the key 7 has one hash, also beside a key that int64 does not hold
+        # two's complement: the key 7 has the same hash in a column with keys that do not fit into int64
         low = [key % 2**64 for key in self.keys.tolist()] if self.keys.dtype == object else self.keys
         return np.asarray(hash_array(np.asarray(low).astype(np.uint64), categorize=False))
 
 
 def read_person_ids(persons: Any) -> PersonIds:
-    """Read one id for each row; refuse what may split or merge persons.
+    """Read one id for each row; refuse ids that may split or merge persons.
 
-    ``persons`` is a list, a NumPy array, a column of pandas, polars or Arrow, or a torch tensor of integers or
-    booleans. A category or dictionary is read as the values that it stands for.
+    Parameters
+    ----------
+    persons : list, NumPy array, column of pandas, polars or Arrow, or torch tensor of integers or booleans
+        A category or dictionary is read as its values.
+
+    Returns
+    -------
+    PersonIds
     """
     if isinstance(persons, PersonIds):
         return persons
@@ -110,29 +119,29 @@ def read_person_ids(persons: Any) -> PersonIds:
         if is_one(persons):
             found = read(persons)
             return found if len(found) else PersonIds(None, np.empty(0, dtype=np.int64))
-    raise TypeError(f"persons must hold one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
+    raise TypeError(f"persons must have one id for each row of X: {_ALLOWED}, or a torch tensor of integers")
 
 
 # ---- lists
 
 
-def _of_objects(ids: Sequence[Any]) -> PersonIds:
+def _read_objects(ids: Sequence[Any]) -> PersonIds:
     if any(map(_is_missing, ids)):
-        raise ValueError(_MISSING)
-    kinds = {_kind_of(one) for one in ids}
+        raise ValueError(_MISSING_IDS)
+    kinds = {_find_kind(one) for one in ids}
     if not kinds:
         return PersonIds(None, np.empty(0, dtype=np.int64))
     if len(kinds) > 1:
-        raise ValueError(_MIXED)
+        raise ValueError(_MIXED_IDS)
     (kind,) = kinds
     if kind is IdKind.TEXT:
-        return _texts(ids)
-    read = int if kind in (IdKind.INTEGER, IdKind.BOOLEAN) else _time_number
-    return PersonIds(kind, _whole([read(one) for one in ids]))
+        return _read_texts(ids)
+    read = int if kind in (IdKind.INTEGER, IdKind.BOOLEAN) else _convert_time
+    return PersonIds(kind, _pack_integers([read(one) for one in ids]))
 
 
-def _kind_of(one: Any) -> IdKind:
-    """The kind of one id; a class that is derived from an allowed one may compare as it likes, and is refused."""
+def _find_kind(one: Any) -> IdKind:
+    """Return the kind of one id; refuse subclasses, which may compare differently."""
     if type(one) in (str, np.str_):
         return IdKind.TEXT
     if type(one) in (bool, np.bool_):
@@ -140,14 +149,14 @@ def _kind_of(one: Any) -> IdKind:
     if type(one) is int or (isinstance(one, np.integer) and not isinstance(one, np.timedelta64)):
         return IdKind.INTEGER
     if isinstance(one, np.datetime64):
-        return _unit_kind(one.dtype)
+        return _find_time_kind(one.dtype)
     if type(one) is date:
         return IdKind.DAY
     if type(one) is datetime or _is_timestamp(one):
         return IdKind.INSTANT if one.tzinfo is None else IdKind.ZONED
     if isinstance(one, float | complex | np.inexact):
-        raise ValueError(_FLOATS)
-    raise TypeError(_OBJECTS)
+        raise ValueError(_FLOAT_IDS)
+    raise TypeError(_OBJECT_IDS)
 
 
 def _is_missing(one: Any) -> bool:
@@ -164,27 +173,27 @@ def _is_timestamp(one: Any) -> bool:
     return pandas is not None and type(one) is pandas.Timestamp
 
 
-def _time_number(one: Any) -> int:
-    """Days since 1970 of a day, nanoseconds since then of an instant."""
+def _convert_time(one: Any) -> int:
+    """Return days since 1970 of a day, nanoseconds since then of an instant."""
     if isinstance(one, np.datetime64):
-        return int(_time_keys(np.asarray(one)[None])[0])
+        return int(_convert_times(np.asarray(one)[None])[0])
     if type(one) is date:
         return one.toordinal() - date(1970, 1, 1).toordinal()
     begin = datetime(1970, 1, 1, tzinfo=None if one.tzinfo is None else UTC)
     if type(one) is datetime:
         return (one - begin) // timedelta(microseconds=1) * 1000
     plain = one if one.tzinfo is None else one.tz_convert("UTC").tz_localize(None)
-    return int(_time_keys(np.asarray(plain.to_datetime64())[None])[0])
+    return int(_convert_times(np.asarray(plain.to_datetime64())[None])[0])
 
 
-def _texts(ids: Sequence[Any]) -> PersonIds:
+def _read_texts(ids: Sequence[Any]) -> PersonIds:
     texts = [str(one) for one in ids]
     if any(text.strip().lower() in _MISSING_TEXTS for text in set(texts)):
-        raise ValueError(_MISSING)
+        raise ValueError(_MISSING_IDS)
     characters = set("".join(texts))
     if "\0" in characters or any("\ud800" <= character <= "\udfff" for character in characters):
         raise ValueError(
-            "persons holds text with NUL characters or half surrogate pairs, which not every table tells apart: write "
+            "persons has text with NUL characters or unpaired surrogates, which some tables cannot distinguish. Write "
             "the ids without them"
         )
     keys = np.empty(len(texts), dtype=object)
@@ -192,8 +201,8 @@ def _texts(ids: Sequence[Any]) -> PersonIds:
     return PersonIds(IdKind.TEXT, keys)
 
 
-def _whole(numbers: Sequence[int]) -> Array:
-    """Whole numbers as int64; as Python's where one is too large."""
+def _pack_integers(numbers: Sequence[int]) -> NDArray[Any]:
+    """Pack integers as int64, or as Python integers if one is too large."""
     if all(-_LARGEST <= number < _LARGEST for number in numbers):
         return np.array(numbers, dtype=np.int64)
     keys = np.empty(len(numbers), dtype=object)
@@ -204,53 +213,53 @@ def _whole(numbers: Sequence[int]) -> Array:
 # ---- NumPy and torch
 
 
-def _of_array(ids: Array) -> PersonIds:
+def _read_array(ids: NDArray[Any]) -> PersonIds:
     if ids.ndim != 1:
-        raise TypeError("persons must hold one id for each row of X: a list, an array or a column")
+        raise TypeError("persons must have one id for each row of X: pass a list, a one-dimensional array or a column")
     if isinstance(ids, np.ma.MaskedArray):
         if np.ma.getmaskarray(ids).any():
-            raise ValueError(_MISSING)
+            raise ValueError(_MISSING_IDS)
         ids = ids.filled()
     kind = ids.dtype.kind
     if kind in "iu":
         large = kind == "u" and bool((ids >= _LARGEST).any())
-        return PersonIds(IdKind.INTEGER, _whole(ids.tolist()) if large else ids.astype(np.int64))
+        return PersonIds(IdKind.INTEGER, _pack_integers(ids.tolist()) if large else ids.astype(np.int64))
     if kind == "b":
         return PersonIds(IdKind.BOOLEAN, ids.astype(np.int64))
     if kind == "M":
         if np.isnat(ids).any():
-            raise ValueError(_MISSING)
-        return PersonIds(_unit_kind(ids.dtype), _time_keys(ids))
+            raise ValueError(_MISSING_IDS)
+        return PersonIds(_find_time_kind(ids.dtype), _convert_times(ids))
     if kind in "fc":
-        raise ValueError(_MISSING if np.isnan(ids).any() else _FLOATS)
+        raise ValueError(_MISSING_IDS if np.isnan(ids).any() else _FLOAT_IDS)
     if kind in "UOT":
-        return _of_objects(ids.tolist())
-    raise TypeError(_OBJECTS)
+        return _read_objects(ids.tolist())
+    raise TypeError(_OBJECT_IDS)
 
 
-def _unit_kind(dtype: Any) -> IdKind:
+def _find_time_kind(dtype: Any) -> IdKind:
     unit, count = np.datetime_data(dtype)
     if count != 1 or unit not in (*_DAY_UNITS, *_INSTANT_UNITS):
         raise TypeError(
-            f"persons holds dates in units of {count} {unit!r}: give days (datetime64[D]), or instants in hours down "
-            "to nanoseconds"
+            f"persons has dates in units of {count} {unit!r}; convert them to days (datetime64[D]), or to instants in "
+            "units from hours to nanoseconds"
         )
     return IdKind.DAY if unit in _DAY_UNITS else IdKind.INSTANT
 
 
-def _time_keys(ids: Array) -> Array:
+def _convert_times(ids: NDArray[Any]) -> NDArray[Any]:
     unit, _ = np.datetime_data(ids.dtype)
     counts = ids.astype(np.int64)
     factor = _NANOSECONDS.get(unit, 1)
     if factor == 1 or not len(counts) or int(np.abs(counts.astype(object)).max()) * factor < _LARGEST:
         return np.asarray(counts * factor)
-    return _whole([count * factor for count in counts.tolist()])
+    return _pack_integers([count * factor for count in counts.tolist()])
 
 
-def _of_tensor(ids: Any) -> PersonIds:
+def _read_tensor(ids: Any) -> PersonIds:
     if ids.is_floating_point() or ids.is_complex():
-        raise ValueError(_FLOATS)
-    return _of_array(ids.detach().cpu().numpy())
+        raise ValueError(_FLOAT_IDS)
+    return _read_array(ids.detach().cpu().numpy())
 
 
 def _is_tensor(value: Any) -> bool:
@@ -261,29 +270,29 @@ def _is_tensor(value: Any) -> bool:
 # ---- columns of frames
 
 
-def _of_pandas(ids: Any) -> PersonIds:
+def _read_pandas(ids: Any) -> PersonIds:
     import pandas as pd
 
     if isinstance(ids, pd.MultiIndex):
-        raise TypeError(_OBJECTS)
+        raise TypeError(_OBJECT_IDS)
     values = ids.array if isinstance(ids, pd.Series | pd.Index) else ids
     dtype = values.dtype
     if isinstance(dtype, pd.ArrowDtype):
-        return _of_arrow(values.__arrow_array__())
+        return _read_arrow(values.__arrow_array__())
     if bool(values.isna().any()):
-        raise ValueError(_MISSING)
+        raise ValueError(_MISSING_IDS)
     if isinstance(dtype, pd.CategoricalDtype):
         return read_person_ids(dtype.categories)[np.asarray(values.codes)]
     if isinstance(dtype, pd.DatetimeTZDtype):
         plain = values.tz_convert("UTC").tz_localize(None)
-        return PersonIds(IdKind.ZONED, _of_array(np.asarray(plain)).keys)
+        return PersonIds(IdKind.ZONED, _read_array(np.asarray(plain)).keys)
     if isinstance(dtype, np.dtype) or isinstance(values, pd.arrays.NumpyExtensionArray):
-        return _of_array(values.to_numpy())
+        return _read_array(values.to_numpy())
     if pd.api.types.is_integer_dtype(dtype) or pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_float_dtype(dtype):
-        return _of_array(values.to_numpy(dtype=getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None))))
+        return _read_array(values.to_numpy(dtype=getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None))))
     if isinstance(dtype, pd.StringDtype):
-        return _of_objects(values.tolist())
-    raise TypeError(_OBJECTS)
+        return _read_objects(values.tolist())
+    raise TypeError(_OBJECT_IDS)
 
 
 def _is_pandas(value: Any) -> bool:
@@ -291,12 +300,12 @@ def _is_pandas(value: Any) -> bool:
     return pandas is not None and isinstance(value, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray)
 
 
-def _of_polars(ids: Any) -> PersonIds:
+def _read_polars(ids: Any) -> PersonIds:
     import polars as pl
 
     if ids.dtype == pl.Object:
-        return _of_objects(ids.to_list())
-    return _of_arrow(ids.to_arrow())
+        return _read_objects(ids.to_list())
+    return _read_arrow(ids.to_arrow())
 
 
 def _is_polars(value: Any) -> bool:
@@ -304,43 +313,43 @@ def _is_polars(value: Any) -> bool:
     return polars is not None and isinstance(value, polars.Series)
 
 
-def _of_arrow(ids: Any) -> PersonIds:
+def _read_arrow(ids: Any) -> PersonIds:
     import pyarrow as pa
 
     whole = pa.chunked_array([ids]) if isinstance(ids, pa.Array) else ids
-    chunks = [_of_arrow_chunk(_decoded(chunk)) for chunk in whole.chunks if len(chunk)]
+    chunks = [_read_arrow_chunk(_decode_chunk(chunk)) for chunk in whole.chunks if len(chunk)]
     return PersonIds.joined(chunks)
 
 
-def _decoded(chunk: Any) -> Any:
+def _decode_chunk(chunk: Any) -> Any:
     import pyarrow as pa
 
     while pa.types.is_dictionary(chunk.type):
         chunk = chunk.dictionary_decode()
     if chunk.null_count or pa.types.is_null(chunk.type):
-        raise ValueError(_MISSING)
+        raise ValueError(_MISSING_IDS)
     return chunk
 
 
-def _of_arrow_chunk(chunk: Any) -> PersonIds:
+def _read_arrow_chunk(chunk: Any) -> PersonIds:
     import pyarrow as pa
 
     kind, types = chunk.type, pa.types
     if types.is_integer(kind) or types.is_boolean(kind) or types.is_floating(kind):
-        return _of_array(chunk.to_numpy(zero_copy_only=False))
+        return _read_array(chunk.to_numpy(zero_copy_only=False))
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return _texts(chunk.to_pylist())
+        return _read_texts(chunk.to_pylist())
     if types.is_date32(kind):
         return PersonIds(IdKind.DAY, chunk.cast(pa.int32()).to_numpy().astype(np.int64))
     if types.is_date64(kind):
         milliseconds = chunk.cast(pa.int64()).to_numpy()
         if (milliseconds % _DAY_MILLISECONDS).any():
-            raise TypeError("persons holds days with a time of day: give days (Arrow's date32) or timestamps")
+            raise TypeError("persons has days with a time of day; convert them to days (Arrow's date32) or timestamps")
         return PersonIds(IdKind.DAY, milliseconds // _DAY_MILLISECONDS)
     if types.is_timestamp(kind):
         counts = chunk.cast(pa.int64()).to_numpy().view(f"datetime64[{kind.unit}]")
-        return PersonIds(IdKind.INSTANT if kind.tz is None else IdKind.ZONED, _of_array(counts).keys)
-    raise TypeError(_OBJECTS)
+        return PersonIds(IdKind.INSTANT if kind.tz is None else IdKind.ZONED, _read_array(counts).keys)
+    raise TypeError(_OBJECT_IDS)
 
 
 def _is_arrow(value: Any) -> bool:
@@ -357,10 +366,10 @@ def _is_array(value: Any) -> bool:
 
 
 _READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any], PersonIds]], ...] = (
-    (_is_list, _of_objects),
-    (_is_array, _of_array),
-    (_is_tensor, _of_tensor),
-    (_is_pandas, _of_pandas),
-    (_is_polars, _of_polars),
-    (_is_arrow, _of_arrow),
+    (_is_list, _read_objects),
+    (_is_array, _read_array),
+    (_is_tensor, _read_tensor),
+    (_is_pandas, _read_pandas),
+    (_is_polars, _read_polars),
+    (_is_arrow, _read_arrow),
 )

@@ -1,10 +1,10 @@
-"""Which rows belong to which person: the unit of privacy and of coverage when a person has several records.
+"""Group rows by person, the unit of privacy where a person has several records.
 
-At most ``rows_per_person`` rows of a person are kept, a uniform private choice, each with the weight one over the
-number kept. A person's weights add up to one, so a weighted sum of bounded terms has for a whole person the
-sensitivity that a plain sum has for one record. A table without ids is the special case of one row a person.
+At most ``rows_per_person`` rows of a person are kept, by a uniform private choice. Each kept row has the weight one
+over their number, so a person's weights add up to one. A weighted sum of bounded terms then has the same sensitivity
+to a whole person as a plain sum has to one record. A table without ids is the special case of one row for each person.
 
-Who has how many rows, and how many persons there are, is private: nothing here leaves the fit.
+The number of persons and the number of rows of each are private: they are used inside the fit only.
 
 Theory: Result H
 """
@@ -19,77 +19,81 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count
 from dpscp.data.person_ids import read_person_ids
-from dpscp.privacy import Ledger, secure_generator
-from dpscp.privacy.random_streams import KEPT_ROWS, SCORED_ROWS, stream_seed
+from dpscp.privacy import Ledger
+from dpscp.privacy.random_streams import KEPT_ROWS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.privacy.units import RECORDS, PersonWithIds, PersonWithoutIds, Unit
-
-Index = NDArray[np.int64]
 
 
 def require_unit(ledger: Ledger, unit: Unit) -> Ledger:
-    """What training spent, as steps about what ``unit`` counts; refused where the promise would be about less.
+    """Convert the ledger of training to ``unit``; refuse one that protects less.
 
     Theory: Result H
     """
     about = ledger.unit
     if ledger.entries and about.by_person != unit.by_person:
-        wanted = "persons asks for a promise per person" if unit.by_person else "rows are searched without ids"
+        wanted = "one person (persons=ids)" if unit.by_person else "one record (no persons)"
         raise ValueError(
-            f"the ledger of training is about {about.protected_words}, and {wanted}: give persons=ids to both or to "
-            "none. A ledger of your own says who it is about by Ledger.add(..., unit=PersonWithIds(rows_per_person))"
+            f"the ledger of training protects {about.protected_words}, but the calibration protects {wanted}. Pass "
+            "persons=ids to both or to neither; your own ledger declares its unit by "
+            "Ledger.add(..., unit=PersonWithIds(rows_per_person))"
         )
     if about.group > unit.group:
         raise ValueError(
-            f"the ledger of training is about {about.protected_words}: give rows_per_person={about.cap}, or more"
+            f"the ledger of training protects {about.protected_words}; pass rows_per_person={about.cap} or more"
         )
     return ledger.convert_unit(unit.counted)
 
 
-def unit_of(persons: Any, rows_per_person: int | None, *, n_records: int | None, n_persons: int | None) -> Unit:
-    """The unit that a caller's arguments ask for; refused where they contradict each other."""
+def choose_unit(persons: Any, rows_per_person: int | None, *, n_records: int | None, n_persons: int | None) -> Unit:
+    """Return the unit that the arguments define; refuse arguments that contradict."""
     if rows_per_person is not None:
         rows_per_person = check_count("rows_per_person", rows_per_person)
     if persons is None:
         if n_persons is not None:
-            raise ValueError(f"n_persons={n_persons!r} needs persons, one id for each row; without ids give n_records")
+            raise ValueError(f"n_persons={n_persons!r} needs persons, one id for each row; without ids pass n_records")
         return RECORDS if rows_per_person in (None, 1) else PersonWithoutIds(rows_per_person)
     if rows_per_person is None:
         raise ValueError(
-            "rows_per_person is needed with persons: the public cap k on the rows of one person that are used (3, say);"
-            " it must not be looked up in the data"
+            "rows_per_person is required with persons: pass a public cap on the rows of one person, for example 3; do "
+            "not take it from the data"
         )
     if n_records is not None:
         raise ValueError(
-            f"n_records={n_records!r} counts rows, and with persons it is persons that count: give n_persons instead"
+            f"n_records={n_records!r} counts rows, but with persons the unit is a person; pass n_persons instead"
         )
     return PersonWithIds(rows_per_person)
 
 
 @dataclass(frozen=True)
 class Persons:
-    """Rows laid person by person: those from ``offsets[j]`` to ``offsets[j + 1]`` are person j's.
+    """Assign rows ``offsets[j]`` to ``offsets[j + 1]`` to person j.
 
-    ``rows_per_person`` is the public cap; None says that nobody gave ids and every row is its own person. The object
-    lives only while a release is made.
+    The object lives only while a release is made.
+
+    Attributes
+    ----------
+    offsets : int array of shape (count + 1,)
+    rows_per_person : int or None
+        The public cap. None means that there are no ids and every row is its own person.
 
     Theory: Result H
     """
 
-    offsets: Index
+    offsets: NDArray[np.int64]
     rows_per_person: int | None = None
 
     @staticmethod
     def single(n_rows: int) -> "Persons":
-        """Every row its own person."""
+        """Make every row its own person."""
         return _OnePerRow(n_rows)
 
     @classmethod
     def of_rows(cls, persons: "Persons | None", n_rows: int) -> "Persons":
-        """The given persons, who must have these rows; without any, every row is its own."""
+        """Return ``persons`` with ``n_rows`` rows; None makes every row its own."""
         if persons is None:
             return cls.single(n_rows)
         if persons.n_rows != n_rows:
-            raise ValueError("persons must be those of the rows in X; lay X and y out as kept_rows says")
+            raise ValueError("persons must have as many rows as X; order X and y by the indices that keep_rows returns")
         return persons
 
     @property
@@ -104,77 +108,78 @@ class Persons:
 
     @property
     def unit(self) -> Unit:
-        """The public side."""
+        """The public unit of privacy."""
         return RECORDS if self.rows_per_person is None else PersonWithIds(self.rows_per_person)
 
     @property
     def count_name(self) -> str:
-        """What the nominal number of units is called."""
+        """The parameter name of the nominal number of units."""
         return self.unit.count_name
 
     def public_facts(self, nominal: int) -> dict[str, object]:
-        """What a release of these persons declares."""
+        """Return what a release of these persons declares."""
         return self.unit.facts(nominal)
 
     @cached_property
-    def sizes(self) -> Index:
-        """How many rows each person has: private."""
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of rows of each person, (count,): private."""
         return np.diff(self.offsets)
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
-        """The weight of each row; a person's add up to one."""
-        if self._one_each:
+        """The weight of each row, (n_rows,); a person's weights add up to one."""
+        if self._has_single_rows:
             return np.broadcast_to(1.0, self.n_rows)  # one number, however many rows
         return np.repeat(1.0 / self.sizes, self.sizes)
 
     @cached_property
-    def _one_each(self) -> bool:
+    def _has_single_rows(self) -> bool:
         return self.n_rows == self.count
 
-    def rows_of(self, chosen: Index) -> Index:
-        """The rows of the chosen persons, person by person."""
-        if self._one_each:
+    def rows_of(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of the chosen persons, person by person."""
+        if self._has_single_rows:
             return chosen
         sizes = self.sizes[chosen]
         first_places = np.cumsum(sizes) - sizes
         return np.asarray(np.repeat(self.offsets[chosen] - first_places, sizes) + np.arange(int(sizes.sum())))
 
-    def weights_of(self, rows: Index) -> NDArray[np.float64]:
-        """The weights of these rows."""
-        return self.weights[: len(rows)] if self._one_each else self.weights.take(rows)
+    def weights_of(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the weights of these rows."""
+        return self.weights[: len(rows)] if self._has_single_rows else self.weights.take(rows)
 
     def part(self, drawn: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], "Persons"]:
-        """The persons that were drawn: which rows are theirs, and those rows' layout."""
+        """Select persons: return the mask of their rows and those rows' ``Persons``."""
         offsets = np.concatenate([[0], np.cumsum(self.sizes[drawn])])
         return np.repeat(drawn, self.sizes), Persons(offsets, self.rows_per_person)
 
     def between(self, start: int, stop: int) -> "Persons":
-        """The persons whose rows are those from ``start`` to ``stop``, where persons begin and end."""
+        """Return the persons of rows ``start`` to ``stop``, at person boundaries."""
         first, last = np.searchsorted(self.offsets, (start, stop))
         return Persons(self.offsets[first : last + 1] - start, self.rows_per_person)
 
-    def one_row_each(self, random_state: int | None) -> Index:
-        """One row of each person, chosen uniformly; in a stream of its own, so that no other draw moves."""
-        if self._one_each:
+    def one_row_each(self, random_state: int | None) -> NDArray[np.int64]:
+        """Choose one row of each person uniformly, with a random stream of its own."""
+        if self._has_single_rows:
             return np.arange(self.count)
-        return self.one_row_of_each(secure_generator(stream_seed(random_state, SCORED_ROWS)))
+        draws = PlacedDraws.of(stream_seed(random_state, SCORED_ROWS))
+        return self.one_row_of_each(draws.uniform(range(self.count)))
 
-    def one_row_of_each(self, generator: np.random.Generator) -> Index:
-        """One row of each person, chosen uniformly by this generator."""
-        return np.asarray(self.offsets[:-1] + generator.integers(0, self.sizes))
+    def one_row_of_each(self, drawn: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Choose one row of each person, by a uniform number in [0, 1) for each person."""
+        return np.asarray(self.offsets[:-1] + (drawn * self.sizes).astype(np.int64))
 
 
 class _OnePerRow(Persons):
-    """Every row its own person: one number instead of one for each row, unless somebody asks where rows begin."""
+    """Make every row its own person, without storing an offset for each row."""
 
     def __init__(self, n_rows: int) -> None:
         object.__setattr__(self, "rows_per_person", None)
         object.__setattr__(self, "_n", n_rows)
 
     @cached_property
-    def offsets(self) -> Index:
-        """0, 1, 2, ..."""
+    def offsets(self) -> NDArray[np.int64]:
+        """The offsets 0, 1, 2, ..."""
         return np.arange(self.n_rows + 1)
 
     @property
@@ -188,45 +193,67 @@ class _OnePerRow(Persons):
         return int(vars(self)["_n"])
 
 
-def number_persons(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> Index:
-    """Each row's person, numbered in the order in which persons first appear.
+def number_persons(persons: Any, n_rows: int, columns: Iterable[Any] = ()) -> NDArray[np.int64]:
+    """Number each row's person, in the order in which persons first appear.
 
-    ``persons`` holds one id a row, as `dpscp.data.person_ids` reads them; ``columns`` are the names of the features.
-    Too few ids, too many, and a column of ids that is also a feature are refused; nothing from the ids is printed.
+    Parameters
+    ----------
+    persons : one id for each row, see ``dpscp.data.person_ids``
+    n_rows : int
+        The number of rows of X.
+    columns : iterable
+        The names of the features; a column of ids must not be one of them.
+
+    Returns
+    -------
+    int array of shape (n_rows,)
     """
     name = getattr(persons, "name", None)
     if name is not None and any(name == column for column in columns):
         raise ValueError(
-            f"persons is the column {name!r}, which is also a feature in X: a model must not learn from ids; "
-            "drop the column from X"
+            f"persons is the column {name!r}, which is also a feature in X, but a model must not learn from ids. "
+            "Remove the column from X"
         )
     ids = read_person_ids(persons)
     if len(ids) != n_rows:
-        raise ValueError("persons must hold one id for each row of X: X and persons differ in length")
+        raise ValueError("persons must have one id for each row of X, but their lengths differ")
     return ids.numbers()
 
 
-def kept_rows(
+def keep_rows(
     persons: Any, *, n_rows: int, rows_per_person: int, random_state: int | None = None, columns: Iterable[Any] = ()
-) -> tuple[Index, Persons]:
-    """Which rows are kept, ordered by person, and whose they are.
+) -> tuple[NDArray[np.int64], Persons]:
+    """Choose the rows that are kept, ordered by person.
 
-    At most ``rows_per_person`` rows of a person are kept, every subset of that size with the same probability, never
-    the first ones: rows of one person may differ from early to late. Persons stand in the order of their first rows
-    and a person's rows in the order of the table: with one row a person the table stays as it is.
+    At most ``rows_per_person`` rows of a person are kept, each subset with the same probability. The first rows would
+    be a biased choice, because a person's rows may change over time. Persons are in the order of their first rows, and
+    a person's rows in the order of the table. So with one row for each person the table stays as it is.
+
+    Returns
+    -------
+    kept : int array of row indices
+    persons : Persons
+        The persons of the kept rows.
 
     Theory: Result H
     """
     cap = check_count("rows_per_person", rows_per_person)
     number = number_persons(persons, n_rows, columns)
-    return choose_kept_rows(number, cap, secure_generator(stream_seed(random_state, KEPT_ROWS)))
+    draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
+    return choose_kept_rows(number, cap, draws.uniform(range(n_rows)))
 
 
-def choose_kept_rows(number: Index, cap: int, generator: np.random.Generator) -> tuple[Index, Persons]:
-    """As `kept_rows`, for persons who are numbered 0, 1, 2, ... in the order in which they first appear."""
-    # a random order within each person, the first of it kept: the choice of one person moves nobody else's
-    order = np.lexsort((generator.random(len(number)), number))
+def choose_kept_rows(
+    number: NDArray[np.int64], cap: int, drawn: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], Persons]:
+    """Choose kept rows as ``keep_rows`` does, for persons that are numbered already.
+
+    ``drawn`` holds a uniform number for each row, person by person, a person's rows in the order of the table.
+    """
     sizes = np.bincount(number)
+    # a random order within each person, the first of it kept: the choice of one person moves nobody else's
+    by_person = np.argsort(number, kind="stable")
+    order = by_person[np.lexsort((drawn, number[by_person]))]
     place = np.arange(len(number)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     kept = np.sort(order[place < cap])
     kept = kept[np.argsort(number[kept], kind="stable")]

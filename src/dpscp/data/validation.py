@@ -1,6 +1,6 @@
-"""Checks of what callers bring: rows, targets, levels and groups.
+"""Checks of rows, targets, levels and groups that a caller passes.
 
-scikit-learn's own checks are used where their messages are harmless; a message that would print a value, a label or a
+scikit-learn's checks are used where their messages are harmless. A message that would print a value, a label or a
 count of the records is replaced.
 """
 
@@ -18,17 +18,17 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import validate_data
 
 from dpscp._base.checks import check_probability, check_range
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 
 # The beginnings of scikit-learn messages that hold nothing from the records.
 _HARMLESS = ("X has ", "The feature names", "Sparse data", "Feature names")
-# Rows that a function of the caller is asked about one by one.
+# Number of rows on which a caller's function is evaluated one by one.
 _SINGLE_ROWS = 16
 
 
 @contextmanager
 def suppress_float_warnings() -> Iterator[None]:
-    """No floating-point warning and no FloatingPointError: either would tell of the record behind it."""
+    """Suppress floating-point warnings and errors, which would reveal a record."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
@@ -37,60 +37,67 @@ def suppress_float_warnings() -> Iterator[None]:
 def validate_rows(
     estimator: Any, X: Any, *, reset: bool, finite: bool = True, dtype: Any = np.float64
 ) -> NDArray[np.float64]:
-    """Finite numbers, (n, d); sets or checks ``n_features_in_`` and ``feature_names_in_`` on the estimator.
+    """Return finite numbers, (n, d), and set or check the estimator's features.
 
-    ``finite=False`` leaves NaN and infinity to whoever reads the rows next.
+    Parameters
+    ----------
+    estimator : estimator with ``n_features_in_`` and ``feature_names_in_``
+    X : array or frame with n rows
+    reset : bool
+        Whether to set these attributes (in a fit) or to check them.
+    finite : bool
+        Whether to refuse NaN and infinity here. False leaves that to the reader of the rows.
+    dtype : dtype or tuple of dtypes
     """
     columns = getattr(X, "columns", None)
     if columns is not None and len(set(columns)) != len(columns):
-        raise ValueError("X has duplicate feature names; give every column a name of its own")
+        raise ValueError("X has duplicate feature names; give each column its own name")
     failure = None
     try:
-        with np.errstate(all="ignore"):  # a cast that overflows becomes an infinity and is refused as one
+        with np.errstate(all="ignore"):  # a cast that overflows gives infinity, which is refused
             rows: NDArray[np.float64] = validate_data(estimator, X, reset=reset, dtype=dtype, ensure_all_finite=finite)
         return rows
     except (ValueError, TypeError, OverflowError) as error:
-        failure = _without_records(error, X)
+        failure = _remove_records(error, X)
     raise failure
 
 
 def check_finite(rows: NDArray[Any]) -> None:
-    """Refuse NaN and infinity in rows that did not come as one table, with the words for a table."""
+    """Refuse NaN and infinity in rows, with the message for a table."""
     if not _is_finite(rows):
-        raise _without_records(ValueError("Input X contains NaN or infinity"), rows)
+        raise _remove_records(ValueError("Input X contains NaN or infinity"), rows)
 
 
-def _without_records(error: Exception, X: Any) -> Exception:
-    """The same error with a text that carries nothing from the records; the names of columns are public."""
+def _remove_records(error: Exception, X: Any) -> Exception:
+    """Return the error without anything from the records; column names are public."""
     text = str(error)
     if text.startswith(_HARMLESS):
         return type(error)(text)
-    if text.startswith("Input X contains"):  # scikit-learn advises imputers here: their means would leak
+    if text.startswith("Input X contains"):  # scikit-learn recommends imputers here, whose means would leak
         return ValueError(
-            f"Input X contains NaN or infinity{_in_columns(X)}, and nothing is filled in silently. Do not fill gaps "
-            "with means or "
-            "medians of the records: they would leave without noise. Fill in a public number and add a 0/1 feature "
-            'that says so, or let a schema do it: dp.Schema with missing = "indicator" or a public number'
+            f"Input X contains NaN or infinity{_name_bad_columns(X)}. Do not fill gaps with means or medians of the "
+            "records: they would be published without noise. Fill in a public number and add a 0/1 feature that marks "
+            'it, or pass a schema: dp.Schema with missing = "indicator" or a public number'
         )
     if text.startswith("Complex data"):  # the rest of that message is the array
         return ValueError("Complex data not supported")
     if "Expected 2D array" in text:
         return ValueError("Expected 2D array for X, got another shape. Reshape your data to (n, n_features)")
     if "0 sample(s)" in text:
-        return ValueError("X holds 0 sample(s): at least one record is needed")
+        return ValueError("X has 0 sample(s); at least one record is required")
     if "0 feature(s)" in text:
         return ValueError("Found array with 0 feature(s) while a minimum of 1 is required.")
     needed = (
-        f"X must be a two-dimensional array or frame of finite real numbers{_in_columns(X)}; encode other columns "
-        "first, or let a schema do it: fit(frame, target, schema=dp.Schema...)"
+        f"X must be a two-dimensional array or frame of finite real numbers{_name_bad_columns(X)}. Encode other "
+        "columns first, or pass a schema: fit(frame, target, schema=dp.Schema...)"
     )
     if isinstance(error, TypeError):
         return TypeError(f"{needed} (float() argument must be a string or a real number)")
     return ValueError(needed)
 
 
-def _in_columns(X: Any) -> str:
-    """Which columns of a frame are not finite numbers throughout; nothing for an array."""
+def _name_bad_columns(X: Any) -> str:
+    """Name the columns of a frame that are not finite numbers; "" for an array."""
     columns = getattr(X, "columns", None)
     names = [] if columns is None else [name for name in columns if not _is_finite(X[name])]
     return f" (column {', '.join(map(repr, names))})" if names else ""
@@ -104,11 +111,22 @@ def _is_finite(values: Any) -> bool:
 
 
 def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> tuple[Any, Any] | None:
-    """Public bounds of the features as (low, high), numbers or one for each feature, from any of the usual forms.
+    """Return the public bounds of the features as (low, high).
 
-    Two numbers for all features; (low, high) of arrays; a pair for each feature, (width, 2); or a mapping from each
-    column (its name, or its place where X has no names) to its pair. A square one that could be read both ways is
-    refused: a wrong reading would clip without a word.
+    Parameters
+    ----------
+    bounds : None, (low, high), (width, 2) pairs, or {column: (low, high)}
+        Two numbers for all features; two arrays; a pair for each feature; or a mapping by column name (by index where X
+        has no names). A 2 x 2 array with two possible meanings is refused, because the wrong one would clip silently.
+    width : int
+        The number of features.
+    names : sequence, optional
+        The names of the features.
+
+    Returns
+    -------
+    (low, high)
+        Numbers or arrays of shape (width,); None without bounds.
     """
     if bounds is None:
         return None
@@ -126,8 +144,8 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> tuple
         ends, pairs = bool((array[0] < array[1]).all()), bool((array[:, 0] < array[:, 1]).all())
         if ends and pairs and not np.array_equal(array, array.T):
             raise ValueError(
-                "feature_bounds of shape (2, 2) for 2 features can be read as (lows, highs) and as two (low, high) "
-                "pairs; give {column: (low, high)} with names, or with places 0 and 1 where X has no names"
+                "feature_bounds of shape (2, 2) for 2 features can mean (lows, highs) or two (low, high) pairs; pass "
+                "{column: (low, high)} with column names, or with 0 and 1 where X has no names"
             )
         ends = ends or not pairs
     if ends:
@@ -141,10 +159,10 @@ def column_bounds(bounds: Any, width: int, names: Sequence[Any] | None) -> tuple
 
 
 def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    kind = "column of X" if any(isinstance(c, str) for c in columns) else "column of X (by place: it has no names)"
+    kind = "column of X" if any(isinstance(c, str) for c in columns) else "column of X (by index: it has no names)"
     for named, where, remedy in (
         ([c for c in columns if c not in bounds], "feature_bounds lacks", "declare its (low, high)"),
-        ([c for c in bounds if c not in columns], "feature_bounds names", "there is no such column: take it out"),
+        ([c for c in bounds if c not in columns], "feature_bounds names", "there is no such column, so remove it"),
     ):
         if named:
             raise ValueError(f"{where} {kind} {', '.join(map(repr, named))}; {remedy}")
@@ -154,29 +172,29 @@ def _bounds_by_column(bounds: Mapping[Any, Any], columns: list[Any]) -> tuple[ND
 
 
 def validate_targets(y: Any, n: int) -> NDArray[np.float64]:
-    """Finite real targets, one for each of the ``n`` rows."""
-    values = _one_dimensional(y, n)
+    """Return finite real targets, (n,)."""
+    values = _validate_one_dimension(y, n)
     try:
         with np.errstate(all="ignore"):
             targets = values.astype(np.float64)
     except (ValueError, TypeError, OverflowError):
         targets = None
     if targets is None:
-        raise ValueError("y must hold real numbers")
+        raise ValueError("y must have real numbers only")
     if not np.isfinite(targets).all():
         raise ValueError("Input y contains NaN or infinity.")
     return targets
 
 
 def validate_labels(y: Any, n: int) -> NDArray[Any]:
-    """Labels of a classification task, one for each of the ``n`` rows."""
-    labels = _one_dimensional(y, n)
+    """Return the labels of a classification, (n,)."""
+    labels = _validate_one_dimension(y, n)
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("Input y contains NaN or infinity.")
     kind = "mixed"
     if labels.dtype.kind != "O" or all(isinstance(label, str) for label in labels):
         with np.errstate(all="ignore"), warnings.catch_warnings():
-            # it warns about many distinct labels: that would tell something about the records
+            # it warns about many distinct labels, which would reveal something about the records
             warnings.simplefilter("ignore", UserWarning)
             kind = type_of_target(labels)
     if kind not in ("binary", "multiclass"):
@@ -184,14 +202,14 @@ def validate_labels(y: Any, n: int) -> NDArray[Any]:
     return labels
 
 
-def _one_dimensional(y: Any, n: int) -> NDArray[Any]:
+def _validate_one_dimension(y: Any, n: int) -> NDArray[Any]:
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None")
     try:
         values = np.asarray(y)
     except (ValueError, TypeError):
         values = None
-    if values is None:  # outside the handler: the message of NumPy would print the number of records
+    if values is None:  # outside the handler, because NumPy's message would print the number of records
         raise ValueError("y should be a 1d array of numbers or labels")
     if values.ndim == 2 and values.shape[1] == 1:
         warnings.warn("A column-vector y was passed when a 1d array was expected", DataConversionWarning, stacklevel=4)
@@ -201,68 +219,75 @@ def _one_dimensional(y: Any, n: int) -> NDArray[Any]:
     if np.iscomplexobj(values):
         raise ValueError("Complex data not supported")
     if len(values) != n:
-        raise ValueError("X and y must hold the same number of records")
+        raise ValueError("X and y must have the same number of records")
     return values
 
 
 def class_list(labels: NDArray[Any], classes: Sequence[Any] | None) -> tuple[NDArray[Any], NDArray[np.int64], bool]:
-    """The public labels, each record's index into them, and whether they had to be taken from the data."""
+    """Return the public labels, each record's index, and if the data defined them.
+
+    Returns
+    -------
+    public : array of shape (n_classes,)
+    index : int array of shape (n,)
+    found : bool
+        Whether the labels were taken from the data.
+    """
     found = classes is None
     public = np.unique(labels) if classes is None else np.asarray(classes)
     if public.ndim != 1 or len(np.unique(public)) != len(public):
         raise ValueError("classes must be a list of distinct labels")
     if len(public) < 2:
-        raise ValueError("a classifier needs at least 2 classes, and one class was given or found; pass classes=[...]")
+        raise ValueError("a classifier needs at least 2 classes, got one class; pass classes=[...] with every label")
     return public, label_index(labels, tuple(public.tolist())), found
 
 
 def label_index(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
-    """Each label's place in the public ``classes``; an unknown label is refused without printing it."""
+    """Return each label's index in ``classes``; refuse an unknown one unprinted."""
     places = {label: place for place, label in enumerate(classes)}
     if labels.dtype.kind in "iu" and tuple(places) == tuple(range(len(classes))):
         known = not len(labels) or (labels.min() >= 0 and labels.max() < len(classes))  # indices are their own places
         index = labels.astype(np.int64, copy=False)
     else:
-        # objects may not have an order
         texts = labels.dtype.kind == "O"
         distinct, inverse = (labels, slice(None)) if texts else np.unique(labels, return_inverse=True)
-        found = np.array([_place(places, label) for label in distinct.tolist()], dtype=np.int64)
+        found = np.array([_find_place(places, label) for label in distinct.tolist()], dtype=np.int64)
         known, index = bool((found >= 0).all()), found[inverse]
     if not known:
-        raise ValueError("y holds a label that is not in classes; add it to the declared classes or drop those records")
+        raise ValueError("y has a label that is not in classes; add it to classes=[...], or drop those records")
     return index
 
 
-def _place(places: dict[Any, int], label: Any) -> int:
+def _find_place(places: dict[Any, int], label: Any) -> int:
     try:
         return places.get(label, -1)
-    except TypeError:  # a label that cannot be looked up is none of the classes
+    except TypeError:  # a label that cannot be hashed is not among the classes
         return -1
 
 
 def check_levels(confidence_level: Any) -> tuple[tuple[float, ...], bool]:
-    """The miscoverage of each asked level, and whether a single one was asked for."""
+    """Return the miscoverage of each level, and whether there is a single level."""
     single = isinstance(confidence_level, numbers.Real) or not np.iterable(confidence_level)
     levels = [confidence_level] if single else list(confidence_level)
     if not levels:
-        raise ValueError("confidence_level must hold at least one level")
-    # 1 - 0.9 is a hair below 0.1: what was meant is the decimal
+        raise ValueError("confidence_level must have at least one level")
+    # 1 - 0.9 is slightly below 0.1 in binary; the decimal is meant
     return tuple(round(1 - check_probability("confidence_level", level), 12) for level in levels), single
 
 
 def group_index(
     groups: Callable[[Any], Any], X: Any, group_values: Sequence[Any], n: int, *, thorough: bool
 ) -> NDArray[np.int64]:
-    """Each record's place in the public ``group_values``; -1 for a group that is not among them.
+    """Return each record's index in ``group_values``; -1 for another group.
 
-    A function that looks at more than the row itself is refused, see ``check_row_by_row``.
+    A function that uses more than the row itself is refused, see ``check_row_by_row``.
     """
     distinct = list(group_values)
     if not distinct or any(value in distinct[:place] for place, value in enumerate(distinct)):
         raise ValueError("group_values must list at least one group, and each group once")
 
     def places(part: Any, size: int) -> NDArray[np.int64]:
-        values = np.asarray(throwaway(groups)(part))
+        values = np.asarray(copy_if_possible(groups)(part))
         if values.shape != (size,):
             raise ValueError("groups must return one value for each record")
         index = np.full(size, -1, dtype=np.int64)
@@ -285,11 +310,23 @@ def check_row_by_row(
     thorough: bool,
     tolerance: float = 1e-9,
 ) -> None:
-    """Refuse a function of the caller that answers for a row by looking at the rows around it.
+    """Refuse a caller's function whose value for a row depends on other rows.
 
-    ``found`` is ``function(table, n)``. It is asked again about single rows and, if ``thorough``, about the two halves
-    and about all rows in another order; answers may differ by rounding only. A row's answer must be its own: else one
-    record would change the groups or scores of all others, and neither privacy nor coverage would hold.
+    The function is evaluated again on single rows and, if ``thorough``, on the two halves and on all rows in another
+    order. Otherwise one record could change the groups or scores of all others, and neither privacy nor coverage would
+    hold.
+
+    Parameters
+    ----------
+    name : str
+        The name of the parameter, for the message.
+    function : function of (table, n) that returns n values
+    table : the rows
+    found : array of length n
+        ``function(table, n)``.
+    thorough : bool
+    tolerance : float
+        The largest difference that counts as rounding.
     """
     n = len(found)
     parts = [np.array([place]) for place in np.unique(np.linspace(0, n - 1, _SINGLE_ROWS).astype(np.int64))]
@@ -304,15 +341,15 @@ def check_row_by_row(
         try:
             again = function(_safe_indexing(table, part), len(part))
             same = again.shape == found[part].shape and np.allclose(again, found[part], rtol=tolerance, atol=tolerance)
-        except Exception:  # what it says may hold records, and that it fails on some rows alone is answer enough
+        except Exception:  # its message may contain records; a failure on some rows only is a difference too
             same = False
         if not same:
             break
     else:
         return
-    # outside the handler: the function's own message must not be printed along with this one
+    # outside the handler, so that the function's own message is not printed
     raise ValueError(
-        f"{name} must give each row its value from that row alone, and the same one each time: asked about some of the "
-        "rows, or about the rows in another order, it answered otherwise; replace means, quantiles and the like of the "
-        "rows by public numbers"
+        f"{name} must compute the value of each row from that row alone, with the same result each time; on part of "
+        "the rows, or in another order, its values changed. Replace means, quantiles and other statistics of the rows "
+        "by public numbers"
     )

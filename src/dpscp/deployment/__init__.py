@@ -1,4 +1,4 @@
-"""After the release: evaluate it privately, watch it for years, and control other losses than misses."""
+"""Evaluate a released model privately, and monitor its coverage."""
 
 from dpscp.deployment.evaluation import PrivateEstimate, PrivateEvaluation, evaluate
 from dpscp.deployment.monitoring import CoverageMonitor, MonitorStep

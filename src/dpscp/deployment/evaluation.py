@@ -1,4 +1,6 @@
-"""Evaluate a released model on new labeled records, with noise that a ledger pays for.
+"""Evaluate a released model privately on new labeled records.
+
+Every number is a ratio of two noisy counts, and its interval accounts for the noise.
 
 Theory: section 13
 """
@@ -38,14 +40,14 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     ----------
     estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
     X, y : (n, n_features) and (n,) labeled records that training and calibration did not use.
-    epsilon, delta : what the evaluation may cost each evaluated record, or person.
+    epsilon, delta : privacy budget of each evaluated record, or person.
     persons : (n,) ids; one random record of each person is used, and everything is per person.
     groups : function of X that returns one of ``group_values`` for each row, from that row alone. None: the groups of
         the fit, if it has any.
     group_values : public list of groups.
-    confidence : probability with which each interval holds its number.
-    budget : store of the evaluated records; reserved before a record is counted.
-    random_state : None for system entropy; an integer repeats the run and is NOT private.
+    confidence : probability with which each interval contains its number.
+    budget : budget store of the evaluated records; the cost is reserved before a record is counted.
+    random_state : None for system entropy; an integer makes the run repeatable and NOT private.
 
     Returns
     -------
@@ -55,9 +57,9 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
     noisy sums of sensitivity 1: the number of records; for each level the covered records and the set sizes; the right
     predictions or errors; for each class, and for each group, the records and the covered ones. A record counts in one
     class and in one group, so each of these two costs two sums, however many classes there are. Sizes and errors are
-    shares of a public limit and rounded to 0 or 1 by a secret uniform, which keeps their mean.
+    shares of a public limit and rounded to 0 or 1 at random, which preserves their mean.
 
-    Assumes: the records are independent draws from the population that the intervals speak of.
+    Assumes: the records are independent draws from the population of interest.
 
     Theory: section 13
     """
@@ -71,8 +73,9 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
         estimator, X, y, persons=persons, groups=groups, group_values=values, random_state=row_seed
     )
     classes = getattr(estimator, "classes_", None)
-    n_classes, generator = 0 if classes is None else len(classes), secure_generator(dither_seed)
-    counts = OutcomeCounts.of(outcomes, n_classes, len(values or ()), generator)
+    n_classes = 0 if classes is None else len(classes)
+    drawn = secure_generator(dither_seed).random((len(outcomes), outcomes.covered.shape[1] + 1))
+    counts = OutcomeCounts.of(outcomes, n_classes, len(values or ()), drawn)
     (noise,) = shared_lattice_noise(epsilon, delta, counts.sensitive_sums, (1.0,))
     ledger = Ledger(seeded=seed is not None).add(
         STAGE,
@@ -96,12 +99,12 @@ def evaluate(  # noqa: PLR0913 (public: one argument a choice)
 def _declared_groups(
     estimator: Any, groups: Callable[[Any], Any] | None, group_values: Sequence[Any] | None
 ) -> tuple[Callable[[Any], Any] | None, tuple[Any, ...] | None]:
-    """The function and public list of groups: the caller's, or those of the fit."""
+    """Return the function and the public list of groups: the caller's, or those of the fit."""
     if groups is None:
         own = estimator.groups if callable(getattr(estimator, "groups", None)) else None
         return own, tuple(estimator.group_values_) if own is not None else None
     if not callable(groups):
         raise TypeError(f"groups must be a function of X, got {type(groups).__name__}")
     if group_values is None:
-        raise ValueError("group_values is needed with groups: the public list of groups, never taken from the records")
+        raise ValueError("groups needs group_values, the public list of groups; it is never taken from the records")
     return groups, tuple(group_values)

@@ -1,4 +1,4 @@
-"""Watch the coverage of a release for years: one noisy number a batch, and an alarm that may be looked at for ever.
+"""Monitor the coverage of a release: one noisy number for each batch, valid at all times.
 
 Theory: Result L
 """
@@ -31,11 +31,15 @@ _ETAS = tuple(2.0 ** (k / 4) for k in range(-28, 5))
 
 @dataclass(frozen=True)
 class MonitorStep:
-    """What is known after a batch: the evidence so far, whether the alarm was ever raised, what the batch cost.
+    """Hold the state of a monitor after a batch.
 
-    ``log_evidence`` is the natural logarithm of the evidence against the tolerated miss rate; the alarm is raised when
-    it reaches log(1 / level). ``ledger`` is what the batch cost each of its persons; batches of different persons
-    compose in parallel.
+    Attributes
+    ----------
+    log_evidence : natural logarithm of the evidence against the tolerated miss rate; the alarm is raised when it
+        reaches log(1 / level).
+    alarm : whether the alarm was ever raised.
+    n_batches : number of batches so far.
+    ledger : privacy cost of the batch to each of its persons; batches of different persons compose in parallel.
     """
 
     log_evidence: float
@@ -46,7 +50,7 @@ class MonitorStep:
 
 @dataclass(frozen=True)
 class _Bet:
-    """The public constants of a monitor: the statistic M - share n in units of eta, and its noise.
+    """Hold the public constants of a monitor: the statistic M - share n in units of eta, and its noise.
 
     Theory: Result L
     """
@@ -58,67 +62,70 @@ class _Bet:
     @classmethod
     def of(cls, eta: float, tolerated: float, budget: Budget) -> "_Bet":
         kappa = math.log1p(tolerated * math.expm1(eta))
-        # rounded up: rounded down, a record's factor would have a mean above one
+        # rounded up, so that the mean factor of a record is at most one
         share = Fraction(math.ceil(kappa / eta * _KAPPA_STEPS * (1 + 1e-12)), _KAPPA_STEPS)
         (noise,) = shared_lattice_noise(budget.epsilon, budget.delta, 1, (max(share, 1 - share),))
         return cls(eta, share, noise)
 
     @property
     def noise_parameter(self) -> float:
-        """The parameter s of the discrete Gaussian noise on the evidence."""
+        """Parameter s of the discrete Gaussian noise on the evidence."""
         return self.eta * self.noise.count_noise
 
     def log_factor(self, misses: int, n: int, source: IntegerSource) -> float:
-        """Release what a batch adds to the log evidence; its exponential has a mean of at most one without change."""
+        """Release what a batch adds to the log evidence.
+
+        Without a change, its exponential has a mean of at most one.
+        """
         exact = self.noise.scale * (misses - self.share * n)
         (drawn,) = self.noise.sample(1, source)
         return self.eta * float(exact + drawn) / self.noise.scale - self.noise_parameter**2 / 2
 
     def growth(self, miss_rate: float, n: int) -> float:
-        """Expected growth of the evidence in a batch of ``n`` records with this miss rate."""
+        """Compute the expected growth of the evidence in a batch of ``n`` records with this miss rate."""
         return self.eta * n * (miss_rate - float(self.share)) - self.noise_parameter**2 / 2
 
 
 def log_evidence(log_factors: Sequence[float]) -> tuple[float, ...]:
-    """Return the log evidence after each batch: a mixture over the batch in which a change may have begun.
+    """Compute the log evidence after each batch: a mixture over the batch of the change.
 
-    A plain product of the factors falls while all is well, and a later change would have to make up for that. Half of
-    the stake is on a change from the start, the other half is spread over later batches j as 1 / (2 j (j - 1)). Each
-    product that begins at batch j is an e-process, and so is their mixture: it reaches 1 / level with probability at
-    most ``level``, ever (Ville).
+    The product of all factors falls without a change, which would delay the alarm after a later change. The mixture has
+    weight 1/2 on a change in the first batch and 1 / (2 j (j - 1)) on a change in batch j. Each product from batch j on
+    is an e-process, and so is the mixture. By Ville's inequality it ever reaches 1 / level with probability at most
+    ``level``.
 
     Theory: Result L
     """
     running, found = -math.inf, []
     for batch, factor in enumerate(log_factors, start=1):
-        stake = 0.5 if batch == 1 else 0.5 / (batch * (batch - 1))
-        running = factor + float(np.logaddexp(running, math.log(stake)))
-        found.append(float(np.logaddexp(running, math.log(0.5 / batch))))  # stakes on changes that are still to come
+        weight = 0.5 if batch == 1 else 0.5 / (batch * (batch - 1))
+        running = factor + float(np.logaddexp(running, math.log(weight)))
+        found.append(float(np.logaddexp(running, math.log(0.5 / batch))))  # weight of later changes
     return tuple(found)
 
 
 class CoverageMonitor:
-    """Raise an alarm when a release misses more often than tolerated; false alarms have probability at most ``level``.
+    """Raise an alarm if a release misses more often than tolerated.
 
     Parameters
     ----------
     estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
-    epsilon, delta : what a batch costs each of its records, or persons.
-    tolerated : miss rate at the first level that is still fine. None: one minus the level that this very release
-        covers with confidence .95 (Result I), which only ``guarantee="split"`` knows.
-    level : probability of a false alarm, ever.
-    expected_batch : public guess of the number of records in a batch; it decides how fast an alarm comes, no promise.
-    random_state : None for system entropy; an integer repeats the run and is NOT private.
+    epsilon, delta : privacy cost of a batch to each of its records, or persons.
+    tolerated : tolerated miss rate at the first level. None: one minus the level that this release covers with
+        confidence .95 (Result I); needs ``guarantee="split"``.
+    level : largest probability of ever raising a false alarm.
+    expected_batch : public guess of the number of records in a batch; it affects the delay of an alarm, no promise.
+    random_state : None for system entropy; an integer makes the run repeatable and NOT private.
 
-    Batches must be cut by calendar, never by count: with batches of a fixed size, one person would shift all later
-    ones. A person is in one batch; persons who return are composed by a budget store (``update(..., budget=store)``).
+    Form batches by calendar, never by count: with a fixed number, one person would shift all later batches. A person is
+    in one batch. For persons who return, a budget store adds up the cost (``update(..., budget=store)``).
 
     Privacy: each batch releases eta M - kappa n + Z for its M misses among n records, with integer noise, and nothing
     else; (epsilon, delta) for adding or removing one record of the batch, or one person with ``persons``.
 
     Assumes: records (with ``persons``, persons) are independent, and each is missed with probability at most
     ``tolerated`` unless something changed. With the default ``tolerated`` a false alarm has probability at most
-    ``level`` + .05: the release itself may be one of the few that cover less.
+    ``level`` + .05, because the release may be one of the few that cover less.
 
     Theory: Result L
     """
@@ -148,12 +155,12 @@ class CoverageMonitor:
 
     @property
     def n_batches(self) -> int:
-        """How many batches were counted."""
+        """Number of batches so far."""
         return len(self._factors)
 
     @property
     def evidence(self) -> tuple[float, ...]:
-        """The log evidence after each batch, from released numbers alone."""
+        """Log evidence after each batch, computed from released numbers."""
         return log_evidence(self._factors)
 
     @property
@@ -163,25 +170,33 @@ class CoverageMonitor:
 
     @property
     def alarm_limit(self) -> float:
-        """The log evidence at which the alarm is raised."""
+        """Log evidence at which the alarm is raised."""
         return -math.log(self.level)
 
     def _ledger(self, unit: Unit) -> Ledger:
-        """What a batch costs each of its records, or persons."""
+        """Create the ledger of a batch."""
         note = "misses of one batch against the tolerated rate"
         return Ledger(seeded=self._seeded).add(STAGE, self._bet.noise.event(1), note, unit=unit)
 
     def update(
         self, X: Any, y: Any, persons: Any = None, *, batch: str | None = None, budget: BudgetStore | None = None
     ) -> MonitorStep:
-        """Count one batch of new labeled records and return the evidence so far.
+        """Add one batch of new labeled records.
 
-        ``persons`` are ids, one for each row: one random record of each person is counted. ``batch`` is a public name,
-        such as ``"2026-11"``; a name that was used before is refused, so that a batch is not counted twice.
+        Parameters
+        ----------
+        X, y : (n, n_features) and (n,) labeled records.
+        persons : (n,) ids; one random record of each person is counted.
+        batch : public name, for example "2026-11"; a name that was used before is refused.
+        budget : budget store that pays.
+
+        Returns
+        -------
+        MonitorStep
         """
         name = f"batch {self.n_batches + 1}" if batch is None else str(batch)
         if name in self._names:
-            raise ValueError(f"batch {name!r} was counted before: each batch is counted once")
+            raise ValueError(f"batch {name!r} was counted before: count each batch once, under its own name")
         row_seed, noise_seed = child_seeds(None if self._seed is None else self._seed + self.n_batches, 2)
         if budget is not None:
             budget.require_spendable(seeded=self._seeded)
@@ -197,7 +212,7 @@ class CoverageMonitor:
         return MonitorStep(self.evidence[-1], self.alarm, self.n_batches, ledger)
 
     def to_json(self) -> str:
-        """Return the state as JSON: public constants and released numbers, nothing of the records."""
+        """Return the state as JSON; it contains public constants and released numbers only."""
         noise = self._bet.noise
         return json.dumps(
             {
@@ -219,10 +234,10 @@ class CoverageMonitor:
 
     @classmethod
     def from_json(cls, text: str, estimator: Any) -> Self:
-        """Return the monitor that ``to_json`` wrote; the state of another model is refused."""
+        """Create the monitor from the result of ``to_json``; refuse the state of another model."""
         state = _read_state(text)
         if state["model"] != model_digest(estimator):
-            raise ValueError("this state belongs to another model: load the model that the monitor was made for")
+            raise ValueError("this state belongs to another model: load the model for which the monitor was created")
         monitor = cls.__new__(cls)
         monitor.estimator, monitor._model = estimator, state["model"]
         try:
@@ -240,7 +255,7 @@ class CoverageMonitor:
             raise ValueError(f"the state of the monitor is damaged: {error}") from None
         expected = _Bet.of(monitor._bet.eta, monitor.tolerated, monitor.budget)
         if expected != monitor._bet or not np.isfinite(monitor._factors).all():
-            raise ValueError("the state of the monitor is damaged: its noise and its budget do not belong together")
+            raise ValueError("the state of the monitor is damaged: its noise does not match its budget")
         monitor._seeded = monitor._seed is not None
         return monitor
 
@@ -249,13 +264,15 @@ def _read_state(text: str) -> Mapping[str, Any]:
     try:
         state = json.loads(text)
     except (TypeError, ValueError, RecursionError):
-        raise ValueError("this is not the state of a monitor: the text is not JSON") from None
+        raise ValueError("the text is not the state of a monitor: it is not JSON") from None
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
-        raise ValueError(f"this is not the state of a monitor: expected JSON of format {_FORMAT!r}")
+        raise ValueError(f"the text is not the state of a monitor: its format is not {_FORMAT!r}")
     if state.get("version") != _VERSION:
-        raise ValueError(f"monitor version {state.get('version')!r} is unknown, this release reads {_VERSION}")
+        raise ValueError(
+            f"monitor version {state.get('version')!r} is unknown; this release of dpscp reads version {_VERSION}"
+        )
     if "model" not in state:
-        raise ValueError("the state of the monitor is damaged: it names no model")
+        raise ValueError("the state of the monitor is damaged: the model is missing")
     return state
 
 
@@ -266,21 +283,21 @@ def model_digest(estimator: Any) -> str:
 
 
 def _tolerated(estimator: Any) -> float:
-    """One minus the level that this very release covers with confidence .95.
+    """Return one minus the level that this release covers with confidence .95.
 
     Theory: Result I
     """
     covered = estimator.certificate_.terms.release_level
     if covered is None or not 0 < covered < 1:
         raise ValueError(
-            "tolerated is needed: this release has no proven level of its own (only guarantee='split' has one); give "
-            "the miss rate that is still fine, such as tolerated=0.12"
+            "tolerated must be set: this release has no proven level of a single release (only guarantee='split' has "
+            "one); choose the tolerated miss rate, for example tolerated=0.12"
         )
     return float(1 - covered)
 
 
 def _choose_bet(tolerated: float, budget: Budget, expected_batch: int) -> _Bet:
-    """The eta whose evidence grows fastest if the miss rate rises; from public numbers only."""
+    """Choose the eta with the fastest growth of evidence after a rise; public numbers only."""
     rise = tolerated + (_RISE - 1) * min(tolerated, 1 - tolerated)
     while True:
         bets = [_Bet.of(eta, tolerated, budget) for eta in _coarse_etas(tolerated, budget, rise, expected_batch)]
@@ -291,7 +308,7 @@ def _choose_bet(tolerated: float, budget: Budget, expected_batch: int) -> _Bet:
 
 
 def _coarse_etas(tolerated: float, budget: Budget, rise: float, n: int) -> tuple[float, ...]:
-    """The two best of a grid, by the continuous noise of the same budget."""
+    """Return the two best values of a grid, for continuous noise of the same budget."""
     mu = gdp_mu(budget.epsilon, budget.delta)
 
     def growth(eta: float) -> float:

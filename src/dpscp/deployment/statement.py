@@ -18,7 +18,7 @@ from dpscp._base.format import at_least, format_epsilon
 from dpscp.guarantees import guarantee_of
 from dpscp.privacy import Ledger, SecretSplitDpEvent
 from dpscp.privacy.accounting import as_accountant, epsilon_of
-from dpscp.privacy.events import DpEvent, composed_parts, event_to_dict, event_words, parallel_parts
+from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts
 from dpscp.privacy.tradeoff import gdp_mu
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _described(event: DpEvent) -> dict[str, Any]:
     noise = inner["sigma"] / sensitivity if "sigma" in inner else inner.get("noise_multiplier")
     return {
         "mechanism": _NAMES.get(inner["type"], inner["type"]),
-        "words": event_words(event),
+        "words": describe_event(event),
         "releases": releases,
         "sampling_rate": rate,
         "sensitivity": sensitivity,

@@ -1,9 +1,9 @@
-"""The estimators: one call from rows to private prediction sets. The only place where the rooms are wired together.
+"""The estimators: from rows to private prediction sets with one call.
 
     rows -> public bounds -> private training -> scores -> private thresholds -> prediction sets
 
-A fitted estimator holds parameters, thresholds, the ledger, the certificate and public facts, and nothing whose size
-grows with the records.
+A fitted estimator holds parameters, thresholds, the ledger, the certificate and public facts. Nothing in it grows with
+the number of records.
 """
 
 from dpscp.estimators.classifier import PrivateConformalClassifier

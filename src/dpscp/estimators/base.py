@@ -1,4 +1,4 @@
-"""What the two estimators share: the public side of a fit, from what a caller brings to a release."""
+"""The part of the two estimators that is the same: read, request, release, keep."""
 
 import math
 import warnings
@@ -14,22 +14,22 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
 from dpscp._base.trust import GROUP_FUNCTION
-from dpscp.data.persons import unit_of
+from dpscp.data.persons import choose_unit
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.base import is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
 from dpscp.data.validation import check_levels, column_bounds, group_index, validate_rows
-from dpscp.estimators.fitted import Fitted
+from dpscp.estimators.fitted import FittedEstimator
 from dpscp.estimators.ingest import BlockReader, FitInput, FitRecords, records_from_arrays, records_from_source
 from dpscp.estimators.prefit import Prefit
-from dpscp.estimators.refit_warning import remember, warn_if_refit
-from dpscp.estimators.trust import trusted_records, trusted_training
+from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
+from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, HintWarning
 from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
 from dpscp.pipeline.plan import Request
-from dpscp.pipeline.release import release
+from dpscp.pipeline.release import Release, release
 from dpscp.pipeline.tasks import Task
 from dpscp.privacy import Budget
 from dpscp.privacy.random_streams import seed_of
@@ -43,24 +43,24 @@ from dpscp.training.private_model import PrivateModel
 from dpscp.training.recipe import WIDEST_TABLE
 from dpscp.training.torch.records import inputs_of, labeled_arrays
 
-UNCOPIED = "{} cannot be copied, so it meets the records itself, and keeps nothing of them"
+UNCOPIED = "{} cannot be copied, so the original object sees the records, and it stores nothing of them"
 
 
-class PrivateConformal(Fitted):
-    """What the two estimators share: the public side of a fit."""
+class PrivateConformal(FittedEstimator):
+    """Base class of the two estimators."""
 
     @abstractmethod
     def _check_score(self) -> None:
-        """Refuse a score that nobody knows."""
+        """Refuse an unknown score."""
 
     @staticmethod
     @abstractmethod
-    def _checked_y(y: Any, n: int) -> NDArray[Any]:
-        """The targets of ``n`` records in memory."""
+    def _validate_y(y: Any, n: int) -> NDArray[Any]:
+        """Return the targets of ``n`` records in memory."""
 
     @abstractmethod
-    def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
-        """Make the release of this task."""
+    def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
+        """Return the public side of the fit and its records."""
 
     def fit(
         self,
@@ -72,78 +72,93 @@ class PrivateConformal(Fitted):
         budget: BudgetStore | None = None,
         **fit_params: Any,
     ) -> Self:
-        """Train privately and calibrate; see the class for what is promised.
+        """Train privately and calibrate; the class describes the promise.
 
-        X and y: arrays or frames; for a torch module also records of any shape, (n, channels, height, width) say, as
-        arrays or tensors, or a ``Dataset`` or ``DataLoader`` of (input, target) pairs in place of both. That is read
-        once, item by item in the order of the data set; a loader that would drop or repeat records is refused, and so
-        is one with a ``collate_fn`` of its own. Or X is a record source (``dpscp.sources``: files, a cluster, blocks of
-        arrays) and y is left out: the records are read block by block and never together in memory; every block is
-        looked at before anything is spent, and compared at each later reading. With a ``DistributedSource`` every
-        process of the group calls ``fit``, and each of them is fitted.
+        Parameters
+        ----------
+        X : array, frame, Dask collection, tensor, Dataset, DataLoader, path or record source
+            The records: n rows of numbers, or for a torch module records of any shape, such as (n, channels, height,
+            width). A ``Dataset`` or ``DataLoader`` of (input, target) pairs is read once, item by item in its order. A
+            loader that drops or repeats records, or that has its own ``collate_fn``, is refused. A record source
+            (``dpscp.sources``: files, a cluster, blocks of arrays) is read block by block, never together in memory.
+            Every block is checked before anything is spent, and compared at each later reading. With a
+            ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
+        y : array of shape (n,), or str, optional
+            The targets, or with ``schema`` the name of the target column. Left out where X contains the targets.
+        persons : array of shape (n,), optional
+            One id for each row, where a person may have several. Both promises are then per person. Ids are text,
+            integers, booleans or dates, of one kind. Floating-point numbers, missing ids and objects are refused.
+        schema : Schema, optional
+            Declares types, bounds, categories, classes and persons of a frame (pandas, polars, Arrow) or file:
+            ``fit(frame, "income", schema=dp.Schema.read(path))``. It is kept in ``schema_`` and in saved files, and
+            predictions then take frames too. X and y may also be ``schema.matrix(frame)`` and
+            ``schema.targets(frame)``.
+        budget : BudgetStore, optional
+            A store that all fits on these records share. The cost is reserved before a record is used and the true cost
+            is committed at the end. A fit that fails after the reservation has spent it. A seeded fit is refused
+            because it is not private, and so is a store that was opened without the name of its data set.
 
-        ``persons`` holds one id for each row, where a person may have several; both promises are then per person. Ids
-        are text, integers, booleans or dates of one kind; floating-point numbers, missing ids and objects are refused.
+        Returns
+        -------
+        self
 
-        With ``schema``, X is a frame (pandas, polars, Arrow) and y the name of its target column:
-        ``fit(frame, "income", schema=dp.Schema.read(path))``. The schema declares types, bounds, categories, classes
-        and persons; it is kept in ``schema_`` and in saved files, and predictions then take frames too. (``X`` and
-        ``y`` that ``schema.matrix`` and ``schema.targets`` made are taken as well.)
-
-        With ``budget``, a store shared by all fits on these records, the share is reserved before a record is used and
-        the true cost is committed at the end; ``BudgetError`` if it does not fit. A fit that fails after the
-        reservation has spent it. A seeded fit is not private and is refused, and so is a store that was not opened
-        with the name of its data set.
+        Raises
+        ------
+        BudgetError
+            If the budget, or what is left in the store, is too small.
         """
-        if isinstance(X, DistributedSource) and not X.led:
+        if isinstance(X, DistributedSource) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
-        self._check_score()
         self._start(budget, fit_params)
-        brought = X
+        fit_input = self._read(X, y, persons, schema)
+        request, records = self._make_request(fit_input)
+        released = self._release(request, records.records, fit_input.original, budget)
+        self._keep(released, records)
+        return self
+
+    def _read(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> FitInput:
+        """Validate the arguments of ``fit``; set the attributes that describe the input."""
+        original = X
         X, y = labeled_arrays(X, y)
         table = X
-        X, y, persons = self._described(X, y, persons, schema)
+        X, y, persons = self._apply_schema(X, y, persons, schema)
         if isinstance(X, DistributedSource) and X.by_person:
             persons = True  # its blocks hold them
         unit = self._unit(persons)
         rows = None
         if not is_source(X):
-            rows = self._table(X, reset=True)
-            y = self._checked_y(y, len(rows))
+            rows = self._validate_table(X, reset=True)
+            y = self._validate_y(y, len(rows))
         elif self.prefit:
-            raise ValueError("prefit=True needs X and y in memory: a prefit estimator is asked about all rows at once")
+            raise ValueError("prefit=True needs X and y in memory, because the estimator predicts all rows at once")
         else:
             self.input_shape_, self.n_features_in_ = None, X.width
-        self._fit(FitInput(brought, table, X, y, persons, rows, unit), budget)
-        return self
+        return FitInput(original, table, X, y, persons, rows, unit)
 
-    def _fit_by_all(self, source: DistributedSource, *given: Any, **options: Any) -> Self:
-        """Fit in process 0 and take over what it found in the others."""
+    def _fit_by_all(self, source: DistributedSource, *arguments: Any, **options: Any) -> Self:
+        """Fit in process 0 and copy the fitted attributes to the others."""
 
         def fitted() -> dict[str, Any]:
-            self.fit(source, *given, **options)
+            self.fit(source, *arguments, **options)
             return {name: value for name, value in vars(self).items() if _is_fitted(name)}
 
         vars(self).update(source.lead(fitted))
         return self
 
-    def _release(self, request: Request, records: RecordSource, store: BudgetStore | None, brought: Any) -> Task:
-        """Make the release and keep it, the fitted attributes at the very end; the task with what training found.
-
-        ``brought`` is X as the caller has it, to notice that it is fitted again.
-        """
+    def _release(self, request: Request, records: RecordSource, original: Any, store: BudgetStore | None) -> Release:
+        """Make the release; ``original`` is the X of the caller, to notice a second fit."""
         request.task.try_score()
         private = self.random_state is None
         if private and store is None:
-            warn_if_refit(brought)
+            warn_if_refit(original)
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
-            *trusted_training(self.estimator, prefit=self.prefit),
-            *trusted_records(brought),
-            *self._uncopied(),
-            *request.task.trusted,
+            *list_training_assumptions(self.estimator, prefit=self.prefit),
+            *list_record_assumptions(original),
+            *self._list_uncopied_objects(),
+            *request.task.score_assumptions,
         )
-        found = release(
+        released = release(
             request,
             records,
             assumed=assumed,
@@ -151,30 +166,35 @@ class PrivateConformal(Fitted):
             store=store,
             note=f"{type(self).__name__}.fit",
         )
-        self.model_ = found.model
-        self.threshold_ = found.thresholds[0] if request.group_values is None else found.thresholds
-        self.group_values_ = request.group_values
-        self.ledger_ = found.ledger
+        if private:
+            remember_fit(original)
+        return released
+
+    def _keep(self, released: Release, records: FitRecords) -> None:
+        """Set the fitted attributes and warn about full sets."""
+        self.model_ = released.model
+        self.threshold_ = released.thresholds[0] if records.group_values is None else released.thresholds
+        self.group_values_ = records.group_values
+        self.ledger_ = released.ledger
         if self.prefit:  # the rows of this release were outputs
             self.ledger_ = self.ledger_.declare(n_features=vars(self).get("n_features_in_"))
         if self.schema_ is not None:
             self.ledger_ = self.ledger_.declare(schema=self.schema_.to_dict())
-        self.certificates_ = found.certificates
-        self.certificate_ = found.certificates[0]
-        self.evaluation_ = found.evaluation
-        if private:
-            remember(brought)
-        self._tell(found.task)
-        return found.task
+        self.certificates_ = released.certificates
+        self.certificate_ = released.certificates[0]
+        self.evaluation_ = released.evaluation
+        self._warn_if_sets_are_full(released.task)
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
-        """Refuse what cannot work before a record is looked at, and drop an earlier fit: no mixture of two."""
+        """Refuse wrong arguments before a record is read, and drop an earlier fit."""
+        self._check_score()
         if "sample_weight" in fit_params:
             raise ValueError(
-                "sample_weight is not supported: weights would change the sensitivity of every private step"
+                "sample_weight is not supported, because weights change the sensitivity of every private step; "
+                "remove it"
             )
         if fit_params:
-            raise TypeError(f"fit got unexpected arguments: {', '.join(fit_params)}")
+            raise TypeError(f"fit got unexpected arguments: {', '.join(fit_params)}; remove them")
         if store is not None:
             if not isinstance(store, BudgetStore):
                 raise TypeError(f"budget must be a BudgetStore, got {type(store).__name__}")
@@ -184,42 +204,40 @@ class PrivateConformal(Fitted):
         for name in filter(_is_fitted, list(vars(self))):
             delattr(self, name)
 
-    def _uncopied(self) -> tuple[str, ...]:
-        """What is assumed of objects of the caller that meet the records themselves, because they have no copy."""
+    def _list_uncopied_objects(self) -> tuple[str, ...]:
+        """List the assumptions about the caller's objects that cannot be copied."""
         met = self.prefit or isinstance(self.estimator, PrivateModel)  # a mechanism sees to its own module
         held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
         held |= {"estimator": self.estimator} if met else {}
         return tuple(UNCOPIED.format(name) for name, value in held.items() if not can_be_copied(value))
 
     def _check_prefit(self) -> None:
-        """Refuse what has no meaning for an estimator that is trained already."""
+        """Refuse parameters that do not apply to a trained estimator."""
         Prefit.of(self.estimator, task=self._name)
         if self.feature_bound is not None or self.feature_bounds is not None:
-            raise ValueError(
-                "prefit=True gives X to the estimator as it is: leave out feature_bound and feature_bounds"
-            )
+            raise ValueError("prefit=True passes X to the estimator unchanged; remove feature_bound and feature_bounds")
         if self.guarantee not in (AUTO, SPLIT.name, SPLIT):
             raise ValueError(
-                f"prefit=True says that training did not use these records, which is guarantee='split', got "
+                f"prefit=True declares that training did not use these records, which needs guarantee='split', got "
                 f"{self.guarantee!r}"
             )
 
-    def _described(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> tuple[Any, Any, Any]:
-        """Rows, targets and ids of what the caller brought: as it is, or as a schema reads them from a frame."""
+    def _apply_schema(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> tuple[Any, Any, Any]:
+        """Return rows, targets and ids, unchanged or as a schema reads them."""
         self.schema_ = None
         if schema is not None and self.prefit:
-            raise ValueError("prefit=True gives X to the estimator as it is: leave schema out")
+            raise ValueError("prefit=True passes X to the estimator unchanged; remove schema")
         if schema is None:
             if isinstance(y, str):
                 raise TypeError(
-                    "y names a column, and what columns hold is read by a schema: give schema=dp.Schema..., or "
-                    "the targets themselves"
+                    "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets "
+                    "as an array"
                 )
             source = find_source(X, y)
             if persons is not None and (source is not None or is_source(X)):
                 raise ValueError(
-                    "persons needs X and y in memory, since a person's rows may lie in several blocks of a source: let "
-                    "a schema name the column of ids, schema=dp.Schema..., with a path or a frame"
+                    "persons needs X and y in memory, because a person's rows may be in several blocks of a source. "
+                    "Pass a path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
                 )
             return (X, y, persons) if source is None else (source, None, None)
         if not isinstance(schema, Schema):
@@ -228,14 +246,13 @@ class PrivateConformal(Fitted):
         if by_name and (not isinstance(y, str) or schema.target not in ("", y)):
             raise ValueError(f"with a schema and a frame, y must be the name of the target column, {schema.target!r}")
         if by_name and persons is not None:
-            raise ValueError("with a schema, its key person names the column of ids: leave persons out")
-        # again from plain values: a schema that was built in code is checked like one from a file
-        schema = Schema.from_dict((schema.with_target(y) if by_name else schema).to_dict()).require_complete()
+            raise ValueError("with a schema, its key person declares the column of ids; remove persons")
+        schema = (schema.with_target(y) if by_name else schema).require_complete()
         if schema.task != self._name:
-            raise ValueError(f"the schema declares a {schema.task}, and {type(self).__name__} is for {self._name}")
+            raise ValueError(f"the schema declares a {schema.task}, but {type(self).__name__} is for {self._name}")
         twice = [n for n, value in schema.declared.items() if value is not None and vars(self).get(n) is not None]
         if twice:
-            raise ValueError(f"{twice[0]} is declared by the schema and given to the estimator: give it once")
+            raise ValueError(f"{twice[0]} is declared by the schema and passed to the estimator; declare it once")
         self.schema_ = schema
         if not by_name:
             return X, y, schema.person if is_source(X) else persons
@@ -244,40 +261,45 @@ class PrivateConformal(Fitted):
             return source, None, schema.person
         return schema.matrix(X), schema.targets(X), schema.persons(X)
 
-    def _public(self, name: str) -> Any:
-        """A public declaration: the parameter, or what the schema says."""
-        given = getattr(self, name)
-        return self.schema_.declared[name] if given is None and self.schema_ is not None else given
+    def _declared(self, name: str) -> Any:
+        """Return a public declaration: the parameter, or what the schema declares."""
+        value = getattr(self, name)
+        return self.schema_.declared[name] if value is None and self.schema_ is not None else value
 
     def _unit(self, persons: Any) -> Unit:
-        """Who is protected and covered; arguments that contradict each other are refused before a record is used."""
-        return unit_of(
+        """Return the unit of privacy; refuse arguments that contradict each other."""
+        return choose_unit(
             persons,
-            self._public("rows_per_person"),
-            n_records=self._public("n_records"),
-            n_persons=self._public("n_persons"),
+            self._declared("rows_per_person"),
+            n_records=self._declared("n_records"),
+            n_persons=self._declared("n_persons"),
         )
 
-    def _taken(
+    def _read_records(
         self,
-        given: FitInput,
+        fit_input: FitInput,
         targets: NDArray[Any],
         encoded: Callable[[Any, int], NDArray[Any]],
         labels: tuple[Any, ...] | None,
     ) -> FitRecords:
-        """The records of the fit with their groups; ``labels`` are the classes, which may be groups.
+        """Return the records of the fit with their groups.
 
-        ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source.
+        ``targets`` are those of records in memory, ``encoded(y, n)`` those of a block of a source. ``labels`` are the
+        classes, which may be the groups.
         """
-        if given.rows is None:
-            return records_from_source(given, self._reading(encoded, by_label=labels), self.random_state, self.device)
+        if fit_input.rows is None:
+            return records_from_source(
+                fit_input, self._make_block_reader(encoded, by_label=labels), self.random_state, self.device
+            )
         by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
         return records_from_arrays(
-            given, targets, (targets, labels) if by_label else self._groups_of(given), self.random_state
+            fit_input, targets, (targets, labels) if by_label else self._assign_groups(fit_input), self.random_state
         )
 
-    def _reading(self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None) -> BlockReader:
-        """How the blocks of a source are read; ``by_label``: the classes, which may be groups."""
+    def _make_block_reader(
+        self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None
+    ) -> BlockReader:
+        """Return the reader of a source's blocks; ``by_label``: the classes."""
         if self.groups is None:
             return BlockReader(targets)
         if callable(self.groups) and self.group_values is not None:
@@ -289,10 +311,10 @@ class PrivateConformal(Fitted):
             f"from a source, got {self.groups!r}"
         )
 
-    def _table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
-        """Checked rows; of records with a shape of their own (images) the numbers one after the other, in float32.
+    def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
+        """Return checked rows; records with a shape are flattened, in float32.
 
-        Of records for a prefit estimator, its outputs: nothing else of them is used.
+        For a prefit estimator these are its outputs; nothing else of the records is used.
         """
         if self.prefit:
             if reset:
@@ -303,46 +325,46 @@ class PrivateConformal(Fitted):
         if reset:
             self.input_shape_ = shape
         if self.input_shape_ is None:
-            # what is read part by part is cast there; a model or mechanism of the caller's own gets what it always got
+            # code of this package casts part by part; a caller's own model or mechanism gets float64
             kept = (np.float64, np.float32) if self._reads_parts(fitted=not reset) else np.float64
             return validate_rows(self, X, reset=reset, finite=finite, dtype=kept)
         if shape != self.input_shape_:
             found = "rows of a table" if shape is None else f"records of shape {shape}"
-            raise ValueError(f"X must hold records of shape {self.input_shape_}, as in fit, got {found}")
+            raise ValueError(f"X must have records of shape {self.input_shape_}, as in fit, got {found}")
         flat = X.reshape(len(X), math.prod(self.input_shape_))
         return validate_rows(self, flat, reset=reset, finite=finite, dtype=np.float32)
 
-    def _request(self, task: Task, taken: FitRecords) -> Request:
-        """The public numbers of this fit, checked; a hint where bounds would help."""
-        bounds = self._public("feature_bounds")
+    def _request(self, task: Task, records: FitRecords) -> Request:
+        """Return the checked public numbers of this fit; hint at missing bounds."""
+        bounds = self._declared("feature_bounds")
         unbounded = self.feature_bound is None and bounds is None
-        if self.estimator is None and unbounded and taken.width <= WIDEST_TABLE[self._name]:
+        if self.estimator is None and unbounded and records.width <= WIDEST_TABLE[self._name]:
             warnings.warn(
-                "no feature_bounds were given, so rows are scaled to norm one and a table loses much of what it says; "
-                "give public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
+                "feature_bounds is None, so each row is scaled to norm one, which loses information of a table. Pass "
+                "public bounds of the features, such as feature_bounds=(0, 100) or {column: (low, high)}, or "
                 "feature_bounds='private'",
                 HintWarning,
                 stacklevel=4,
             )
         alphas, _ = check_levels(self.confidence_level)
-        unit, names = taken.unit, vars(self).get("feature_names_in_")
-        given = self._public(unit.count_name)
-        n_records = taken.found if given is None else check_count(unit.count_name, given)
+        unit, names = records.unit, vars(self).get("feature_names_in_")
+        declared = self._declared(unit.count_name)
+        n_records = records.found if declared is None else check_count(unit.count_name, declared)
         return Request(
             task=task,
-            estimator=self._trained_elsewhere(taken.width) or self.estimator,
+            estimator=self._find_pretrained_model(records.width) or self.estimator,
             budget=Budget(self.epsilon, self.delta),
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, taken.width, names),
+            feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names),
             n_records=n_records,
-            n_found=given is None,
-            n_features=taken.width,
+            n_found=declared is None,
+            n_features=records.width,
             accountant=self.accountant,
-            group_values=taken.group_values,
+            group_values=records.group_values,
             release_confidence=self.release_confidence,
             unit=unit,
             input_shape=self.input_shape_,
@@ -354,15 +376,15 @@ class PrivateConformal(Fitted):
             verbose=self.verbose,
         )
 
-    def _trained_elsewhere(self, n_outputs: int) -> PrivateModel | None:
-        """The model of a release that trains none; None for one that does."""
+    def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
+        """Return the model of a release that trains none; None for one that does."""
         if self.prefit:
             return Prefit.of(self.estimator, task=self._name).model(n_outputs)
         return self.estimator if isinstance(self.estimator, PrivateModel) else None
 
-    def _tell(self, task: Task) -> None:
-        """Warn about promises that only full sets keep; released numbers only."""
-        # that found classes void every promise was told before anything was spent
+    def _warn_if_sets_are_full(self, task: Task) -> None:
+        """Warn about promises that only full sets keep, from released numbers."""
+        # for classes from the data, a warning came before anything was spent
         vacuous = [c for c in self.certificates_ if c.is_vacuous and not task.classes_found]
         # at or, with the buffer of Result C, beyond the largest score
         ended = self.threshold_ >= task.score_range[1]
@@ -374,7 +396,7 @@ class PrivateConformal(Fitted):
                 full = [str(v) for v, end in zip(self.group_values_, ended, strict=True) if end.any()]
                 named = f" for group {', '.join(full)}"
             warnings.warn(
-                f"the threshold{named} is at the end of the score range: its prediction sets are full. "
+                f"the threshold{named} is at the end of the score range, so its prediction sets are full. "
                 f"{self.certificate_}",
                 GuaranteeWarning,
                 stacklevel=5,
@@ -383,38 +405,38 @@ class PrivateConformal(Fitted):
     _name: ClassVar[str]
     _label_groups_hint: ClassVar[str] = ""
 
-    def _groups_of(self, given: FitInput) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
-        """Each record's group and the public group values; None without groups."""
-        if self.groups is None or given.rows is None:
+    def _assign_groups(self, fit_input: FitInput) -> tuple[NDArray[np.int64] | None, tuple[Any, ...] | None]:
+        """Return each record's group and the public group values; None without groups."""
+        if self.groups is None or fit_input.rows is None:
             return None, None
         if self.schema_ is not None and isinstance(self.groups, str):
             if self.group_values is not None:
-                raise ValueError("group_values are the categories that the schema declares: leave them out")
-            return self.schema_.groups(given.table, self.groups)
+                raise ValueError("group_values are the categories that the schema declares; remove group_values")
+            return self.schema_.groups(fit_input.table, self.groups)
         if callable(self.groups):
             if self.group_values is None:
-                raise ValueError("group_values must list the public values that groups can return")
-            index = group_index(self.groups, given.table, self.group_values, len(given.rows), thorough=True)
+                raise ValueError("group_values is required with groups; list the public values that groups can return")
+            index = group_index(self.groups, fit_input.table, self.group_values, len(fit_input.rows), thorough=True)
             return index, tuple(self.group_values)
         raise ValueError(
             f"groups must be None or a function of X{self._label_groups_hint}, or, with a schema, a column with "
             f"categories, got {self.groups!r}"
         )
 
-    def _rows(self, X: Any) -> NDArray[np.float64]:
+    def _validate_new_rows(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         if self.schema_ is not None and isinstance(X, Frame):
             X = self.schema_.matrix(X)
-        # the library's own models look for NaN and infinity themselves, in parts, while these are in cache
-        return self._table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
+        # models of this package check for NaN and infinity themselves, in parts that are in cache
+        return self._validate_table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
 
     def _reads_parts(self, *, fitted: bool) -> bool:
-        """Whether rows go to code of this package only, which casts them part by part."""
+        """Whether only code of this package reads the rows, and casts them in parts."""
         if fitted:
             return isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
         return self.estimator is None or trains_sources(self.estimator)
 
 
 def _is_fitted(name: str) -> bool:
-    """Whether an attribute is what a fit found."""
+    """Whether an attribute is set by a fit."""
     return name.endswith("_") and not name.startswith("_")

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,11 @@ from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.data.model_files import plain
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateConformal
-from dpscp.estimators.ingest import FitInput
+from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
+from dpscp.pipeline.plan import Request
+from dpscp.pipeline.release import Release
 from dpscp.pipeline.tasks import Classification
-from dpscp.privacy.store import BudgetStore
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.sets import label_set
 from dpscp.training.private_model import PrivateModel
@@ -25,67 +26,110 @@ from dpscp.training.torch.records import inputs_of
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
-    """A differentially private classifier whose prediction sets hold the true label at a promised rate.
+    """Differentially private classifier with prediction sets of proven coverage.
 
-    One call to ``fit`` trains a model under differential privacy on the rows, scores the same rows (or, with
-    ``guarantee="split"``, rows held out for it), and finds the threshold by a private search. The whole release is
-    (epsilon, delta)-differentially private for adding or removing one record (or one person, see ``rows_per_person``),
-    and ``certificate_`` says what is proven about coverage and under which assumptions.
+    ``fit`` trains a model under differential privacy, scores records and finds the threshold by a private search. The
+    scored records are the training records or, with ``guarantee="split"``, held-out ones. The whole release is
+    (epsilon, delta)-differentially private for adding or removing one record (or one person, see ``rows_per_person``).
+    ``certificate_`` states what is proven about coverage and under which assumptions.
 
     Parameters
     ----------
-    estimator : None for the library's recipe; or a training mechanism such as ``dpscp.training.DPSGD``; or a
-        ``torch.nn.Module``; or a ``PrivateModel`` trained elsewhere; or, with ``prefit=True``, a fitted classifier.
-    epsilon, delta : the privacy budget of everything together.
-    confidence_level : the wanted coverage, or a list of levels that share the budget.
-    guarantee : ``"auto"`` (the certified one that public numbers predict to give the smallest sets), ``"universal"``,
-        ``"stability"``, ``"split"`` (certified), ``"corrected"``, ``"asymptotic"`` (not proven in finite samples) or
-        ``"finite"`` (the paper's buffered variant).
-    conformity_score : ``"lac"`` (1 - p_y), ``"aps"``, ``"raps"``, a ``dpscp.scores.LabelScore`` of your own, or a
-        function of the probabilities (n, n_classes) that returns a score between 0 and 1 for every label; each row's
-        from that row alone (tried on made-up rows before anything is spent, and on parts of the records).
-    train_share : training gets (train_share * epsilon, delta) and calibration what the composition leaves; ``"auto"``
-        chooses from public numbers. Not used by ``"split"``, where each part gets the whole budget.
-    calibration_fraction : share of the records held out by ``guarantee="split"``.
-    evaluation_fraction : None, or the share of the records that neither train nor calibrate and measure this very fit,
-        privately: ``evaluation_``. Only ``guarantee="split"``; ``"auto"`` becomes it.
-    release_confidence : None, or the probability over records and noise with which this one release covers the level
-        itself, beside the average (Result I; independent records). Only for records that were held out: ``"auto"``
-        becomes ``"split"``, and other guarantees are refused.
-    feature_bound : public bound on the norm of a row; longer rows are scaled onto it. None, with no ``feature_bounds``:
-        every row is scaled to norm one.
-    feature_bounds : public bounds of the features; values are clipped and rescaled. (low, high) for all features, two
-        arrays, a (low, high) pair for each feature, or {column: (low, high)} by name (by place without names). A
-        square one of two features that can be read both ways is refused. ``"private"``: found by noisy counts on a
-        public grid of powers of two, for 5 % of the squared training budget; known ones cost nothing and are better.
-    classes : the public list of all labels that can occur. None declares the labels found in y public, with a warning,
-        and nothing is certified: a label that no record has is in no set.
-    groups : ``"label"`` for a threshold and a promise for each class; or a function of X that returns one of the public
-        ``group_values`` for each row, from that row alone (tried on parts of the rows); or, with a schema, the name of
-        a column with declared categories. An unknown group gets full sets.
-    n_records : the public nominal number of records; None declares len(X) public.
-    rows_per_person : the public cap k on the rows of one person, where a person may have several. With ids
-        (``fit(X, y, persons=ids)``) at most k rows of each, a uniform private choice, are used with weights that add up
-        to one; privacy is for adding or removing a person with all their records and coverage for a record chosen at
-        random among those of a new person (Result H). Without ids, a person is taken to have at most k rows: privacy is
-        per person by group privacy, with k times the noise, and coverage per record.
-    n_persons : the public nominal number of persons; None declares the number found public. Needs ids.
-    accountant : ``"pld"`` (tight), ``"rdp"``, or an own ``dpscp.privacy.Accountant`` or its registered name.
-    random_state : None for system entropy; an integer repeats the run and is NOT private.
-    prefit : declares that ``estimator`` is a classifier with ``predict_proba`` and ``classes_`` that was trained
-        without these records. All of them find the threshold (guarantee ``"split"``), the ledger holds that search
-        alone, X goes to the estimator as it is, and ``classes_`` are the public labels. The records it was trained on
-        are not protected here. Cannot be saved.
-    device : None trains on the processor; "cuda", or another device of torch's, trains the recipe's model or your
-        ``torch.nn.Module`` there, with the same accounting. A table must fit into the device's memory; of files and
-        clusters each batch visits the device.
-    verbose : 1 shows progress on standard error (a bar where tqdm is installed); the logger ``dpscp`` has the stages.
+    estimator : None, mechanism, torch.nn.Module, PrivateModel or fitted classifier
+        None is the library's recipe. A mechanism is, for example, ``dpscp.training.DPSGD``. A ``PrivateModel`` was
+        trained elsewhere. A fitted classifier needs ``prefit=True``.
+    epsilon : float, default 1.0
+        The privacy budget of training and calibration together.
+    delta : float, default 1e-5
+        The second parameter of that budget.
+    confidence_level : float or list of floats, default 0.9
+        The wanted coverage. Several levels share the budget.
+    guarantee : str or Guarantee, default "auto"
+        ``"universal"``, ``"stability"`` and ``"split"`` are certified. ``"corrected"`` and ``"asymptotic"`` are not
+        proven for finite samples. ``"finite"`` is the paper's buffered variant. ``"auto"`` chooses, from public
+        numbers, the certified one with the smallest expected sets.
+    conformity_score : str, LabelScore or function, default "lac"
+        ``"lac"`` (1 - p_y), ``"aps"``, ``"raps"``, or your own: a ``dpscp.scores.LabelScore``, or a function of the
+        probabilities (n, n_classes) that returns scores between 0 and 1 of the same shape. Each row's scores must
+        depend on that row alone. This is checked on synthetic rows before anything is spent, and on parts of the
+        records.
+    classes : list, optional
+        The public list of all labels that can occur. None declares the labels in y public, with a warning. Then nothing
+        is certified, because a label without a record is in no set.
+    train_share : float or "auto", default 0.5
+        Training gets (train_share * epsilon, delta), calibration gets the rest. ``"auto"`` chooses from public numbers.
+        Not used by ``"split"``, where each part gets the whole budget.
+    calibration_fraction : float or "auto", default "auto"
+        The share of the records that ``guarantee="split"`` holds out.
+    evaluation_fraction : float, optional
+        The share of the records that neither train nor calibrate, and that measure this release privately
+        (``evaluation_``). It needs held-out records: ``"auto"`` becomes ``"split"``, and other guarantees are refused.
+    release_confidence : float, optional
+        The probability, over records and noise, with which this single release covers the level, in addition to the
+        average (Result I; independent records). It needs held-out records: ``"auto"`` becomes ``"split"``, and other
+        guarantees are refused.
+    feature_bound : float, optional
+        The public bound on the norm of a row. Longer rows are scaled down to it. Without it and without
+        ``feature_bounds``, every row is scaled to norm one.
+    feature_bounds : (low, high), array, mapping or "private", optional
+        The public bounds of the features. Values are clipped and rescaled. Pass (low, high) for all features, two
+        arrays of shape (n_features,), an array of shape (n_features, 2), or {column: (low, high)} (by index where X has
+        no names). ``"private"`` finds bounds by noisy counts on a public grid of powers of two, for 5 % of the squared
+        training budget. Known bounds cost nothing and are better.
+    groups : "label", function or str, optional
+        ``"label"`` gives each class its own threshold and promise. A function of X returns one of ``group_values`` for
+        each row, from that row alone. With a schema, the name of a categorical column. An unknown group gets full sets.
+    group_values : list, optional
+        The public values that the function ``groups`` can return.
+    n_records : int, optional
+        The public nominal number of records. None declares len(X) public.
+    rows_per_person : int, optional
+        The public cap k on the rows of one person, where a person may have several. With ids (``fit(X, y,
+        persons=ids)``) at most k random rows of each person are used. Privacy is for adding or removing a person with
+        all records, and coverage is for a random record of a new person (Result H). Without ids, each person is assumed
+        to have at most k rows. Privacy is per person by group privacy, with k times the noise, and coverage is per
+        record.
+    n_persons : int, optional
+        The public nominal number of persons. None declares the true number public. Needs ids.
+    accountant : str or Accountant, default "pld"
+        ``"pld"`` (tight), ``"rdp"``, or your own ``dpscp.privacy.Accountant`` or its registered name.
+    random_state : int, optional
+        None uses system entropy. An integer makes the run repeatable and NOT private.
+    prefit : bool, default False
+        Declares that ``estimator`` is a classifier with ``predict_proba`` and ``classes_`` that was trained without
+        these records. All records then calibrate (guarantee ``"split"``), and the ledger has that search alone. X goes
+        to the estimator unchanged, and ``classes_`` are the public labels. The estimator's own training records are not
+        protected here. Cannot be saved.
+    device : str, optional
+        None trains on the CPU. "cuda", or another torch device, trains the recipe's model or a ``torch.nn.Module``
+        there, with the same accounting. A table must fit into the device's memory. Files and clusters send one batch at
+        a time.
+    verbose : int, default 0
+        1 shows progress on standard error (a bar if tqdm is installed). The logger ``dpscp`` has the stages.
 
     Attributes
     ----------
-    classes_, model_, threshold_ ((n_levels,) or (n_groups, n_levels)), ledger_, certificate_ (of the first level),
-    certificates_ (one for each level), evaluation_ (a ``PrivateEvaluation``, or None), schema_ (None without
-    one), n_features_in_, feature_names_in_
+    classes_ : array of shape (n_classes,)
+        The public labels.
+    model_ : Model
+        The released model.
+    threshold_ : array of shape (n_levels,) or (n_groups, n_levels)
+        The released thresholds; infinite where no finite one exists.
+    group_values_ : tuple or None
+        The public groups, in the order of ``threshold_``.
+    ledger_ : Ledger
+        What was spent, and what was declared public.
+    certificate_ : Certificate
+        What is proven about the first level.
+    certificates_ : tuple of Certificate
+        One for each level.
+    evaluation_ : PrivateEvaluation or None
+        The private evaluation of this release; None without ``evaluation_fraction``.
+    schema_ : Schema or None
+        The schema of the fit.
+    n_features_in_ : int
+    feature_names_in_ : array of shape (n_features_in_,)
+        Only if X has column names.
 
     Examples
     --------
@@ -109,74 +153,107 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     def _check_score(self) -> None:
         label_score(self.conformity_score)
 
-    _checked_y = staticmethod(validate_labels)
+    _validate_y = staticmethod(validate_labels)
 
-    def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
-        declared, of_source = self._declared_classes(), given.rows is None
+    def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
+        declared, of_source = self._find_declared_classes(), fit_input.rows is None
         if of_source and declared is None:
-            raise ValueError("classes=[...] is needed with a source of records: every label that can occur")
-        public, index, found = class_list(np.empty(0, dtype=np.int64) if of_source else given.y, declared)
+            raise ValueError("classes is required for a record source; pass classes=[...] with every possible label")
+        public, index, found = class_list(np.empty(0, dtype=np.int64) if of_source else fit_input.y, declared)
         labels = tuple(plain(c) for c in public)
-        taken = self._taken(given, index, partial(_indices, classes=labels), labels)
-        found = found or self._model_found_classes()
-        elsewhere = None if self._trained_elsewhere(len(labels)) is None else labels
+        records = self._read_records(fit_input, index, partial(_indices, classes=labels), labels)
+        found = found or self._has_found_classes()
+        elsewhere = None if self._find_pretrained_model(len(labels)) is None else labels
         task = Classification(labels, label_score(self.conformity_score), model_labels=elsewhere, classes_found=found)
-        request = self._request(task, taken)
+        request = self._request(task, records)
         if found:
             warnings.warn(
-                "classes was not given: the labels found in y are declared public, and no coverage is certified, "
-                "because a label that no record has is in no prediction set; pass classes=[...] with every label that "
-                "can occur, which also keeps a rare label from telling that its record is there",
+                "classes is None, so the labels in y are declared public and no coverage is certified: a label without "
+                "a record is in no prediction set. Pass classes=[...] with every label that can occur; otherwise a "
+                "rare label reveals that its record is present",
                 GuaranteeWarning,
                 stacklevel=3,
             )
-        self._release(request, taken.records, store, given.brought)
-        self.classes_ = public
+        return request, replace(records, classes=public)
+
+    def _keep(self, released: Release, records: FitRecords) -> None:
+        super()._keep(released, records)
+        self.classes_ = np.asarray(records.classes)
 
     def _task(self) -> Classification:
         return Classification(tuple(plain(c) for c in self.classes_), label_score(self.conformity_score))
 
-    def _declared_classes(self) -> Sequence[Any] | None:
-        """The public labels: as given, or those of a model that was trained elsewhere."""
-        declared: Sequence[Any] | None = self._public("classes")
+    def _find_declared_classes(self) -> Sequence[Any] | None:
+        """Return the declared labels, or those of a model that was trained elsewhere."""
+        declared: Sequence[Any] | None = self._declared("classes")
         if declared is None and self.prefit:
             return tuple(self.estimator.classes_)
         if declared is None and isinstance(self.estimator, PrivateModel):
             return self.estimator.classes
         return declared
 
-    def _model_found_classes(self) -> bool:
-        """Whether the list is that of a model whose training took it from its records."""
-        if self._public("classes") is not None or not isinstance(self.estimator, PrivateModel):
+    def _has_found_classes(self) -> bool:
+        """Whether the list comes from a model that took it from its training records."""
+        if self._declared("classes") is not None or not isinstance(self.estimator, PrivateModel):
             return False
         return "classes" in self.estimator.ledger.taken_from_data
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Class probabilities of the private model, (n, n_classes)."""
-        rows = self._rows(X)
+        """Predict class probabilities.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+
+        Returns
+        -------
+        array of shape (n, n_classes)
+        """
+        rows = self._validate_new_rows(X)
         return np.asarray(self.model_.predict_proba(rows))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most likely label of each row."""
+        """Predict the most likely label of each row.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+
+        Returns
+        -------
+        array of shape (n,)
+        """
         probabilities = self.predict_proba(X)
         return np.asarray(self.classes_[probabilities.argmax(axis=1)])
 
     def predict_set(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Labels (n,) and prediction sets, bool (n, n_classes, n_levels)."""
+        """Predict labels and prediction sets.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+
+        Returns
+        -------
+        labels : array of shape (n,)
+            The most likely labels.
+        sets : bool array of shape (n, n_classes, n_levels)
+            Whether each label is in the set, for each level.
+        """
         X = inputs_of(X)
         probabilities = self.predict_proba(X)
         labels = self.classes_[probabilities.argmax(axis=1)]
-        self._require_score_of_the_fit()
+        self._require_fitted_score()
         scores = self._task().score.of_labels(probabilities)
         if self.group_values_ is not None and self.groups == "label":
             return labels, np.asarray(scores[:, :, None] <= self.threshold_)
-        thresholds = self._row_thresholds(X, len(scores))
+        thresholds = self._select_thresholds(X, len(scores))
         if thresholds.ndim == 1:
             return labels, label_set(scores, thresholds)
         return labels, np.asarray(scores[:, :, None] <= thresholds[:, None, :])
 
-    def _extra_arrays(self) -> dict[str, NDArray[Any]]:
-        # an object array of texts is written as text: objects would need pickle
+    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
+        # an object array of strings is written as text, because objects would need pickle
         objects = self.classes_.dtype.kind == "O"
         return {
             "classes": self.classes_.astype(str) if objects else self.classes_,
@@ -187,13 +264,13 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         super()._restore(header, arrays, module)
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
-            raise ValueError("its classes and its model do not fit together")
+            raise ValueError("its classes do not match its model")
         if "classes" in self.ledger_.taken_from_data:
-            # files of earlier versions certified found classes too
+            # earlier versions also certified classes that come from the data
             self.certificates_ = tuple(c.with_found_classes() for c in self.certificates_)
             self.certificate_ = self.certificates_[0]
 
 
 def _indices(y: Any, n: int, *, classes: tuple[Any, ...]) -> NDArray[np.int64]:
-    """The labels of a block, checked, as their places in the public classes."""
+    """Validate the labels of a block and return their class indices."""
     return label_index(validate_labels(y, n), classes)

@@ -1,4 +1,4 @@
-"""Reading back a saved estimator."""
+"""Load a saved estimator."""
 
 from os import PathLike
 from typing import Any
@@ -9,14 +9,25 @@ from dpscp.estimators.regressor import PrivateConformalRegressor
 
 
 def load(path: str | PathLike[str], module: Any = None) -> PrivateConformalClassifier | PrivateConformalRegressor:
-    """The estimator that ``save`` wrote; nothing in the file is executed.
+    """Load the estimator that ``save`` wrote; nothing in the file is executed.
 
-    ``module`` is needed for a model that is a torch module, and refused for any other: a ``torch.nn.Module`` of the
-    architecture that was saved, whose own parameters do not matter. It is copied; names, shapes and kinds of numbers
-    must be those of the file, and so must its outputs on made-up rows with the file's parameters.
+    Parameters
+    ----------
+    path : str or path
+    module : torch.nn.Module, optional
+        Required for a model that is a torch module, and refused for any other: a module of the saved architecture. Its
+        own parameters are not used. It is copied, and must have the names, shapes and number types of the file and the
+        same outputs on synthetic rows.
 
-    Raises ``ValueError`` for a file that is foreign, truncated, altered, or written by a newer version, and for a
-    module of another architecture.
+    Returns
+    -------
+    PrivateConformalClassifier or PrivateConformalRegressor
+
+    Raises
+    ------
+    ValueError
+        For a file that is not of dpscp, truncated, altered or of a newer version, and for a module of another
+        architecture.
     """
     header, arrays = persistence.read_file(path)
     kinds = {c.__name__: c for c in (PrivateConformalClassifier, PrivateConformalRegressor)}

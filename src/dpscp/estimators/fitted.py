@@ -1,4 +1,4 @@
-"""What a fitted estimator holds, tells and writes to files; released and public things only."""
+"""The state of a fitted estimator, how it is saved and how it is reported."""
 
 import math
 from abc import ABC, abstractmethod
@@ -55,8 +55,8 @@ class _Parameters(BaseEstimator):
     verbose: int = 0
 
 
-class Fitted(_Parameters, ABC):
-    """The parameters of an estimator, and what a fit or a file has set."""
+class FittedEstimator(_Parameters, ABC):
+    """Hold the parameters of an estimator and the results of a fit or a file."""
 
     model_: Model
     threshold_: NDArray[np.float64]
@@ -72,39 +72,49 @@ class Fitted(_Parameters, ABC):
 
     @abstractmethod
     def _task(self) -> Task:
-        """What is predicted, after the fit."""
+        """Return the task of the fit."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return "certificate_" in vars(self)
 
-    def _row_thresholds(self, X: Any, n: int) -> NDArray[np.float64]:
-        """Thresholds that fit every row: (n_levels,), or (n, n_levels) with groups; an unknown group gets full sets."""
+    def _select_thresholds(self, X: Any, n: int) -> NDArray[np.float64]:
+        """Select each row's thresholds; an unknown group gets infinite ones.
+
+        The shape is (n_levels,), or (n, n_levels) with groups.
+        """
         if self.group_values_ is None:
             return np.asarray(self.threshold_)
         everything = np.vstack([self.threshold_, np.full((1, self.threshold_.shape[1]), np.inf)])
         return np.asarray(everything[self.group_of(X, n)])
 
     def group_of(self, X: Any, n: int) -> NDArray[np.int64]:
-        """Each of ``n`` rows' place in ``group_values_``; -1 for a group that is not among them."""
+        """Return each row's index in ``group_values_``, (n,); -1 for another group."""
         if self.schema_ is not None and isinstance(self.groups, str):
             return self.schema_.groups(X, self.groups)[0]
         if callable(self.groups) and self.group_values_ is not None:
             return group_index(self.groups, X, self.group_values_, n, thorough=False)
-        raise ValueError("groups must be the function of X that the thresholds were found with; set it after loading")
+        raise ValueError("groups must be the function of X that was used in the fit; set it after loading")
 
-    def _require_score_of_the_fit(self) -> None:
-        """A score of one's own is not written to files: without it, thresholds would be compared with another one."""
-        if OWN_SCORE in self.ledger_.assumptions and OWN_SCORE not in self._task().trusted:
-            raise ValueError(
-                "conformity_score must be the function that the thresholds were found with; set it after loading"
-            )
+    def _require_fitted_score(self) -> None:
+        """Refuse prediction without the caller's own score, which files do not store."""
+        if OWN_SCORE in self.ledger_.assumptions and OWN_SCORE not in self._task().score_assumptions:
+            raise ValueError("conformity_score must be the score that was used in the fit; set it after loading")
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to exactly ``path``: parameters, thresholds, ledger, certificates, public facts.
+        """Write the fitted estimator to exactly ``path``.
 
-        No pickle, no row, no score. A function (``groups``, a callable score) cannot be written: set it again on the
-        loaded object. Of a torch module the state dict is written: ``dp.load(path, module=net)`` takes the code. A
-        model given as a function cannot be saved (``TypeError``): it is nothing but code.
+        The file has parameters, thresholds, ledger, certificates and public facts. It has no pickle, no row and no
+        score. Functions (``groups``, a callable score) are not written: set them again on the loaded object. For a
+        torch module the state dict is written; ``dp.load(path, module=net)`` needs the code.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Raises
+        ------
+        TypeError
+            For a model that is a function, which cannot be saved.
         """
         check_is_fitted(self)
         config = self.model_.config()
@@ -125,7 +135,7 @@ class Fitted(_Parameters, ABC):
         }
         arrays = {f"model/{name}": value for name, value in self.model_.arrays().items()}
         arrays["threshold"] = np.asarray(self.threshold_)
-        arrays |= self._extra_arrays()
+        arrays |= self._list_extra_arrays()
         persistence.write_file(path, header, arrays)
 
     def report(
@@ -137,19 +147,29 @@ class Fitted(_Parameters, ABC):
         title: str | None = None,
         about: "About | None" = None,
     ) -> None:
-        """Write the page about this fit to exactly ``path``; needs the extra ``dpscp[report]``.
+        """Write an HTML page about this fit; needs the extra ``dpscp[report]``.
 
-        With ``X`` and ``y`` (after a fit with a schema, a frame and its target column), labelled records that the fit
-        did not see, the page shows how the sets fare on them (after
-        a fit with ``persons``, give one random record of each). Those numbers are computed in the clear and NOT
-        private; the page says so. ``about``: ``dpscp.report.About`` with purpose, name of the data and the like.
+        With labeled records the page shows how the sets perform on them. These numbers are exact and NOT private; the
+        page says so.
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write.
+        X : array or frame with n rows, optional
+            Labeled records that the fit did not use. After a fit with ``persons``, pass one random record of each
+            person.
+        y : array of shape (n,), or the name of the target column of a frame, optional
+        title : str, optional
+        about : dpscp.report.About, optional
+            Purpose, name of the data and other descriptions.
         """
         from dpscp.report.numbers import evaluate
         from dpscp.report.page import write_report
 
         check_is_fitted(self)
         if (X is None) != (y is None):
-            raise ValueError("give X and y of labelled records for an evaluation, or neither")
+            raise ValueError("pass both X and y for an evaluation, or neither")
         if self.schema_ is not None and isinstance(y, str):
             y = self.schema_.with_target(y).targets(X)
         write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title, about=about)
@@ -165,14 +185,14 @@ class Fitted(_Parameters, ABC):
         return privacy_statement(self, study=study)
 
     def _repr_html_(self) -> str:
-        """scikit-learn's diagram and, once fitted, both promises."""
+        """Return scikit-learn's diagram and, once fitted, ledger and certificates."""
         diagram = str(estimator_html_repr(self))
         if not self.__sklearn_is_fitted__():
             return diagram
         return diagram + self.ledger_._repr_html_() + "".join(c._repr_html_() for c in self.certificates_)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """What a notebook shows; scikit-learn's own would leave the promises out."""
+        """Return what a notebook shows, with ledger and certificates."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
@@ -180,7 +200,7 @@ class Fitted(_Parameters, ABC):
         parameters = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         self.model_ = load_model(header["model"], parameters, module)
         self.threshold_ = arrays["threshold"]
-        written = header["ledger"]  # version 1 of the format held it as a text
+        written = header["ledger"]  # version 1 of the format has it as text
         self.ledger_ = Ledger.from_json(written) if isinstance(written, str) else Ledger.from_dict(written)
         declared = self.ledger_.public_facts.get("schema")
         self.schema_ = None if declared is None else Schema.from_dict(declared)
@@ -188,7 +208,7 @@ class Fitted(_Parameters, ABC):
         self.certificate_ = self.certificates_[0]
         self.group_values_ = None if header["group_values"] is None else tuple(header["group_values"])
         self.n_features_in_ = int(header["n_features_in"])
-        written = header.get("input_shape")  # of a file from before there was one: rows of a table
+        written = header.get("input_shape")  # older files have no shape: rows of a table
         self.input_shape_ = None if written is None else tuple(check_count("input_shape", size) for size in written)
         shape: tuple[int, ...] = (len(self.certificates_),)
         if self.group_values_ is not None:
@@ -196,7 +216,7 @@ class Fitted(_Parameters, ABC):
         fits = self.threshold_.dtype == np.float64 and self.threshold_.shape == shape
         fits = fits and math.prod(self.input_shape_ or (self.n_features_in_,)) == self.n_features_in_
         if not fits or np.isnan(self.threshold_).any() or self.model_.n_features != self.n_features_in_:
-            raise ValueError("its thresholds, levels, groups and model do not fit together")
+            raise ValueError("its thresholds, levels, groups and model do not match")
         measured, classes = header.get("evaluation"), arrays["classes"].tolist() if "classes" in arrays else ()
         self.evaluation_ = None
         if measured is not None:
@@ -205,5 +225,5 @@ class Fitted(_Parameters, ABC):
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
 
-    def _extra_arrays(self) -> dict[str, NDArray[Any]]:
+    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
         return {}

@@ -1,4 +1,4 @@
-"""The records of a fit, in memory or in a source: every number and target looked at once, before anything is spent."""
+"""Read the records of a fit and check every number before anything is spent."""
 
 import warnings
 from collections.abc import Callable
@@ -8,23 +8,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.data.persons import kept_rows
+from dpscp.data.persons import keep_rows
 from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource
 from dpscp.data.sources.digests import FirstReading, SameBlocks, is_fixed
-from dpscp.data.sources.persons import KeptRows, PersonSource
+from dpscp.data.sources.persons import KeptRows
+from dpscp.data.sources.places import Census, Places, UnitSource, is_in_memory, take_census
 from dpscp.data.validation import check_finite, group_index
 from dpscp.exceptions import SeededWarning
-from dpscp.privacy.random_streams import KEPT_ROWS, BlockStreams, secure_bytes
+from dpscp.privacy.random_streams import KEPT_ROWS, PlacedDraws, secure_bytes, stream_seed
 from dpscp.privacy.units import Unit
 from dpscp.training.engine.cuda import check_device
 
 
 @dataclass(frozen=True)
 class BlockReader:
-    """A block with its targets as the task counts them and each record's group.
+    """Read a block: encode its targets and find each record's group.
 
-    ``targets(y, n)`` checks and encodes the targets of n records; ``groups`` is a function of rows with public
-    ``group_values``, or ``"label"``.
+    Attributes
+    ----------
+    targets : function of (y, n)
+        Checks and encodes the targets of n records.
+    groups : function of rows, ``"label"`` or None
+    group_values : tuple or None
+        The public groups.
+    thorough : bool
+        Whether to check that ``groups`` uses each row alone.
     """
 
     targets: Callable[[Any, int], NDArray[Any]]
@@ -33,7 +41,7 @@ class BlockReader:
     thorough: bool = False
 
     def __call__(self, block: Block) -> Block:
-        """The block as a release takes it; refused with the words for a table in memory."""
+        """Return the block with encoded targets and groups."""
         targets = self.targets(block.targets, len(block)) if len(block) else np.empty(0, dtype=np.int64)
         groups: NDArray[np.int64] | None = None
         if callable(self.groups):
@@ -46,12 +54,19 @@ class BlockReader:
 
 @dataclass(frozen=True)
 class FitInput:
-    """What a caller gave to ``fit``: X as it was ``brought``, as a ``table``, and as a schema or a source reads it.
+    """Hold the validated arguments of ``fit``.
 
-    ``rows`` are checked numbers; None for the records of a source.
+    Attributes
+    ----------
+    original : X as the caller passed it
+    table : X as a table
+    X : X as a schema or a source reads it
+    y, persons : targets and ids
+    rows : array of shape (n, n_features), or None for a source
+    unit : Unit
     """
 
-    brought: Any
+    original: Any
     table: Any
     X: Any
     y: Any
@@ -62,29 +77,31 @@ class FitInput:
 
 @dataclass(frozen=True)
 class FitRecords:
-    """The records of a fit and what is public about them; ``found``, the number of units, only where it is declared."""
+    """Hold the records of a fit and what is public about them.
+
+    ``found`` is the number of units, used only where it is declared; ``classes`` are the labels of a classification.
+    """
 
     records: RecordSource
     width: int
     group_values: tuple[Any, ...] | None
     unit: Unit
     found: int
+    classes: NDArray[Any] | None = None
 
 
 def records_from_source(
     given: FitInput, reading: BlockReader, random_state: int | None, device: str | None
 ) -> FitRecords:
-    """The records of a source as the fit reads them; a bad one in any block is refused before anything is spent, and so
-    is a process that has some and no such device.
-    """
+    """Check every block of a source and return its records for the fit."""
     if given.y is not None:
-        raise ValueError("y must be left out: the blocks of a source hold their targets")
+        raise ValueError("X is a source, whose blocks contain the targets; remove y")
     source: RecordSource = given.X
     by_person = given.unit.by_person
     if by_person and isinstance(source, DistributedSource) and not source.by_person:
         raise ValueError(
-            "rows of one person may lie in several processes: give the ids, DistributedSource(X, y, persons=ids), or "
-            "files that are read by the same schema"
+            "the source has no person ids, but rows of one person may be in several processes. Pass "
+            "DistributedSource(X, y, persons=ids), or files with a schema that declares the column of ids"
         )
     look = _FirstLook(replace(reading, thorough=True), by_person, device)
     if is_fixed(source):
@@ -93,36 +110,39 @@ def records_from_source(
         key = secure_bytes()(32)
         found, digests = source.sum(FirstReading(look, key))
         source = source.map(SameBlocks(dict(digests), key))
-    if not found:
-        raise ValueError("X holds 0 sample(s): at least one record is needed")
+    places = Places.of(found)
+    if not places.count:
+        raise ValueError("X has 0 sample(s); at least one record is required")
     if by_person:
-        streams = BlockStreams.of(random_state, KEPT_ROWS)
-        source = PersonSource(source.map(KeptRows(streams, given.unit.cap)), given.unit)
-    records = source.map(reading, keep=source.whole is not None)
-    return FitRecords(records, source.width, reading.group_values, given.unit, found)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
+            draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
+        source = source.map(KeptRows(draws, places, given.unit.cap))
+    records = UnitSource(source.map(reading, keep=is_in_memory(source)), given.unit.counted, places)
+    return FitRecords(records, source.width, reading.group_values, given.unit, places.count)
 
 
 @dataclass(frozen=True)
 class _FirstLook:
-    """How many records, or persons, a block has, after a look at all its numbers."""
+    """Check all numbers of a block and count its records and persons."""
 
     reading: BlockReader
     by_person: bool
     device: str | None
 
-    def __call__(self, block: Block) -> int:
+    def __call__(self, block: Block) -> Census:
         block = self.reading(block)
         if self.device is not None:
             check_device(self.device)
         if len(block) and (block.persons is not None) != self.by_person:
             raise ValueError(
-                "the blocks of this source hold persons, and nothing says so: give the schema that names their column"
+                "the source has person ids; pass a schema that declares them"
                 if block.persons is not None
-                else "the schema names a column of persons, and the blocks of this source hold none"
+                else "the schema declares a column of persons, but the source has no person ids"
             )
         for _, rows in block.parts():
             check_finite(rows)
-        return block.owners.count
+        return take_census(block)
 
 
 def records_from_arrays(
@@ -131,14 +151,14 @@ def records_from_arrays(
     grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None],
     random_state: int | None,
 ) -> FitRecords:
-    """Checked arrays as one block: all rows, or the kept ones of each person."""
+    """Return checked arrays as one block: all rows, or the kept rows of each person."""
     (groups, group_values), rows = grouped, given.rows
     assert rows is not None
     found, block = len(rows), Block(0, rows, targets, groups=groups)
     if given.unit.by_person:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SeededWarning)  # told once, when the release is made
-            kept, owners = kept_rows(
+            warnings.simplefilter("ignore", SeededWarning)  # warned once, when the release is made
+            kept, owners = keep_rows(
                 given.persons,
                 n_rows=len(rows),
                 rows_per_person=given.unit.cap,
@@ -147,4 +167,5 @@ def records_from_arrays(
             )
         groups, found = None if groups is None else groups[kept], owners.count
         block = Block(0, rows, targets[kept], owners, groups, kept)
-    return FitRecords(ArraySource.of_blocks([block]), rows.shape[1], group_values, given.unit, found)
+    records = UnitSource(ArraySource.of_blocks([block]), given.unit.counted)
+    return FitRecords(records, rows.shape[1], group_values, given.unit, found)

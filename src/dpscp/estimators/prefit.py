@@ -1,4 +1,4 @@
-"""An estimator that was trained elsewhere, without these records: its outputs are all that a release needs of it."""
+"""An estimator that was trained elsewhere, without the records of this fit."""
 
 import warnings
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data.model_files import plain
 from dpscp.data.validation import check_row_by_row
@@ -18,13 +18,13 @@ from dpscp.exceptions import NotFittedError
 from dpscp.privacy import Ledger
 from dpscp.training.private_model import PrivateModel, Unsaved
 
-# Outputs of one row may differ by so much when other rows are asked about with it: float32 sums do.
+# Rounding of float32 sums: a row's outputs may differ by this much when it is evaluated with other rows.
 _ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
-class GivenOutputs(Unsaved):
-    """The model of a release whose rows are outputs already: probabilities, or real outputs.
+class PrecomputedOutputs(Unsaved):
+    """Model of a release whose rows are outputs already.
 
     Theory: Result E
     """
@@ -34,7 +34,7 @@ class GivenOutputs(Unsaved):
     classes: tuple[Any, ...] | None = None
 
     unsaved: ClassVar[str] = (
-        "a prefit estimator cannot be saved here: its code is not data; keep it as you do, and fit again to load"
+        "a prefit estimator cannot be saved by dpscp; save the estimator itself, and fit again after loading it"
     )
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
@@ -46,9 +46,16 @@ class GivenOutputs(Unsaved):
 
 @dataclass(frozen=True)
 class Prefit:
-    """What a fitted scikit-learn estimator answers; ``classes`` are those of the columns, None for regression.
+    """Wrap the prediction function of a fitted scikit-learn estimator.
 
-    Assumed and told in every certificate: it was trained without the records that it is calibrated on.
+    Every certificate states the assumption that it was trained without the records that it is calibrated on.
+
+    Attributes
+    ----------
+    answer : function of X
+        ``predict_proba`` or ``predict``.
+    classes : tuple or None
+        The labels of the columns; None for regression.
 
     Theory: Result E
     """
@@ -58,17 +65,17 @@ class Prefit:
 
     @classmethod
     def of(cls, estimator: Any, *, task: str) -> Self:
-        """The estimator, or an error that says what it lacks."""
+        """Wrap the estimator, or raise an error that names what it lacks."""
         kind = type(estimator).__name__
         if isinstance(estimator, BaseEstimator):
             try:
                 check_is_fitted(estimator)
             except NotFittedError:
                 raise NotFittedError(
-                    f"prefit=True needs an estimator that is fitted, and this {kind} is not; clone() and searches "
-                    "forget a fit: wrap it in sklearn.frozen.FrozenEstimator"
+                    f"prefit=True needs a fitted estimator, but this {kind} is not fitted. clone() and searches "
+                    "drop the fit; wrap the estimator in sklearn.frozen.FrozenEstimator"
                 ) from None
-        try:  # asked for and not looked up: what passes questions on to another estimator has them too
+        try:  # attribute access also finds methods that a wrapper delegates to another estimator
             if task == "regression":
                 return cls(estimator.predict, None)
             return cls(estimator.predict_proba, tuple(plain(label) for label in np.asarray(estimator.classes_)))
@@ -77,27 +84,27 @@ class Prefit:
             raise TypeError(f"prefit=True needs a fitted {needed}, got {kind}") from None
 
     def outputs(self, X: Any) -> NDArray[np.float64]:
-        """Probabilities (n, classes) or real outputs (n, k)."""
+        """Return probabilities (n, n_classes) or real outputs (n, k)."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about names of features, say, or with numbers of the records in them
             values = np.asarray(self.answer(X), dtype=np.float64)
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or (self.classes is not None and values.shape[1] != len(self.classes)):
-            raise ValueError("estimator must give a row of outputs for each record, a column for each of its classes_")
-        # what is no probability counts as none: the label of such a record fits as badly as can be
+            raise ValueError("estimator must return one row of outputs for each record, one column for each class")
+        # an invalid probability counts as 0, which gives its label the worst score
         return values if self.classes is None else np.clip(np.nan_to_num(values, nan=0.0), 0.0, 1.0)
 
     def outputs_of_records(self, owner: Any, X: Any) -> NDArray[np.float64]:
-        """The outputs for the records of a fit; nothing that goes wrong tells of them.
+        """Return the outputs for the records of a fit; no error reveals a record.
 
-        Sets ``n_features_in_`` and ``feature_names_in_`` on ``owner``. An estimator that looks at other rows than the
-        one it is asked about is refused. Records meet a copy of the estimator: what it keeps of them is thrown away.
+        Sets ``n_features_in_`` and ``feature_names_in_`` on ``owner``. An estimator whose output for a row depends on
+        other rows is refused. A copy of the estimator sees the records, so anything that it stores is discarded.
         """
         validate_data(owner, X, reset=True, skip_check_array=True)
-        apart = replace(self, answer=throwaway(self.answer))
+        apart = replace(self, answer=copy_if_possible(self.answer))
         is_shared = apart.answer is self.answer  # a function, or an object that cannot be copied
         with refuse_memory("estimator", self.answer) if is_shared else nullcontext():
-            apart._try_it(vars(owner).get("n_features_in_"))
+            apart._run_dry_on_synthetic_rows(vars(owner).get("n_features_in_"))
             return apart._outputs_of_records(X)
 
     def _outputs_of_records(self, X: Any) -> NDArray[np.float64]:
@@ -108,31 +115,31 @@ class Prefit:
             failure = type(error).__name__
         if failure:
             raise ValueError(
-                f"estimator failed on the records ({failure}); the message is withheld because it may carry something "
-                "of them: try made-up records of the same kind"
+                f"estimator failed on the records with {failure}. Its message is hidden because it may contain values "
+                "of records; test the estimator on synthetic records of the same kind"
             )
         check_row_by_row("estimator", lambda part, _: self.outputs(part), X, values, thorough=True, tolerance=_ROUNDING)
         return values
 
-    def _try_it(self, n_features: int | None) -> None:
-        """Ask about made-up rows, where the estimator takes rows of numbers: what is wrong shows before a record."""
+    def _run_dry_on_synthetic_rows(self, n_features: int | None) -> None:
+        """Evaluate synthetic rows, so that errors show before a record is used."""
         rows = np.sin(np.arange(1.0, 4 * (n_features or 1) + 1)).reshape(4, -1)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found = np.asarray(self.answer(rows))
-        except Exception:  # it reads columns by name, or texts: the records will show
+        except Exception:  # it may need named columns or text; errors then show with the records
             return
         fits = found.ndim in (1, 2) and len(found) == len(rows)
         if self.classes is not None:
             fits = found.shape == (len(rows), len(self.classes)) and np.allclose(found.sum(axis=1), 1, atol=1e-3)
         if not fits:
             raise ValueError(
-                "on made-up rows estimator does not give one row of outputs a record, with a probability for each of "
-                "its classes_ that add up to one"
+                "estimator must return one row of outputs for each record, with probabilities of its classes_ that "
+                "add up to one; on synthetic rows it did not"
             )
 
     def model(self, n_outputs: int) -> PrivateModel:
-        """What a release takes: a model of outputs, and a ledger in which nothing was spent on these records."""
+        """Return a model of precomputed outputs with an empty ledger."""
         task = "regression" if self.classes is None else "classification"
-        return PrivateModel(GivenOutputs(task, n_outputs, self.classes), Ledger())
+        return PrivateModel(PrecomputedOutputs(task, n_outputs, self.classes), Ledger())

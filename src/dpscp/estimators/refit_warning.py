@@ -1,8 +1,8 @@
-"""Fits on the same records: each spends its own budget, and without a store nobody adds them up.
+"""Warn about several fits on the same records, each with its own cost.
 
-What can be noticed without keeping anything of the records is told: that the same object, or memory that overlaps with
-it, was fitted before in this process, and that a fit runs inside a search of scikit-learn, whose folds overlap. Only
-weak references to objects and places in memory are kept, in this process alone; nothing of it is published.
+Two cases can be noticed without keeping anything of the records: the same object, or memory that overlaps with it, was
+fitted before in this process; or the fit runs inside a search of scikit-learn, whose folds overlap. Only weak
+references and memory addresses are kept, in this process alone. Nothing of it is published.
 """
 
 import sys
@@ -16,22 +16,22 @@ import numpy as np
 from dpscp.exceptions import GuaranteeWarning
 
 _ADVICE = (
-    "the costs add up, and nothing here counts them together: give every fit on these records the same dp.BudgetStore "
+    "the costs add up, and no ledger has them together. Pass the same dp.BudgetStore to every fit on these records "
     "(budget=store)"
 )
-# Where fitted records lie: the object that owns the memory, and the first and last place in it.
+# Memory of fitted records: the object that owns it, and the first and last address.
 _FITTED: list[tuple[weakref.ref[Any], int, int]] = []
 
 
 def warn_if_refit(X: Any) -> None:
-    """Warn where these records are known to be fitted more than once."""
+    """Warn if these records are known to be fitted more than once."""
     if _inside_a_search():
         warnings.warn(
-            "this fit runs inside a search or cross-validation of scikit-learn: the folds overlap, each fit spends its "
-            f"own epsilon and delta, the scores on the other folds are not private at all; {_ADVICE}, in scikit-learn "
+            "this fit runs inside a search or cross-validation of scikit-learn. The folds overlap, each fit spends its "
+            f"own epsilon and delta, and the scores on the other folds are not private; {_ADVICE}; in scikit-learn "
             "params={'budget': store} or fit(..., budget=store), with error_score='raise'",
             GuaranteeWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
         return
     owner, first, last = _place(X)
@@ -39,12 +39,12 @@ def warn_if_refit(X: Any) -> None:
         warnings.warn(
             f"fit was called with these records before: each fit spends its own epsilon and delta; {_ADVICE}",
             GuaranteeWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 
-def remember(X: Any) -> None:
-    """Note that these records were fitted; what cannot be referred to weakly (a list) is not noted."""
+def remember_fit(X: Any) -> None:
+    """Note that these records were fitted, if a weak reference is possible."""
     owner, first, last = _place(X)
     _FITTED[:] = [known for known in _FITTED if known[0]() is not None]
     try:
@@ -54,7 +54,7 @@ def remember(X: Any) -> None:
 
 
 def _place(X: Any) -> tuple[Any, int, int]:
-    """Who owns the memory of an array and where it lies; another object stands for itself."""
+    """Return the owner of an array's memory and the first and last address."""
     if not isinstance(X, np.ndarray):
         return X, 0, 1
     owner = X

@@ -11,11 +11,11 @@ from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
-from dpscp.estimators.ingest import FitInput
+from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import chosen_score
+from dpscp.pipeline.plan import Request, choose_score
+from dpscp.pipeline.release import Release
 from dpscp.pipeline.tasks import HARD_BOUNDS, Regression
-from dpscp.privacy.store import BudgetStore
 from dpscp.scores import IntervalScore, interval_score
 from dpscp.scores.intervals import INTERVAL_SCORES, score_name
 from dpscp.training.preprocessing.private_bounds import PRIVATE
@@ -24,25 +24,45 @@ from dpscp.training.torch.records import inputs_of
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
-    """A differentially private regressor whose prediction intervals hold the true value at a promised rate.
+    """Differentially private regressor with prediction intervals of proven coverage.
 
-    As ``PrivateConformalClassifier``, for real targets. ``y_bounds`` is the public range of the target and is required:
-    targets are clipped to it for training and predictions lie in it; scores use the targets as they are, so the promise
-    holds for targets outside as well. ``y_bounds="private"`` finds a range by noisy counts on a public grid of powers
-    of two, for 5 % of the squared training budget (``y_bounds_`` holds it); a range that is publicly known is better.
+    It is the counterpart of ``PrivateConformalClassifier`` for real targets. Targets are clipped to ``y_bounds`` for
+    training, and predictions lie within them. Scores use the targets unclipped, so the promise also holds for targets
+    outside the bounds.
 
-    ``conformity_score``: ``"absolute"`` |y - prediction|; ``"cqr"`` distance outside a privately trained pair of
-    quantiles; ``"normalized"`` |y - centre| / half-width of that pair; or a ``dpscp.scores.IntervalScore`` of your own.
-    ``"auto"`` takes ``"cqr"`` where public numbers (records, budget, guarantee) say that a pair can be learnt, else
-    ``"absolute"``; with an ``estimator`` of your own always ``"absolute"``. ``conformity_score_``, ledger and
-    certificate say which.
+    Parameters
+    ----------
+    estimator : None, mechanism, torch.nn.Module, PrivateModel or fitted regressor
+        See ``PrivateConformalClassifier``.
+    conformity_score : str or IntervalScore, default "auto"
+        ``"absolute"`` is |y - prediction|. ``"cqr"`` is the distance from a privately trained pair of quantiles.
+        ``"normalized"`` is |y - center| / half-width of that pair. Or pass your own ``dpscp.scores.IntervalScore``.
+        ``"auto"`` chooses ``"cqr"`` if public numbers (records, budget, guarantee) predict that a pair can be learned,
+        otherwise ``"absolute"``. With your own ``estimator`` it is always ``"absolute"``. ``conformity_score_``, ledger
+        and certificate name the choice.
+    y_bounds : (low, high) or "private"
+        The public range of the target; required. ``"private"`` finds a range by noisy counts on a public grid of powers
+        of two, for 5 % of the squared training budget. A publicly known range is better.
+    clip_to_bounds : bool, default False
+        Declares that no target can lie outside ``y_bounds`` and cuts the intervals there. The certificate then states
+        this assumption: a target outside is in no interval.
+    prefit : bool, default False
+        Declares that ``estimator`` is a fitted regressor with ``predict`` that was trained without these records. See
+        ``PrivateConformalClassifier``.
+    epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
+    release_confidence, feature_bound, feature_bounds, groups, group_values, n_records, rows_per_person, n_persons, \
+    accountant, random_state, device, verbose
+        See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
 
-    ``clip_to_bounds=True`` declares that no target can lie outside ``y_bounds`` and cuts the intervals there. This is
-    an assumption of the certificate then: a target outside is in no interval.
-
-    ``prefit=True`` declares that ``estimator`` is a fitted regressor (anything with ``predict``) that was trained
-    without these records, as for the classifier, and ``device`` says where training runs, as there.
-    ``evaluation_fraction`` and ``verbose`` are those of the classifier.
+    Attributes
+    ----------
+    y_bounds_ : (low, high)
+        The public range of the target, or the range that was found privately.
+    conformity_score_ : str or None
+        The name of the score; None for your own.
+    model_, threshold_, group_values_, ledger_, certificate_, certificates_, evaluation_, schema_, n_features_in_, \
+    feature_names_in_
+        See ``PrivateConformalClassifier``.
 
     Examples
     --------
@@ -69,54 +89,78 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         if isinstance(self.conformity_score, str):
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
 
-    _checked_y = staticmethod(validate_targets)
+    _validate_y = staticmethod(validate_targets)
 
-    def _fit(self, given: FitInput, store: BudgetStore | None) -> None:
-        declared = self._public("y_bounds")
+    def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
+        declared = self._declared("y_bounds")
         if declared is None:
             raise ValueError(
-                "y_bounds=(low, high) is required: the public range of the target, never taken from the data. If "
-                "nobody knows it, y_bounds='private' finds one for a few percent of the budget"
+                "y_bounds is required; pass the public range of the target, y_bounds=(low, high), not read from the "
+                "data. If it is not known, y_bounds='private' finds one for a few percent of the budget"
             )
         private = isinstance(declared, str) and bool(check_choice("y_bounds", declared, (PRIVATE,)))
         if private and self.clip_to_bounds:
             raise ValueError(
-                "clip_to_bounds=True says that no target lies outside y_bounds, and nobody can say that of bounds that "
-                "are found: give y_bounds=(low, high), or leave clip_to_bounds out"
+                "clip_to_bounds=True declares that no target lies outside y_bounds, which cannot be declared of "
+                "y_bounds='private'. Pass y_bounds=(low, high), or remove clip_to_bounds"
             )
         bounds = (-1.0, 1.0) if private else check_range("y_bounds", declared)
-        taken = self._taken(given, given.y, validate_targets, None)
+        records = self._read_records(fit_input, fit_input.y, validate_targets, None)
         task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private)
-        request = self._request(task, taken)
+        request = self._request(task, records)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
-        task = replace(task, score=interval_score(chosen_score(request) if auto else self.conformity_score))
-        found = self._release(replace(request, task=task), taken.records, store, given.brought)
-        self.y_bounds_ = check_range("y_bounds", found.y_bounds)
-        self.conformity_score_ = score_name(task.score)
+        task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
+        return replace(request, task=task), records
+
+    def _keep(self, released: Release, records: FitRecords) -> None:
+        super()._keep(released, records)
+        assert isinstance(released.task, Regression)
+        self.y_bounds_ = check_range("y_bounds", released.task.y_bounds)
+        self.conformity_score_ = score_name(released.task.score)
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
         super()._restore(header, arrays, module)
-        self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._public("y_bounds")))
-        # files of before 0.3 name the score among the parameters only
-        given = header["parameters"].get("conformity_score")
-        self.conformity_score_ = self.ledger_.public_facts.get("conformity_score", given)
+        self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._declared("y_bounds")))
+        # files of versions before 0.3 have the score only among the parameters
+        saved = header["parameters"].get("conformity_score")
+        self.conformity_score_ = self.ledger_.public_facts.get("conformity_score", saved)
 
     def _task(self) -> Regression:
         score = self.conformity_score if self.conformity_score_ is None else self.conformity_score_
-        if score == AUTO:  # a score of one's own that was not set again: predictions of one output can still be made
+        if score == AUTO:  # the caller's own score was not set after loading: predict still works
             score = "absolute"
         return Regression(self.y_bounds_, interval_score(score), HARD_BOUNDS in self.certificate_.assumptions)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """The prediction for each row, within ``y_bounds``."""
-        rows = self._rows(X)
+        """Predict the target of each row, within ``y_bounds_``.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+
+        Returns
+        -------
+        array of shape (n,)
+        """
+        rows = self._validate_new_rows(X)
         return self._task().pair(np.asarray(self.model_.outputs(rows))).centre
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predictions (n,) and intervals (n, 2, n_levels); an infinite interval where no finite threshold was found."""
+        """Predict targets and prediction intervals.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+
+        Returns
+        -------
+        predictions : array of shape (n,)
+        intervals : array of shape (n, 2, n_levels)
+            The lower and upper ends, infinite where no finite threshold exists.
+        """
         X = inputs_of(X)
-        rows = self._rows(X)
-        self._require_score_of_the_fit()
+        rows = self._validate_new_rows(X)
+        self._require_fitted_score()
         task = self._task()
         pair = task.pair(np.asarray(self.model_.outputs(rows)))
-        return pair.centre, task.intervals(pair, self._row_thresholds(X, len(rows)))
+        return pair.centre, task.intervals(pair, self._select_thresholds(X, len(rows)))

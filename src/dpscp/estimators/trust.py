@@ -1,4 +1,4 @@
-"""Which sentences of `dpscp._base.trust` a fit needs: one for each thing that is taken on the caller's word."""
+"""List the assumptions that a fit makes about the caller's objects."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,8 +25,8 @@ from dpscp.training.torch.modules import comes_from_torch
 from dpscp.training.torch.records import has_own_items
 
 
-def trusted_training(estimator: Any, *, prefit: bool) -> Iterator[str]:
-    """What is believed of the estimator of a fit, or of the one that it wraps."""
+def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
+    """List the assumptions about the estimator of a fit and those that it wraps."""
     if prefit:
         yield PREFIT
         return
@@ -41,16 +41,16 @@ def trusted_training(estimator: Any, *, prefit: bool) -> Iterator[str]:
         yield OWN_MECHANISM
     inner = getattr(estimator, "mechanism", None)
     if inner is not None:
-        yield from trusted_training(inner, prefit=False)
+        yield from list_training_assumptions(inner, prefit=False)
 
 
-def trusted_records(brought: Any) -> Iterator[str]:
-    """What is believed of the records as the caller brought them."""
-    if has_own_items(brought):
+def list_record_assumptions(original: Any) -> Iterator[str]:
+    """List the assumptions about the records that the caller passed."""
+    if has_own_items(original):
         yield OWN_DATASET
-    if is_dask(brought) or isinstance(brought, DaskSource):
+    if is_dask(original) or isinstance(original, DaskSource):
         yield DASK
-    elif isinstance(brought, DistributedSource):
+    elif isinstance(original, DistributedSource):
         yield PROCESSES
-    elif is_source(brought) and is_own(brought):
+    elif is_source(original) and is_own(original):
         yield OWN_SOURCE

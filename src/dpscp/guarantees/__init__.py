@@ -1,6 +1,6 @@
-"""What is proven about coverage: each guarantee as a value, the formulas behind them, and the certificate."""
+"""Coverage guarantees, the formulas behind them, and the certificate."""
 
-from dpscp.guarantees.base import Asked, Guarantee
+from dpscp.guarantees.base import Asked, Guarantee, GuaranteeRequest
 from dpscp.guarantees.certificate import Certificate
 from dpscp.guarantees.coverage_theorem import coverage_lower_bound, dpsgd_coverage, rank_buffer
 from dpscp.guarantees.dpsgd_stability import (
@@ -54,6 +54,7 @@ __all__ = [
     "CountedSize",
     "DrawnSize",
     "Guarantee",
+    "GuaranteeRequest",
     "KnownSize",
     "NoisySize",
     "Stability",

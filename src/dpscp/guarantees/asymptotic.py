@@ -1,4 +1,4 @@
-"""The paper's DP-SCP-A: all records, no buffer.
+"""DP-SCP-A of the paper: all records, no buffer.
 
 Paper: Algorithm 1 [alg: dp-scp]
 """
@@ -8,7 +8,7 @@ from dpscp.quantile.offsets import Correction, Rank
 
 ASYMPTOTIC = Guarantee(
     name="asymptotic",
-    proof="the paper's DP-SCP-A: no buffer",
+    proof="DP-SCP-A of the paper: no buffer, so coverage is only asymptotic",
     certified=False,
     correction=Correction.NONE,
     rank=Rank.CEIL,

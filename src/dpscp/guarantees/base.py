@@ -1,7 +1,7 @@
-"""A guarantee as a value: how a release earns its coverage promise.
+"""A guarantee as a value: how a release proves its coverage.
 
-Everything that differs from one guarantee to the next is a field here; strategy, calibration, planning, recipe, report
-and command line ask the value and never its name. To add one: write its file, and a line in ``registry``.
+Everything that differs between guarantees is a field here. Other packages use the fields and never compare names. To
+add a guarantee, write its module and add a line to ``registry``.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,25 @@ from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Ledger
 from dpscp.quantile.offsets import Correction, Rank
 
-INVARIANT = "training does not depend on the order of the records, and everything it learned from them is in its event"
+INVARIANT = "training does not depend on the order of the records, and its event covers everything it uses of them"
 HELD_OUT = "the scored records were not used in training"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a guarantee is asked with, in public numbers: targets, what was spent before, a shift bound if known."""
+class GuaranteeRequest:
+    """The public numbers that a guarantee uses.
+
+    Attributes
+    ----------
+    alphas : tuple of float
+        The target miscoverages.
+    spent : Ledger
+        What was spent before the search.
+    stability : Stability, optional
+        A shift bound of training.
+    score_lipschitz : float, optional
+        The Lipschitz constant of the score in the parameters.
+    """
 
     alphas: tuple[float, ...]
     spent: Ledger
@@ -25,28 +37,50 @@ class Asked:
     score_lipschitz: float | None = None
 
 
-def _as_asked(asked: Asked) -> tuple[float, ...]:
-    return asked.alphas
+# The name of 0.3.
+Asked = GuaranteeRequest
 
 
-def _no_shift(asked: Asked) -> float:  # noqa: ARG001
+def _requested_levels(request: GuaranteeRequest) -> tuple[float, ...]:
+    return request.alphas
+
+
+def _no_shift(request: GuaranteeRequest) -> float:  # noqa: ARG001
     return 0.0
 
 
-def _most_of_it(mu: float) -> float:  # noqa: ARG001
+def _default_training_share(mu: float) -> float:  # noqa: ARG001
     return 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """One way to promise coverage; ``name`` is what the public interface calls it.
+    """One way to prove coverage.
 
-    ``certified``: its target is proven in finite samples. ``held_out``: the threshold is found on records that training
-    did not see, and each part may spend the whole budget. ``needs_stability``, ``needs_trajectory``: what training must
-    bring. ``training_share`` is the part of mu^2 that training takes best, ``inner_levels`` the level to calibrate at
-    for each target (0: none keeps it), ``shift`` what is added to the threshold. ``correction``, ``rank`` and
-    ``rank_buffer`` are those of the search; ``releases_size``: where the number of scores is private, a noisy one is
-    bought (Result G). ``more_room`` and ``no_level`` say what would help where only full sets keep the promise.
+    Attributes
+    ----------
+    name : str
+        The name in the public interface.
+    proof : str
+        The reason, for the certificate.
+    certified : bool
+        Whether the target is proven in finite samples.
+    held_out : bool
+        The threshold is computed from records that training did not use. Each part may then spend the whole budget.
+    needs_stability, needs_trajectory : bool
+        What training must provide.
+    correction, rank, rank_buffer
+        Those of the search.
+    releases_size : bool
+        Release a noisy number of scores if the exact one is private (Result G).
+    training_share : callable
+        Return the best part of mu^2 for training, from mu.
+    inner_levels : callable
+        Return the level to calibrate at for each target; 0 if none keeps the target.
+    shift : callable
+        Return what is added to the threshold.
+    more_room, no_level : str
+        The advice if only full sets keep the promise.
 
     Theory: section 6
     """
@@ -61,18 +95,18 @@ class Guarantee:
     rank: Rank = Rank.CENTRED
     rank_buffer: float = 0.0
     releases_size: bool = True
-    training_share: Callable[[float], float] = _most_of_it
-    inner_levels: Callable[[Asked], tuple[float, ...]] = _as_asked
-    shift: Callable[[Asked], float] = _no_shift
+    training_share: Callable[[float], float] = _default_training_share
+    inner_levels: Callable[[GuaranteeRequest], tuple[float, ...]] = _requested_levels
+    shift: Callable[[GuaranteeRequest], float] = _no_shift
     more_room: str = "a larger alpha or a larger budget"
     no_level: str = "A larger alpha would help."
 
     def __post_init__(self) -> None:
-        # names are accepted for both; a name that nobody knows is refused
+        # both may be given by name; unknown names raise
         object.__setattr__(self, "correction", Correction.parse(self.correction))
         object.__setattr__(self, "rank", Rank.parse(self.rank))
 
     @property
     def assumption(self) -> str:
-        """What it assumes of training, beside exchangeable records."""
+        """What it assumes about training, besides exchangeable records."""
         return HELD_OUT if self.held_out else INVARIANT

@@ -1,22 +1,22 @@
-"""The certificate: what is proven about the coverage of one release, in public numbers and in words."""
+"""The certificate: the proven coverage of one release, in numbers and words."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import asked, at_least, at_most, html_paragraph, html_table, odds
+from dpscp._base.format import at_least, at_most, format_level, format_odds, html_paragraph, html_table
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
 from dpscp.guarantees.terms import Terms
 from dpscp.privacy.units import Unit
 
-# What a proven level is an average of; said wherever one is shown to a person.
-ON_AVERAGE = "on average over data sets like this one, over the noise and over new records"
+# What a proven level is an average over; shown with every level. A study is records, noise and new records.
+ON_AVERAGE = "on average over repeated studies"
 _ONE_RELEASE = "a single release may cover somewhat less"
-# How sure the printed statement about one release is, where no other confidence was asked for.
+# The default confidence of the printed statement about one release.
 RELEASE_CONFIDENCE = 0.95
-# Below this a coverage level is no promise anybody can use.
+# A lower coverage level is not useful.
 _USELESS_LEVEL = 0.5
 
 
@@ -24,9 +24,20 @@ _USELESS_LEVEL = 0.5
 class Certificate:
     """The coverage promise of one release, in public numbers.
 
-    ``coverage`` is the level that is proven in finite samples; ``target`` the level that was asked for; ``terms`` the
-    numbers behind it (a mapping of them by name is read, and a name that is no term refused with ``TypeError``);
-    ``assumptions`` what the proof needs. ``str()`` is a paragraph for a person.
+    ``str()`` returns a paragraph for the reader.
+
+    Parameters
+    ----------
+    guarantee : str
+    target : float
+        The requested level.
+    coverage : float
+        The level that is proven in finite samples.
+    assumptions : tuple of str
+        What the proof assumes.
+    terms : Terms or mapping
+        The numbers behind it. An unknown name raises ``TypeError``.
+    advice : str
     """
 
     guarantee: str
@@ -37,7 +48,7 @@ class Certificate:
     advice: str = ""
 
     def __post_init__(self) -> None:
-        guarantee_of(self.guarantee)  # a name that nobody knows is refused
+        guarantee_of(self.guarantee)  # raises for an unknown name
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
         if not isinstance(self.terms, Terms):
             object.__setattr__(self, "terms", Terms.from_mapping(self.terms))
@@ -49,53 +60,56 @@ class Certificate:
 
     @property
     def is_vacuous(self) -> bool:
-        """Whether the promise is useless: a level nobody can use, or one that only full sets can keep."""
-        useless = min(_USELESS_LEVEL, self.target)  # whoever asks for less knows what for
+        """Whether the promise is useless: a very low level, or only full sets keep it."""
+        useless = min(_USELESS_LEVEL, self.target)  # a low target was requested on purpose
         return self.coverage < useless or not self.terms.finite_threshold_expected
 
     @property
     def classes_declared(self) -> bool:
-        """False if the list of labels was taken from the records; True for declared ones and for regression."""
+        """False if the list of labels was taken from the records.
+
+        True for declared labels and for regression.
+        """
         return self.terms.classes_declared
 
     def with_found_classes(self) -> "Certificate":
-        """The same release if the list of labels was taken from the records: no coverage is proven then.
+        """Return the certificate for labels that were read from the records.
 
-        A label that no record has is in no set, and nothing in the proofs bounds how often such a label occurs.
+        No coverage is proven then: a label that no record has is in no set, and no proof bounds how often it occurs.
         """
         terms = replace(self.terms, classes_declared=False, release_confidence=None, release_level=None)
         return replace(self, coverage=0.0, terms=terms)
 
     @property
     def unit(self) -> Unit:
-        """Who is covered: a record, or one chosen at random among those of a person."""
+        """The unit that is covered: a record, or a random record of a person."""
         return self.terms.unit
 
     @property
     def on_average(self) -> str:
-        """What the proven level is an average of."""
-        return ON_AVERAGE.replace("new records", "new persons") if self.unit.by_person else ON_AVERAGE
+        """What the proven level is an average over."""
+        return ON_AVERAGE
 
     @property
     def one_release(self) -> str:
-        """What is known of a single release, in words.
+        """What is known about a single release, in words.
 
         Theory: Result I
         """
         level, confidence = self.terms.release_level, self.terms.release_confidence
         if not level or confidence is None:
             return _ONE_RELEASE
-        return f"{odds(confidence)} such releases cover at least {at_least(level)}"
+        return f"{format_odds(confidence)} such releases cover at least {at_least(level)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         parts = {"assumptions": list(self.assumptions), "terms": dict(self.terms), "unit": self.unit.to_dict()}
         return {**vars(self), **parts}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Certificate":
-        """The certificate that ``to_dict`` wrote, in this release or an earlier one (which wrote no unit)."""
-        # some of 0.2 listed the sizes of all groups here; they are among the ledger's public facts
+        """Return the certificate that ``to_dict`` wrote, in any version."""
+        # some files of 0.2 list the sizes of all groups here; they are public facts of the ledger
         shown = {name: value for name, value in data["terms"].items() if not isinstance(value, list)}
         unit = Unit.from_dict(data["unit"]) if "unit" in data else None
         return cls(
@@ -108,31 +122,29 @@ class Certificate:
         )
 
     def _head(self) -> str:
-        """The promise in one or two sentences."""
+        """Return the promise in one or two sentences."""
         if not self.classes_declared:
             head = (
-                "Not certified: the list of labels was taken from the records, and a label that none of them has is in "
-                f"no prediction set, so nothing is proven about the target {asked(self.target)}. Declare classes=[...] "
-                "with every label that can occur."
+                "Not certified: the list of labels was taken from the records. A label that none of them has is in no "
+                f"prediction set, so nothing is proven about the target {format_level(self.target)}. Declare "
+                "classes=[...] with every label that can occur."
             )
         elif self.is_certified:
-            held = f"Prediction sets hold the truth for at least {at_least(self.coverage)} of new records"
-            if self.unit.by_person:
-                held = (
-                    f"For {self.unit.covered}, prediction sets hold the truth with probability at least "
-                    f"{at_least(self.coverage)}"
-                )
             head = (
-                f"{held}, {self.on_average} ({self.one_release}); proven for finite samples "
-                f"(target {asked(self.target)})."
+                f"For {self.unit.covered}, the prediction set contains the true answer with probability at least "
+                f"{at_least(self.coverage)}, {self.on_average} ({self.one_release}). This is proven for finite samples "
+                f"(target {format_level(self.target)})."
             )
         else:
             head = (
-                f"No finite-sample proof of the target {asked(self.target)}: coverage is expected near the target, and "
-                f"at least {at_least(self.coverage)}, {self.on_average}, is proven by the privacy of training alone."
+                f"The target {format_level(self.target)} is not proven for finite samples. Coverage is expected near "
+                f"the target. The privacy of training alone proves at least {at_least(self.coverage)}, "
+                f"{self.on_average}."
             )
         if self.is_vacuous and self.classes_declared:
-            head += " VACUOUS: with these numbers the promise is kept only by sets too large to be of use."
+            head += (
+                " VACUOUS: the promise holds only because the sets contain nearly every answer, so it is not useful."
+            )
         return head
 
     def _reasons(self) -> list[str]:
@@ -148,13 +160,17 @@ class Certificate:
         return " ".join([*parts, self.advice] if self.advice else parts)
 
     def _repr_html_(self) -> str:
-        rows = [["asked for", asked(self.target)], ["proven", at_least(self.coverage)], ["guarantee", self.guarantee]]
-        told = [self._head(), *self._reasons(), *([self.advice] if self.advice else [])]
-        return "".join(map(html_paragraph, told)) + html_table(["term", "value"], [*rows, *self._numbers()])
+        rows = [
+            ["requested", format_level(self.target)],
+            ["proven", at_least(self.coverage)],
+            ["guarantee", self.guarantee],
+        ]
+        texts = [self._head(), *self._reasons(), *([self.advice] if self.advice else [])]
+        return "".join(map(html_paragraph, texts)) + html_table(["term", "value"], [*rows, *self._numbers()])
 
 
 def check_release_confidence(confidence: object, guarantee: str | Guarantee) -> float:
-    """The probability with which one release must cover its level; refused where no bound on that is known.
+    """Return a checked ``release_confidence``; raise if no bound is known for it.
 
     Theory: Result I
     """
@@ -162,19 +178,19 @@ def check_release_confidence(confidence: object, guarantee: str | Guarantee) -> 
     if guarantee != AUTO and not guarantee_of(guarantee).held_out:
         named = guarantee_of(guarantee).name
         raise ValueError(
-            f"release_confidence={value:g} needs guarantee='split', got {named!r}: for a threshold found on "
-            "training records no bound on what a single release covers is known, because their scores depend on each "
-            "other through the model; hold records out, or leave release_confidence at None"
+            f"release_confidence={value:g} needs guarantee='split', got {named!r}: no bound for a single release is "
+            "known if the threshold comes from training records, because their scores depend on each other through the "
+            "model; use guarantee='split', or release_confidence=None"
         )
     return value
 
 
 def term_text(name: str, value: Any) -> str:
-    """A number of a certificate for a person: levels are rounded down, bounds on misses up."""
+    """Format a number of a certificate: levels are rounded down, bounds up."""
     if name.endswith("_level"):
         return at_least(value, 2)
     if name.endswith("_confidence"):
-        return asked(value)
+        return format_level(value)
     if name.endswith("_bound"):
         return at_most(value, 2)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,6 @@
-"""All records, each one's own influence on its score put back to first order: sharp, not proven in finite samples.
+"""All records; each record's own influence on its score is removed.
+
+The correction is of first order: sharp, but not proven in finite samples.
 
 Theory: Results D and F
 """
@@ -7,7 +9,7 @@ from dpscp.guarantees.base import Guarantee
 
 CORRECTED = Guarantee(
     name="corrected",
-    proof="Results D and F: asymptotic, each record's own influence is put back to first order",
+    proof="Results D and F: asymptotic; each record's own influence on its score is removed to first order",
     certified=False,
     needs_trajectory=True,
 )

@@ -1,6 +1,7 @@
-"""The paper's two bounds on how far one record moves DP-SGD, from public numbers alone.
+"""The two bounds of the paper on how far one record moves DP-SGD.
 
-The library trains with a fixed public normaliser and uses ``stability_dpsgd_fixed_normaliser`` instead.
+They use public numbers only. The library trains with a fixed public normalizer and uses
+``stability_dpsgd_fixed_normaliser`` instead.
 """
 
 import math
@@ -11,11 +12,20 @@ from dpscp.guarantees.stability import Stability
 
 
 def stability_dpsgd_projection(*, sampling_rate: float, steps: int) -> Stability:
-    """Shift 0, unless the new record is ever sampled: probability 1 - (1 - sampling_rate)**steps.
+    """Return shift 0, and the probability that the new record is ever sampled.
 
-    Holds for any loss, any model and any optimiser (momentum and Adam included): while the record has not
-    been drawn, the coupled runs are the same run. It needs no projection; the projection set only enters
-    ``expected_gap_dpsgd_projection``. Useless as soon as sampling_rate * steps is of order one.
+    That is 1 - (1 - sampling_rate)**steps. Until the record is drawn, the coupled runs are the same. So the bound holds
+    for any loss, any model and any optimizer (momentum and Adam included), and needs no projection. It is useless if
+    sampling_rate * steps is of order one.
+
+    Parameters
+    ----------
+    sampling_rate : float
+    steps : int
+
+    Returns
+    -------
+    Stability
 
     Paper: Lemma 3 [thm:proj_dpsgd_stability]
     """
@@ -24,7 +34,18 @@ def stability_dpsgd_projection(*, sampling_rate: float, steps: int) -> Stability
 
 
 def expected_gap_dpsgd_projection(*, diameter: float, sampling_rate: float, steps: int) -> float:
-    """Upper bound on E||theta_{n+1} - theta_n|| for projection on a set of this diameter.
+    """Return an upper bound on E||theta_{n+1} - theta_n|| for projected DP-SGD.
+
+    Parameters
+    ----------
+    diameter : float
+        That of the projection set.
+    sampling_rate : float
+    steps : int
+
+    Returns
+    -------
+    float
 
     Paper: Lemma 3 [thm:proj_dpsgd_stability]
     """
@@ -43,13 +64,28 @@ def expected_gap_dpsgd_smooth(
     sampling_rate: float,
     smoothness: float,
 ) -> float:
-    """Upper bound E_n on E||theta_{n+1} - theta_n|| for the paper's DP-SGD, which divides by the batch size.
+    """Return the upper bound E_n on E||theta_{n+1} - theta_n|| of the paper.
 
-    ``noise_std`` is the standard deviation of each coordinate of the noise added to the sum of clipped
-    gradients (noise multiplier times clip norm): the paper's proof absorbs the clip norm into its sigma. A
-    step on an empty batch is skipped; the case where only the new record was drawn is covered by the same
-    term, because its effect is at most clip_norm + noise against the 2 * clip_norm + noise that the
-    recurrence allows. Constant learning rate; infinite when the exponential overflows.
+    Its DP-SGD divides by the batch size and skips empty batches. If only the new record was drawn, its effect is at
+    most clip_norm + noise, and the recurrence allows 2 * clip_norm + noise.
+
+    Parameters
+    ----------
+    n_records : int
+    clip_norm : float
+    noise_std : float
+        The standard deviation of each coordinate of the noise on the sum of clipped gradients (noise multiplier times
+        clip norm). The proof of the paper absorbs the clip norm into its sigma.
+    n_parameters : int
+    learning_rate : float
+        Constant.
+    steps : int
+    sampling_rate, smoothness : float
+
+    Returns
+    -------
+    float
+        Infinite if the exponential overflows.
 
     Paper: Theorem 3 [thm:dpsgd_stability_smooth]
     """
@@ -75,9 +111,14 @@ def stability_dpsgd_smooth(
     sampling_rate: float,
     smoothness: float,
 ) -> Stability:
-    """The paper's split of E_n by Markov's inequality: shift E_n**(2/3), failure probability E_n**(1/3).
+    """Return the split of E_n by Markov: shift E_n**(2/3), delta_n E_n**(1/3).
 
-    Vacuous (delta_n = 1) once E_n reaches one, which is the usual case at real sample sizes.
+    Vacuous (delta_n = 1) once E_n reaches one, which is the usual case at real sample sizes. The parameters are those
+    of ``expected_gap_dpsgd_smooth``.
+
+    Returns
+    -------
+    Stability
 
     Paper: Theorem 3 [thm:dpsgd_stability_smooth]; Corollary 2 [cor:dpsgd_coverage]
     """

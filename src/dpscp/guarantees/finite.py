@@ -1,4 +1,4 @@
-"""The paper's DP-SCP-F: all records, its rank buffer and its union noise buffer.
+"""DP-SCP-F of the paper: all records, rank buffer and union noise buffer.
 
 Paper: Algorithm 1 [alg: dp-scp]
 """
@@ -8,7 +8,7 @@ from dpscp.quantile.offsets import Correction, Rank
 
 FINITE = Guarantee(
     name="finite",
-    proof="the paper's DP-SCP-F: rank buffer and union noise buffer",
+    proof="DP-SCP-F of the paper: rank buffer and union noise buffer",
     certified=False,
     correction=Correction.UNION,
     rank=Rank.CEIL,

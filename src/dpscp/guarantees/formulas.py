@@ -1,6 +1,6 @@
-"""What is proven about coverage, as numbers: the paper's statements and what follows from Results A to G.
+"""Coverage bounds as numbers: statements of the paper and Results A to G.
 
-Every function takes public numbers only and can be called before any data is touched.
+Every function takes public numbers only and can be called before any record is used.
 """
 
 import math
@@ -17,7 +17,18 @@ from dpscp.quantile.correction import expected_clipped_rank
 
 
 def search_mu(count_noise: float, steps: int, sensitivity: float = 1.0) -> float:
-    """The GDP level of a search with continuous noise: sensitivity * sqrt(steps) / count_noise (for planning).
+    """Return the GDP level of a search with continuous noise, for planning.
+
+    Parameters
+    ----------
+    count_noise : float
+    steps : int
+    sensitivity : float
+
+    Returns
+    -------
+    float
+        sensitivity * sqrt(steps) / count_noise.
 
     Paper: Lemma 2 [lemma:search_privacy]
     """
@@ -26,7 +37,16 @@ def search_mu(count_noise: float, steps: int, sensitivity: float = 1.0) -> float
 
 
 def overall_mu(mu_train: float, mu_calib: float) -> float:
-    """The GDP level of training and calibration together: sqrt(mu_train^2 + mu_calib^2).
+    """Return the GDP level of training and calibration together.
+
+    Parameters
+    ----------
+    mu_train, mu_calib : float
+
+    Returns
+    -------
+    float
+        sqrt(mu_train^2 + mu_calib^2).
 
     Paper: Theorem 1 [thm:overall_privacy]
     """
@@ -37,9 +57,21 @@ def overall_mu(mu_train: float, mu_calib: float) -> float:
 
 
 def blackbox_floor(alpha: float, tradeoff: Tradeoff, failure_probability: float = 0.0) -> float:
-    """f(alpha + beta - alpha beta): what the privacy of the whole pipeline alone says about coverage.
+    """Return f(alpha + beta - alpha beta): coverage from privacy alone.
 
-    Assumes: exchangeable records, permutation-invariant training, a search that errs with probability at most beta.
+    Parameters
+    ----------
+    alpha : float
+    tradeoff : callable
+        f of the whole pipeline.
+    failure_probability : float
+        beta, the probability that the search errs.
+
+    Returns
+    -------
+    float
+
+    Assumes: exchangeable records, training that is invariant under permutations.
 
     Paper: Theorem 2 [thm:dp_gap_two_sides], Corollary 1 [cor:blackbox_dpscp]
     """
@@ -51,9 +83,18 @@ def blackbox_floor(alpha: float, tradeoff: Tradeoff, failure_probability: float 
 
 
 def universal_floor(inner_alpha: float, tradeoff: Tradeoff) -> float:
-    """f_train(alpha'): the coverage proven for a search whose miss rate in the ideal world is at most alpha'.
+    """Return f_train(alpha'): the coverage of a search with ideal miss rate alpha'.
 
-    ``tradeoff`` is the trade-off of *training* alone, in the "add" direction; the calibration budget costs no coverage.
+    Parameters
+    ----------
+    inner_alpha : float
+        alpha'.
+    tradeoff : callable
+        That of *training* alone, in the direction "add". The calibration budget costs no coverage.
+
+    Returns
+    -------
+    float
 
     Theory: Result B
     """
@@ -61,9 +102,20 @@ def universal_floor(inner_alpha: float, tradeoff: Tradeoff) -> float:
 
 
 def universal_alpha(alpha: float, tradeoff: Tradeoff) -> float:
-    """alpha': the largest inner level with f_train(alpha') >= 1 - alpha, rounded down; 0 if there is none.
+    """Return alpha': the largest inner level with f_train(alpha') >= 1 - alpha.
 
-    Calibrating at alpha' gives coverage 1 - alpha in finite samples, with no assumption on model, density or ties.
+    Calibrating at alpha' gives coverage 1 - alpha in finite samples, without an assumption on model, density or ties.
+
+    Parameters
+    ----------
+    alpha : float
+    tradeoff : callable
+        That of training alone, in the direction "add".
+
+    Returns
+    -------
+    float
+        Rounded down; 0 if there is none.
 
     >>> from dpscp.privacy import gaussian_tradeoff, gdp_mu
     >>> half = gdp_mu(1.0, 1e-5) / 2**0.5
@@ -84,9 +136,22 @@ def universal_alpha(alpha: float, tradeoff: Tradeoff) -> float:
 
 
 def marginal_miss_bound(n: int, rank_target: float, count_noise: float, steps: int) -> float:
-    """The largest miss rate of a search that accepts noisy counts from ``rank_target`` on, for exchangeable scores.
+    """Return a bound on the miss rate of a search, by Result A for any target.
 
-    1 - E[clip(rank_target - max Z, 0, n + 1)] / (n + 1); the exact form of Result A, for any target.
+    It is 1 - E[clip(rank_target - max Z, 0, n + 1)] / (n + 1). The search accepts noisy counts of at least
+    ``rank_target``.
+
+    Parameters
+    ----------
+    n : int
+    rank_target, count_noise : float
+    steps : int
+
+    Returns
+    -------
+    float
+
+    Assumes: exchangeable scores.
 
     Theory: Result A
     """
@@ -96,10 +161,22 @@ def marginal_miss_bound(n: int, rank_target: float, count_noise: float, steps: i
 
 
 def minimax_miss_bound(n: int, rank_target: float, count_noise: float, steps: int) -> float:
-    """The largest miss rate of a search that accepts noisy counts from ``rank_target`` on, whatever the scores are.
+    """Return the largest miss rate of a search over all scores.
 
-    With R the target, E[C(threshold)] >= R - count_noise V_N((R - n - 1) / count_noise), the test score counted. Some
-    scores attain it, to .004 count_noise / (n + 1).
+    The search accepts noisy counts of at least R = ``rank_target``. With the test score counted, E[C(threshold)] >= R -
+    count_noise V_N((R - n - 1) / count_noise). Some scores attain it, up to .004 count_noise / (n + 1).
+
+    Parameters
+    ----------
+    n : int
+    rank_target, count_noise : float
+    steps : int
+
+    Returns
+    -------
+    float
+
+    Assumes: exchangeable scores.
 
     Theory: Result F
     """
@@ -110,7 +187,18 @@ def minimax_miss_bound(n: int, rank_target: float, count_noise: float, steps: in
 
 
 def smallest_useful_n(alpha: float, count_noise: float, steps: int) -> int:
-    """The smallest n whose rank target lies below n: with fewer, the threshold is expected at the end of the range.
+    """Return the smallest n whose rank target lies below n.
+
+    With fewer scores the threshold is expected at the end of the range.
+
+    Parameters
+    ----------
+    alpha, count_noise : float
+    steps : int
+
+    Returns
+    -------
+    int
 
     Theory: Result F
     """
@@ -123,7 +211,7 @@ def smallest_useful_n(alpha: float, count_noise: float, steps: int) -> int:
 
 
 def smallest_where(holds: Callable[[int], bool]) -> int:
-    """The smallest positive integer from which on ``holds``, which is false below it."""
+    """Return the smallest positive integer from which on ``holds`` is true."""
     high = 1
     while not holds(high):
         high *= 2
@@ -135,9 +223,18 @@ def smallest_where(holds: Callable[[int], bool]) -> int:
 
 
 def minimum_part_size(n_records: int, fraction: float, tail: float) -> int:
-    """The largest k with P(Binomial(n_records, fraction) < k) <= tail: a lower bound on the size of a random part.
+    """Return the largest k with P(Binomial(n_records, fraction) < k) <= tail.
 
-    The tail is charged to alpha.
+    This is a lower bound on the size of a random part. The tail is charged to alpha.
+
+    Parameters
+    ----------
+    n_records : int
+    fraction, tail : float
+
+    Returns
+    -------
+    int
 
     Theory: Result E
     """
@@ -153,7 +250,18 @@ def minimum_part_size(n_records: int, fraction: float, tail: float) -> int:
 
 
 def value_buffer(score_lipschitz: float, shift_bound: float) -> float:
-    """2 L u: what Result C adds to the threshold when parameters move by at most u and scores are L-Lipschitz.
+    """Return 2 L u: what Result C adds to the threshold.
+
+    Parameters
+    ----------
+    score_lipschitz : float
+        L, the Lipschitz constant of the scores.
+    shift_bound : float
+        u, the largest move of the parameters.
+
+    Returns
+    -------
+    float
 
     Theory: Result C
     """

@@ -1,4 +1,7 @@
-"""How often Poisson sampling draws one record, and how large its batches get: exact tails for the stability bounds."""
+"""Exact tails of Poisson sampling, for the stability bounds.
+
+They bound how often one record is drawn, and how large batches get.
+"""
 
 import math
 
@@ -6,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-_GRID = 1 << 14  # cells of the exact convolution; weights are rounded up, so a coarser grid is only looser
+_GRID = 1 << 14  # cells of the convolution; weights are rounded up, so the result is an upper bound for any grid
 
 
 def ever_sampled(rate: float, times: int) -> float:
-    """Probability that a record is in at least one of ``times`` Poisson samples, exact at small rates too."""
+    """Return the probability that a record is in at least one of ``times`` samples."""
     return 1.0 if rate == 1.0 else -math.expm1(times * math.log1p(-rate))
 
 
 def batch_limits(
     rates: NDArray[np.float64], smoothness: float, n: int, rate: float, divisor: float, target: float, *, convex: bool
 ) -> list[tuple[int, float]]:
-    """Candidate caps on the batch size, each with the probability that some step of the run exceeds it."""
+    """Return candidate caps on the batch size and the probability to exceed each."""
 
     def exceeds(limit: float) -> float:
         tail = float(stats.binom.sf(math.floor(limit), n, rate))
@@ -26,13 +29,13 @@ def batch_limits(
     candidates = []
     steepest = float(np.max(rates)) * smoothness
     if convex and steepest > 0:
-        # a hair below 2 so that a rounded quotient cannot push the cap one batch too high
+        # slightly below 2, so that a rounded quotient cannot make the cap too large by one
         nonexpansive = min(n, math.floor(2.0 * divisor / steepest * (1 - 1e-12)))
         if nonexpansive >= 0 and exceeds(nonexpansive) <= target / 2:
             candidates.append((nonexpansive, exceeds(nonexpansive)))
     if smoothness == 0:
         return [(n, 0.0)]
-    # the smallest cap that half of the failure probability can pay for
+    # the smallest cap that is exceeded with at most half of the failure probability
     low, high = -1, n
     while high - low > 1:
         middle = (low + high) // 2
@@ -42,13 +45,13 @@ def batch_limits(
 
 
 def weighted_draws(weights: NDArray[np.float64], rate: float, target: float) -> tuple[float, float]:
-    """A total u, and P(sum_t weights_t b_t > u) <= target, b_t independent Bernoulli(rate): (u, that tail).
+    """Return (u, tail) with P(sum_t weights_t b_t > u) <= tail <= target.
 
-    The crude answer sorts the weights and adds as many of the largest as the record is ever drawn; the
-    sharper one convolves. Both are upper bounds; the smaller wins.
+    The b_t are independent Bernoulli(rate). The simple bound adds the largest weights, as many as the record is drawn.
+    The sharper bound convolves. Both are upper bounds, and the smaller one is returned.
     """
     draws = int(stats.binom.isf(target, len(weights), rate))
-    while stats.binom.sf(draws, len(weights), rate) > target:  # isf can be off by one in the far tail
+    while stats.binom.sf(draws, len(weights), rate) > target:  # isf may be wrong by one in the far tail
         draws += 1
     tail = float(stats.binom.sf(draws, len(weights), rate))
     largest_first = np.sort(weights)[::-1]
@@ -63,7 +66,7 @@ def weighted_draws(weights: NDArray[np.float64], rate: float, target: float) -> 
             moved = rate * mass[: max(0, _GRID + 1 - cells)]
             mass *= 1 - rate
             mass[cells:] += moved
-    # mass pushed beyond the grid is lost, hence counted as failure; the factor covers accumulated rounding
+    # mass beyond the grid counts as failure; the constant covers accumulated rounding
     tails = np.maximum(0.0, 1.0 - np.cumsum(mass)) + 1e-12
     good = np.flatnonzero(tails <= target)
     if good.size == 0:

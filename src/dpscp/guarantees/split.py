@@ -1,4 +1,4 @@
-"""Records held out for the threshold: any model, no argument about training.
+"""Held-out records for the threshold: for any model and any training.
 
 Theory: Result E
 """
@@ -12,7 +12,7 @@ def _whole_budget(mu: float) -> float:  # noqa: ARG001
 
 SPLIT = Guarantee(
     name="split",
-    proof="Result E: the threshold was found on records that training did not see",
+    proof="Result E: the threshold was computed from records that training did not use",
     certified=True,
     held_out=True,
     training_share=_whole_budget,

@@ -1,21 +1,18 @@
-"""How far one more record can move the trained parameters, from public numbers alone.
+"""Bounds on how far one more record moves the trained parameters.
 
-Every function returns a ``Stability``: a distance ``shift_bound`` and a probability ``delta_n`` such that
-the parameters trained on n records and those trained on the same n records plus one more, with the same
-masks and the same noise, differ by more than the distance with probability at most ``delta_n``. The
-functions see only public constants (clip norm, step sizes, nominal number of records), so they can be
-evaluated before any data is touched. All of them are statements in exact arithmetic, for data sets of at
-most ``n_records`` records where a batch size enters, and for one and the same frozen set of constants on
-both data sets.
+Every function returns a ``Stability``: a distance ``shift_bound`` and a probability ``delta_n``. Train on n records,
+and on the same n records plus one more, with the same masks and noise. Then the parameters differ by more than the
+distance with probability at most ``delta_n``. The functions use public constants only (clip norm, step sizes, nominal
+number of records), so they can be called before any record is used. They are statements in exact arithmetic, for the
+same constants on both data sets. Where a batch size enters, they hold for at most ``n_records`` records.
 
-What the bounds rest on (the proofs are short, and each is checked against coupled runs in the tests):
+The proofs are short, and the tests compare each bound with coupled runs:
 
-* the fixed normaliser: noise and shared gradients cancel, so only the new record's clipped gradient enters;
-* nonexpansive steps: for a convex function f with B-Lipschitz gradient, I - eta * grad f has Lipschitz
-  constant max(1, eta * B - 1), because grad f / B is firmly nonexpansive;
-* regularised empirical risk: the gradient of the objective is strongly monotone, so a change of the
-  objective by one term of slope G / n_records moves the minimiser by at most G / (regularisation *
-  n_records).
+* fixed normalizer: noise and shared gradients cancel, so only the clipped gradient of the new record enters;
+* nonexpansive steps: for a convex function f with B-Lipschitz gradient, I - eta * grad f has Lipschitz constant
+  max(1, eta * B - 1), because grad f / B is firmly nonexpansive;
+* regularized empirical risk: the gradient of the objective is strongly monotone, so a new term of slope G / n_records
+  moves the minimizer by at most G / (regularisation * n_records).
 """
 
 import math
@@ -40,11 +37,17 @@ from dpscp.guarantees.poisson_tails import batch_limits, weighted_draws
 
 @dataclass(frozen=True)
 class Stability:
-    """Add-one stability: P(||theta_{n+1} - theta_n|| > shift_bound) <= delta_n under a coupling.
+    """Add-one stability: P(||theta_{n+1} - theta_n|| > shift_bound) <= delta_n.
 
-    ``assumptions`` lists, in plain words, what the promise rests on. ``score_lipschitz`` is the Lipschitz
-    constant in the parameters of the model's natural score (1 - p_y for a softmax head, the absolute
-    residual for a linear regression), or None when no such constant is known.
+    Attributes
+    ----------
+    shift_bound : float
+    delta_n : float
+    assumptions : tuple of str
+        What the bound assumes, in words.
+    score_lipschitz : float, optional
+        The Lipschitz constant of the model's natural score in the parameters (1 - p_y for a softmax head, the absolute
+        residual for a linear regression), if it is known.
 
     Paper: Assumption 1 [ass:stab]; Assumption 2 [ass:lipschitz]
     """
@@ -65,7 +68,7 @@ class Stability:
 
     @property
     def is_vacuous(self) -> bool:
-        """Whether the statement says nothing (no finite distance, or a failure probability of one)."""
+        """Whether the distance is infinite or the failure probability is one."""
         return self.delta_n >= 1 or math.isinf(self.shift_bound)
 
 
@@ -74,11 +77,10 @@ class Stability:
 
 @dataclass(frozen=True)
 class LinearHead:
-    """A loss of one linear layer on rows of norm at most ``row_bound`` (bias coordinate included), and its constants.
+    """Constants of a loss of one linear layer on rows of bounded norm.
 
-    ``gradient_bound`` bounds the norm of one record's gradient, ``smoothness`` is the Lipschitz constant of that
-    gradient, and ``score_lipschitz`` that of the natural score (1 - p_y, |residual|), all in the parameters. For the
-    softmax head they are sqrt(2), 1/2 (diag(p) - pp' has eigenvalues up to 1/2, times the squared bound) and sqrt(2)/4.
+    ``row_bound`` includes the bias coordinate. For the softmax head, per unit of ``row_bound``: gradient bound sqrt(2),
+    smoothness 1/2 (diag(p) - pp' has eigenvalues up to 1/2) and score constant sqrt(2)/4.
 
     Paper: Assumption 2 [ass:lipschitz]; Theory: Result C
     """
@@ -93,19 +95,19 @@ class LinearHead:
 
     @property
     def gradient_bound(self) -> float:
-        """Largest norm of one record's gradient, at any parameters; infinite for the squared loss."""
+        """The largest norm of one record's gradient; infinite for the squared loss."""
         slope = {"cross_entropy": math.sqrt(2.0), "logistic": 1.0, "squared": math.inf, "huber": self.huber_delta}
         return slope[self.loss] * self.row_bound
 
     @property
     def smoothness(self) -> float:
-        """Lipschitz constant of one record's gradient."""
+        """The Lipschitz constant of one record's gradient."""
         curvature = {"cross_entropy": 0.5, "logistic": 0.25, "squared": 2.0, "huber": 1.0}
         return curvature[self.loss] * self.row_bound**2
 
     @property
     def score_lipschitz(self) -> float:
-        """Lipschitz constant in the parameters of 1 - p_y, or of the absolute residual."""
+        """The Lipschitz constant of 1 - p_y or |residual| in the parameters."""
         slope = {"cross_entropy": math.sqrt(2.0) / 4, "logistic": 0.25, "squared": 1.0, "huber": 1.0}
         return slope[self.loss] * self.row_bound
 
@@ -130,23 +132,42 @@ def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a c
     gradient_bound: float | None = None,
     score_lipschitz: float | None = None,
 ) -> Stability:
-    """Shift bound of (projected) DP-SGD whose noisy sum is divided by a fixed public constant.
+    """Return the shift bound of DP-SGD with a fixed public normalizer.
 
-    The gap obeys gap_{t+1} <= rho_t * gap_t + eta_t * b_t * C / normaliser with b_t ~
-    Bernoulli(sampling_rate): rho_t = 1 + eta_t * smoothness * |B_t| / normaliser in general, and max(1,
-    eta_t * smoothness * |B_t| / normaliser - 1) when every clipped loss is convex. C is the smaller of
-    ``clip_norm`` and ``gradient_bound`` (a bound on the unclipped gradient, where one is known). The
-    returned ``delta_n`` is at most the one asked for: it is shared between the tail of the batch sizes
-    (independent over steps, exact binomial tails at ``n_records`` records) and the tail of the weighted
-    number of times the new record is drawn (exact binomial tail for equal weights, otherwise a convolution
-    with weights rounded up). With ``sampling_rate`` 1 the bound is deterministic and the returned
-    ``delta_n`` is 0.
+    The gap satisfies gap_{t+1} <= rho_t * gap_t + eta_t * b_t * C / normaliser with b_t ~ Bernoulli(sampling_rate). In
+    general rho_t = 1 + eta_t * smoothness * |B_t| / normaliser. If every clipped loss is convex, rho_t = max(1, eta_t *
+    smoothness * |B_t| / normaliser - 1).
 
-    Assumes plain SGD: momentum and Adam have no such bound. Projection on a convex set and averaging the
-    iterates keep it (the bound never decreases along the run). ``convex`` promises that the *clipped*
-    losses are convex: true when clip_norm is at least the gradient bound, and for scalar-link linear models
-    at any clip norm, but not for a clipped softmax head. ``normaliser`` defaults to sampling_rate *
-    n_records.
+    ``delta_n`` is divided between two tails. The tail of the batch sizes is exact binomial at ``n_records`` records.
+    The tail of the weighted number of draws of the new record is exact binomial for equal weights, otherwise a
+    convolution with weights rounded up.
+
+    Parameters
+    ----------
+    clip_norm : float
+    learning_rate : float or array, shape (steps,)
+    steps : int
+    sampling_rate : float
+        With 1 the bound is deterministic and the returned ``delta_n`` is 0.
+    n_records : int
+    smoothness : float
+    convex : bool
+        The *clipped* losses are convex. True if clip_norm is at least the gradient bound, and for linear models with a
+        scalar link at any clip norm. False for a clipped softmax head.
+    delta_n : float
+        The largest failure probability.
+    normaliser : float, optional
+        Default: sampling_rate * n_records.
+    gradient_bound : float, optional
+        A bound on the unclipped gradient. C is the smaller of it and ``clip_norm``.
+    score_lipschitz : float, optional
+
+    Returns
+    -------
+    Stability
+
+    Assumes: plain SGD; momentum and Adam have no such bound. Projection on a convex set and averaging of iterates keep
+    it, because the bound never decreases along the run.
 
     Theory: Result C
     """
@@ -181,9 +202,9 @@ def stability_dpsgd_fixed_normaliser(  # noqa: PLR0913 (public: one argument a c
 def _fixed_normaliser_assumptions(n_records: int, *, convex: bool) -> tuple[str, ...]:
     shape = "every clipped loss is convex and smooth" if convex else "every clipped loss is smooth"
     return (
-        f"at most {n_records} besides the new one",
+        f"at most {n_records} besides the new one",  # of records or of persons
         shape,
-        "plain SGD with a fixed public normaliser: no momentum, no adaptive step",
+        "plain SGD with a fixed public normalizer: no momentum, no adaptive step",
         "preprocessing does not depend on the data",
     )
 
@@ -194,7 +215,7 @@ def _learning_rates(learning_rate: float | Sequence[float] | NDArray[np.floating
         return np.full(count, check_positive("learning_rate", learning_rate))
     rates = np.array([real_number("learning_rate", r) for r in np.asarray(learning_rate).ravel().tolist()])
     if rates.shape != (count,):
-        raise ValueError(f"learning_rate must be a number or {count} numbers (one a step), got {rates.size}")
+        raise ValueError(f"learning_rate must be one number or {count} numbers (one per step), got {rates.size}")
     if np.any(rates < 0):
         raise ValueError("learning_rate must not be negative")
     return rates
@@ -215,7 +236,7 @@ def _weights(rates: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArra
         return np.asarray(rates * np.exp(later))
 
 
-# ---- Supplement S3: regularised empirical risk and summaries
+# ---- Supplement S3: regularized empirical risk and summaries
 
 
 def stability_output_perturbation(
@@ -229,19 +250,33 @@ def stability_output_perturbation(
     delta_n: float = 1e-3,
     score_lipschitz: float | None = None,
 ) -> Stability:
-    """Shift bound of a regularised minimiser plus noise.
+    """Return the shift bound of a regularized minimizer plus noise.
 
-    With the nominal normaliser (``noise_std`` None, what this package trains) the objective is
-    sum(losses) / n_records + regularisation / 2 * ||theta||^2, the noise cancels, and the shift is at most
-    gradient_bound / (regularisation * n_records), surely. ``tolerance`` is the gradient norm at which the
-    solver may stop; each of the two runs may be tolerance / regularisation away from its minimiser.
+    With the nominal normalizer (``noise_std`` None, as this package trains) the objective is sum(losses) / n_records +
+    regularisation / 2 * ||theta||^2. The noise cancels, and the shift is at most gradient_bound / (regularisation *
+    n_records) with certainty.
 
-    With ``noise_std`` (and ``n_parameters``) this is the supplement's mechanism instead: losses averaged
-    over the n records really present, noise of standard deviation noise_std / n, so both scales change with
-    n: shift 2 * gradient_bound / (regularisation * (n + 1)) + t / (n (n + 1)), t the exact chi quantile of
-    ``delta_n``. (The supplement prints n for n + 1 in the first term, and its expansion of F_{n+1} drops a
-    piece of the penalty; the bound survives, because (n + 1) grad F_{n+1} at the old minimiser is the new
-    gradient minus the average old one.)
+    With ``noise_std`` and ``n_parameters`` this is the mechanism of the supplement: losses averaged over the n records,
+    noise of standard deviation noise_std / n. Both scales change with n: shift 2 * gradient_bound / (regularisation *
+    (n + 1)) + t / (n (n + 1)), with t the exact chi quantile of ``delta_n``. (The supplement prints n for n + 1 in the
+    first term, and its expansion of F_{n+1} drops a piece of the penalty. The bound holds, because (n + 1) grad F_{n+1}
+    at the old minimizer is the new gradient minus the average old one.)
+
+    Parameters
+    ----------
+    gradient_bound, regularisation : float
+    n_records : int
+    tolerance : float
+        The gradient norm at which the solver may stop. Each of the two runs may be tolerance / regularisation away from
+        its minimizer.
+    noise_std : float, optional
+    n_parameters : int, optional
+    delta_n : float
+    score_lipschitz : float, optional
+
+    Returns
+    -------
+    Stability
 
     Paper: Supplement S3 [sec:assumption_validation]; Theory: Result C
     """
@@ -264,13 +299,27 @@ def stability_objective_perturbation(
     delta_n: float = 1e-3,
     score_lipschitz: float | None = None,
 ) -> Stability:
-    """Shift bound of the minimiser of a regularised risk with a random linear term.
+    """Return the shift bound of a regularized minimizer with a random linear term.
 
-    A minimiser moves by 1 / regularisation times a change of the linear term, so the bound is that of
-    ``stability_output_perturbation`` with ``noise_std`` (of the linear term b / n) divided by
-    ``regularisation``. With the nominal normaliser the linear term is shared and cancels. The supplement's
-    unnamed a_n is 2 * gradient_bound / (regularisation * (n + 1)): the linear term drops out of it, being
-    part of both optimality conditions.
+    A change of the linear term moves a minimizer by 1 / regularisation times that change. So the bound is that of
+    ``stability_output_perturbation`` with ``noise_std`` (of the linear term b / n) divided by ``regularisation``. With
+    the nominal normalizer the linear term is shared and cancels. The unnamed a_n of the supplement is 2 *
+    gradient_bound / (regularisation * (n + 1)): the linear term is part of both optimality conditions.
+
+    Parameters
+    ----------
+    gradient_bound, regularisation : float
+    n_records : int
+    tolerance : float
+    noise_std : float, optional
+    n_parameters : int, optional
+    delta_n : float
+    score_lipschitz : float, optional
+        All as in ``stability_output_perturbation``.
+
+    Returns
+    -------
+    Stability
 
     Paper: Supplement S3 [sec:assumption_validation]; Theory: Result C
     """
@@ -297,12 +346,27 @@ def stability_summary(
     delta_n: float = 1e-3,
     score_lipschitz: float | None = None,
 ) -> Stability:
-    """Shift bound of an estimator that is a Lipschitz function of a privatised mean of bounded vectors.
+    """Return the shift bound of a Lipschitz function of a privatized mean.
 
-    Nominal normaliser (``noise_std`` None): sum(psi) / n_records moves by at most summary_bound / n_records
-    and the noise cancels: shift lipschitz * summary_bound / n_records, surely. The supplement's form
-    divides by the n records really present and adds noise of standard deviation noise_std / n in
-    ``n_parameters`` coordinates: lipschitz * (2 * summary_bound / (n + 1) + t / (n (n + 1))).
+    With the nominal normalizer (``noise_std`` None), sum(psi) / n_records moves by at most summary_bound / n_records
+    and the noise cancels: shift lipschitz * summary_bound / n_records with certainty. The form of the supplement
+    divides by the number n of records and adds noise of standard deviation noise_std / n in ``n_parameters``
+    coordinates: lipschitz * (2 * summary_bound / (n + 1) + t / (n (n + 1))).
+
+    Parameters
+    ----------
+    summary_bound : float
+        The largest norm of one record's vector.
+    lipschitz : float
+    n_records : int
+    noise_std : float, optional
+    n_parameters : int, optional
+    delta_n : float
+    score_lipschitz : float, optional
+
+    Returns
+    -------
+    Stability
 
     Paper: Supplement S3 [sec:assumption_validation]; Theory: Result C
     """
@@ -327,7 +391,7 @@ def _regularised_shift(
 def _risk_assumptions(*, nominal: bool) -> tuple[str, ...]:
     return (
         "convex losses with bounded gradients and a quadratic penalty",
-        "losses divided by a public constant" if nominal else "losses averaged over the records really present",
+        "losses divided by a public constant" if nominal else "losses averaged over the actual records",
         "preprocessing does not depend on the data",
     )
 
@@ -335,7 +399,7 @@ def _risk_assumptions(*, nominal: bool) -> tuple[str, ...]:
 def _rescaled_noise(noise_std: float, n_parameters: int | None, delta_n: float, n: int) -> float:
     # |1/n - 1/(n+1)| times the chi quantile of the shared base noise
     if n_parameters is None:
-        raise ValueError("n_parameters is needed with noise_std: it bounds the length of the noise vector")
+        raise ValueError("noise_std needs n_parameters, which bounds the length of the noise vector; pass it")
     dimension = check_count("n_parameters", n_parameters)
     tail = check_probability("delta_n", delta_n)
     radius = check_nonnegative("noise_std", noise_std) * math.sqrt(float(stats.chi2.isf(tail, dimension)))

@@ -1,4 +1,4 @@
-"""The numbers behind a certificate, each a typed field; a person may read them as a mapping."""
+"""The numbers behind a certificate, as typed fields and as a mapping."""
 
 import numbers
 from collections.abc import Iterator, Mapping
@@ -9,18 +9,17 @@ from dpscp.privacy.units import RECORDS, Unit, unit_of_old_facts
 
 __all__ = ["Terms"]
 
-# Fields that have another name, or none, for people: the unit gives them its own.
+# Fields whose name in the mapping depends on the unit.
 _BY_UNIT = ("unit", "n_units", "calibration_units")
 _CALIBRATION = "calibration_{}s"
 
 
 @dataclass(frozen=True)
 class Terms(Mapping[str, Any]):
-    """The numbers of one certificate; None where a search had none.
+    """The numbers of one certificate; None if a search had no such number.
 
-    Words and numbers of a promise follow from the fields: a name that does not exist is an error. As a mapping, by
-    the names of the fields (``n_units`` is called ``n_records`` or ``n_persons``), it shows those that are there.
-    ``dpscp.report.numbers.TERMS`` says what each of them means.
+    As a mapping it shows the numbers that are present, by field name; ``n_units`` is shown as ``n_records`` or
+    ``n_persons``. ``dpscp.report.numbers.TERMS`` explains each of them.
 
     Theory: sections 5 and 6
     """
@@ -68,9 +67,17 @@ class Terms(Mapping[str, Any]):
 
     @classmethod
     def from_mapping(cls, shown: Mapping[str, Any], unit: Unit | None = None) -> "Terms":
-        """The terms that a mapping shows; ``TypeError`` for a name that is no term.
+        """Return the terms of a mapping; ``TypeError`` for an unknown name.
 
-        Without ``unit`` it is read from the names, as releases 0.1 to 0.3 wrote them.
+        Parameters
+        ----------
+        shown : mapping
+        unit : Unit, optional
+            Default: derived from the names, as 0.1 to 0.3 wrote them.
+
+        Returns
+        -------
+        Terms
         """
         found = dict(shown)
         unit = unit_of_old_facts(found) if unit is None else unit
@@ -79,7 +86,7 @@ class Terms(Mapping[str, Any]):
         own = {field: found.pop(name, None) for field, name in named.items()}
         unknown = sorted(set(found) - {field.name for field in fields(cls)} | set(found) & set(_BY_UNIT))
         if unknown:
-            raise TypeError(f"a certificate has no term {unknown[0]!r}; the terms are the fields of {cls.__name__}")
+            raise TypeError(f"a certificate has no term {unknown[0]!r}; use the fields of {cls.__name__}")
         return cls(unit, **own, **found)
 
     def _shown(self) -> dict[str, Any]:
@@ -89,7 +96,7 @@ class Terms(Mapping[str, Any]):
             found[_CALIBRATION.format(self.unit.noun)] = self.calibration_units
         rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _BY_UNIT}
         if self.classes_declared:
-            del rest["classes_declared"]  # a word only where it is bad news
+            del rest["classes_declared"]  # shown only if False
         return found | {name: value for name, value in rest.items() if value is not None}
 
     def __getitem__(self, name: str) -> Any:

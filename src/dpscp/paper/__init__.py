@@ -1,6 +1,6 @@
-"""What only the paper's statements and studies need; the product imports nothing from here.
+"""Functions that only the statements and studies of the paper need.
 
-The rooms that these names belong to by subject (``privacy``, ``guarantees``, ``training``) answer for them too.
+No other package imports them from here. ``privacy``, ``guarantees`` and ``training`` export them too.
 """
 
 from dpscp.guarantees.coverage_theorem import coverage_lower_bound, dpsgd_coverage, rank_buffer

@@ -1,7 +1,7 @@
-"""Private calibration: from scores to thresholds, with the ledger and a certificate for each level.
+"""Private calibration: from scores to thresholds, with a ledger and certificates.
 
-``search_thresholds`` is the general form (several levels, disjoint groups); ``calibrate`` is the one-threshold form for
-people with their own scores. Both see scores, a ledger of what was spent before, and public numbers.
+``search_thresholds`` is the general form with several levels and disjoint groups. ``calibrate`` is the form with one
+threshold for callers with their own scores. Both use scores, the ledger of earlier costs, and public numbers.
 """
 
 import math
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count, check_nonnegative, check_probability, check_range
 from dpscp._base.trust import OWN_SCORES
-from dpscp.data.persons import kept_rows, require_unit, unit_of
+from dpscp.data.persons import choose_unit, keep_rows, require_unit
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
@@ -31,24 +31,35 @@ from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.quantile import PrivateQuantile, private_quantile
 from dpscp.quantile.counts import known_size
 from dpscp.quantile.observer import SearchObserver
-from dpscp.quantile.search import AskedCounts
+from dpscp.quantile.search import SharedCounts
 
 __all__ = ["Calibration", "Thresholds", "calibrate", "search_thresholds"]
 
-INDEPENDENT = "for what a single release covers: the held-out {} are independent draws of one law"
+INDEPENDENT = "for what a single release covers: the held-out {} are independent draws from one distribution"
 COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
 
-_TOO_WIDE = (
-    "The buffer for the shift that one record can cause is wider than the range of the scores: more records make it "
-    "smaller; guarantee='universal' and 'split' need none."
+_WIDE_BUFFER_ADVICE = (
+    "The buffer for the change that one record can cause is wider than the range of the scores. More records make it "
+    "smaller; guarantee='universal' and 'split' need no buffer."
 )
-_LITTLE_PROVEN = "Less of the budget for training would prove more; guarantee='split' proves the target itself."
+_WEAK_PROOF_ADVICE = "A smaller train_share would prove more; guarantee='split' proves the target itself."
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Released thresholds, (n_groups, n_levels), infinite where none was found, with ledger and certificates."""
+    """Hold released thresholds with ledger and certificates.
+
+    Attributes
+    ----------
+    values : array of shape (n_groups, n_levels)
+        Infinite where no finite threshold was found.
+    ledger : Ledger
+    certificates : tuple of Certificate
+        One for each level.
+    quantiles : tuple of PrivateQuantile
+        The searches, group by group.
+    """
 
     values: NDArray[np.float64]
     ledger: Ledger
@@ -67,29 +78,43 @@ def search_thresholds(
     extra_assumptions: tuple[str, ...] = (),
     observer: SearchObserver | None = None,
 ) -> Thresholds:
-    """One threshold for each group and level: the planned searches, on the scores.
+    """Run the planned searches: one threshold for each group and level.
 
-    ``fine_near``: where the grid of thresholds is finest, see ``private_quantile``. ``observer``, for tests and audits,
-    is called with every search; what it hears is not private.
+    Parameters
+    ----------
+    scores_by_group : sequence of scores, one item for each group
+        Arrays of shape (n,), or objects that count.
+    searches : SearchPlan
+    spent : Ledger
+        What training spent.
+    score_range : (low, high)
+        The public range of the scores.
+    fine_near : float or pair, optional
+        Where the grid of thresholds is finest, see ``private_quantile``.
+    random_state : int, optional
+    extra_assumptions : tuple of str
+        Further assumptions of the certificates.
+    observer : SearchObserver, optional
+        Called with every search, for tests and audits. What it sees is not private.
     """
     low, high = check_range("score_range", score_range)
     rule, n_levels = searches.rule, len(searches.rule.alphas)
     values = np.full((len(scores_by_group), n_levels), np.inf)
     found = _search_all(scores_by_group, searches, (low, high), fine_near, random_state, observer)
-    if searches.asked:
-        values[:, searches.asked] = [
+    if searches.level_indices:
+        values[:, searches.level_indices] = [
             [q.threshold + rule.shift if q.is_finite else np.inf for q in row] for row in found
         ]
-        # where levels have noise of their own, a threshold is raised to those of lower levels, so that sets are nested
+        # levels with separate noise: raise each threshold to those of lower levels, so that sets are nested
         rising = np.argsort([-a for a in rule.alphas], kind="stable")
         values[:, rising] = np.maximum.accumulate(values[:, rising], axis=1)
-    ledger = searches.ledger(spent).declare(**_search_facts(searches, spent, found, (low, high)))
+    ledger = searches.ledger(spent).declare(**_list_search_facts(searches, spent, found, (low, high)))
     if random_state is not None:
         ledger = ledger.mark_seeded()
     by_level: list[list[PrivateQuantile]] = [[] for _ in range(n_levels)]
-    for place, i in enumerate(searches.asked):
+    for place, i in enumerate(searches.level_indices):
         by_level[i] = [row[place] for row in found]
-    certificates = tuple(_certificate(rule, i, spent, by_level[i], extra_assumptions) for i in range(n_levels))
+    certificates = tuple(_make_certificate(rule, i, spent, by_level[i], extra_assumptions) for i in range(n_levels))
     return Thresholds(values, ledger, certificates, tuple(q for row in found for q in row))
 
 
@@ -101,18 +126,21 @@ def _search_all(
     random_state: int | None,
     observer: SearchObserver | None,
 ) -> list[list[PrivateQuantile]]:
-    """One search for each group and asked level; a group's levels share its released size and its noisy counts."""
+    """Run one search for each group and level.
+
+    A group's levels share its released size and its noisy counts.
+    """
     rule, seed = searches.rule, seed_of(random_state)
-    n_searches = len(scores_by_group) * len(searches.asked)
+    n_searches = len(scores_by_group) * len(searches.level_indices)
     seeds = iter((seed,) if n_searches == 1 else child_seeds(seed, n_searches))
     found: list[list[PrivateQuantile]] = []
     with warnings.catch_warnings():
-        # the caller tells what the certificate and the released thresholds say, once
+        # the caller warns once, from the certificate and the released thresholds
         warnings.simplefilter("ignore", GuaranteeWarning)
         for scores in scores_by_group:
             row: list[PrivateQuantile] = []
-            counts = AskedCounts() if rule.shares_counts else None
-            for i, noise in zip(searches.asked, searches.noises, strict=True):
+            counts = SharedCounts() if rule.shares_counts else None
+            for i, noise in zip(searches.level_indices, searches.noises, strict=True):
                 row.append(
                     private_quantile(
                         scores,
@@ -125,8 +153,8 @@ def _search_all(
                         rank_buffer=rule.rank_buffer,
                         failure_probability=rule.failure_probability,
                         n_records=rule.n_nominal,
-                        # the paper's variants promise nothing for groups, and an empty one is searched like any other
-                        n_min=0.0 if rule.grouped and not rule.sized else None,
+                        # the paper's variants promise nothing for groups; an empty group is searched as well
+                        n_min=0.0 if rule.has_groups and not rule.has_released_size else None,
                         size_noise=None if row else searches.size_noise,
                         released_size=row[0].released_size if row else None,
                         counted_size=rule.counted_size,
@@ -141,11 +169,11 @@ def _search_all(
     return found
 
 
-def _search_facts(
+def _list_search_facts(
     searches: SearchPlan, spent: Ledger, found: Sequence[Sequence[PrivateQuantile]], score_range: tuple[float, float]
 ) -> dict[str, Any]:
-    """What the searches declare public; nothing where nothing was asked."""
-    if not searches.asked:
+    """List what the searches declare public; nothing without a search."""
+    if not searches.level_indices:
         return {}
     unit, n, near = searches.rule.unit, searches.rule.n_records, found[0][0].fine_near
     facts: dict[str, Any] = {
@@ -156,24 +184,27 @@ def _search_facts(
         "search_steps": searches.steps,
         "inner_levels": [1 - q.alpha for q in found[0]],
     }
-    if searches.rule.sized:
-        facts["released_sizes"] = [_released(row[0]) for row in found]
+    if searches.rule.has_released_size:
+        facts["released_sizes"] = [_round_released_size(row[0]) for row in found]
     return facts
 
 
-def _released(q: PrivateQuantile) -> float:
-    """The noisy number of scores, rounded for reading."""
+def _round_released_size(q: PrivateQuantile) -> float:
+    """Round the noisy number of scores for display."""
     return math.nan if q.released_size is None else round(float(q.released_size.value), 2)
 
 
-def _certificate(
+def _make_certificate(
     rule: CalibrationRule,
     index: int,
     spent: Ledger,
     searches: Sequence[PrivateQuantile],
     extra_assumptions: tuple[str, ...],
 ) -> Certificate:
-    """The certificate of one level; ``searches`` has one search for each group, none for an impossible level."""
+    """Make the certificate of one level.
+
+    ``searches`` has one search for each group, and none for an impossible level.
+    """
     alpha = rule.alphas[index]
     q = searches[0] if searches else None
     terms = Terms(
@@ -184,22 +215,22 @@ def _certificate(
         finite_threshold_expected=False,
     )
     assumptions = [*rule.unit.assumptions, rule.guarantee.assumption]
-    if rule.grouped:
+    if rule.has_groups:
         assumptions.append(FIXED_GROUPS)
-    elif not rule.sized:
+    elif not rule.has_released_size:
         assumptions.insert(1, rule.unit.nominal_is_true)
     if rule.counted_size is not None:
         assumptions.append(COINS.format(rule.unit.noun))
     coverage, advice = 1 - alpha, rule.guarantee.no_level
     if q is not None:
-        smallest, smallest_part = _smallest_sizes(rule, index, q)
-        too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # every score lies within the buffer alone
-        room = q.rank_target <= rule.n_nominal
+        smallest, smallest_part = _find_smallest_sizes(rule, index, q)
+        too_wide = rule.shift >= q.score_range[1] - q.score_range[0]  # the buffer alone contains every score
+        is_reachable = q.rank_target <= rule.n_nominal
         if q.released_size is not None:
-            room = q.released_size.value >= _smallest_size(rule, index, q)
-        expected = (rule.grouped or room) and not too_wide
-        terms = replace(_searched_terms(terms, rule, q), finite_threshold_expected=expected)
-        if rule.grouped:
+            is_reachable = q.released_size.value >= _find_smallest_size(rule, index, q)
+        expected = (rule.has_groups or is_reachable) and not too_wide
+        terms = replace(_add_search_terms(terms, rule, q), finite_threshold_expected=expected)
+        if rule.has_groups:
             terms = replace(terms, smallest_group=smallest, smallest_group_calibration=smallest_part)
         else:
             terms = replace(terms, smallest_n=smallest, smallest_n_calibration=smallest_part)
@@ -208,48 +239,52 @@ def _certificate(
             terms = replace(terms, ideal_miss_bound=miss)
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
         if rule.guarantee.held_out:
-            confidence, level = _one_release(rule, index, searches)
+            confidence, level = _bound_single_release(rule, index, searches)
             terms = replace(terms, release_confidence=confidence, release_level=level)
             assumptions.append(INDEPENDENT.format(f"{rule.unit.noun}s"))
-        advice = _TOO_WIDE if too_wide else _advice(rule, smallest, expected)
+        advice = _WIDE_BUFFER_ADVICE if too_wide else _choose_advice(rule, smallest, expected)
     assumed = (*assumptions, *extra_assumptions, *spent.assumptions)
     found = Certificate(rule.guarantee.name, 1 - alpha, coverage, assumed, terms, advice)
-    return replace(found, advice=_LITTLE_PROVEN) if found.is_vacuous and not advice else found
+    return replace(found, advice=_WEAK_PROOF_ADVICE) if found.is_vacuous and not advice else found
 
 
-def _searched_terms(terms: Terms, rule: CalibrationRule, q: PrivateQuantile) -> Terms:
-    """The terms with what a search went by."""
+def _add_search_terms(terms: Terms, rule: CalibrationRule, q: PrivateQuantile) -> Terms:
+    """Add the numbers of a search to the terms."""
     terms = replace(terms, count_noise=q.count_noise, steps=q.steps, value_buffer=rule.shift or None)
     size = q.released_size
     if size is not None:
         terms = replace(terms, size_noise=size.size_noise)
-    if rule.grouped:  # the groups have offsets, targets and sizes of their own; the ledger lists the sizes
+    if rule.has_groups:  # each group has its own offset, target and size; the ledger lists the sizes
         return terms
-    released = None if size is None else _released(q)
+    released = None if size is None else _round_released_size(q)
     return replace(terms, noise_offset=q.offset, rank_target=q.rank_target, released_size=released)
 
 
 def _ideal_miss_bound(rule: CalibrationRule, index: int, q: PrivateQuantile) -> float:
-    """What an unproven guarantee would miss if reusing the records did nothing."""
+    """Bound the miscoverage of an unproven guarantee if reuse had no effect."""
     if rule.guarantee.correction.keeps_the_level:
         return rule.inner[index]
     # without a correction nothing holds for groups of unknown size
-    return 1.0 if rule.grouped else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
+    return 1.0 if rule.has_groups else minimax_miss_bound(rule.n_nominal, q.rank_target, q.count_noise, q.steps)
 
 
-def _advice(rule: CalibrationRule, smallest: int, expected: bool) -> str:
-    """What would help where full sets are to be expected."""
-    if rule.grouped:
-        return f"A group of fewer than {smallest} {rule.unit.noun}s is expected to get full sets."
+def _choose_advice(rule: CalibrationRule, smallest: int, expected: bool) -> str:
+    """Return what helps where full sets are expected."""
+    if rule.has_groups:
+        return f"A group with fewer than {smallest} {rule.unit.noun}s is expected to get full sets."
     if expected:
         return ""
-    # with more records the search may take more steps: the number is where smaller sets begin at the earliest
+    # more records may need more steps, so this is the smallest possible number
     more = f"More {rule.unit.noun}s (at least {smallest} at this noise)"
     return f"{more}, {rule.guarantee.more_room} would give smaller sets."
 
 
-def _one_release(rule: CalibrationRule, index: int, searches: Sequence[PrivateQuantile]) -> tuple[float, float]:
-    """A confidence, and what a single release covers with it (each group's, where there are groups).
+def _bound_single_release(
+    rule: CalibrationRule, index: int, searches: Sequence[PrivateQuantile]
+) -> tuple[float, float]:
+    """Return a confidence and what a single release covers with it.
+
+    With groups, it is the lowest coverage of a group.
 
     Theory: Result I
     """
@@ -259,9 +294,9 @@ def _one_release(rule: CalibrationRule, index: int, searches: Sequence[PrivateQu
     return RELEASE_CONFIDENCE, min(covered)
 
 
-def _smallest_sizes(rule: CalibrationRule, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
-    """The fewest records with a rank target among them, at this noise: of the table (or a group), and of the part."""
-    smallest = _smallest_size(rule, index, q)
+def _find_smallest_sizes(rule: CalibrationRule, index: int, q: PrivateQuantile) -> tuple[int, int | None]:
+    """Return the fewest records with a finite threshold: of table and of part."""
+    smallest = _find_smallest_size(rule, index, q)
     if rule.part == 1:
         return smallest, None
     whole = math.ceil((smallest - 0.5) / rule.part)
@@ -270,8 +305,8 @@ def _smallest_sizes(rule: CalibrationRule, index: int, q: PrivateQuantile) -> tu
     return whole, smallest
 
 
-def _smallest_size(rule: CalibrationRule, index: int, q: PrivateQuantile) -> int:
-    """The smallest number of scores whose rank target lies below it: with fewer, full sets are expected."""
+def _find_smallest_size(rule: CalibrationRule, index: int, q: PrivateQuantile) -> int:
+    """Return the smallest number of scores for which a finite threshold is expected."""
     if q.released_size is None and q.counted_size is None:
         return max(1, math.ceil((1 - q.alpha + q.offset) / q.alpha))
 
@@ -285,7 +320,19 @@ def _smallest_size(rule: CalibrationRule, index: int, q: PrivateQuantile) -> int
 
 @dataclass(frozen=True)
 class Calibration:
-    """A released threshold with its two promises."""
+    """Hold a released threshold with its ledger and certificate.
+
+    Attributes
+    ----------
+    threshold : float
+        Infinite where no finite one exists.
+    ledger : Ledger
+        What was spent, with training.
+    certificate : Certificate
+        What is proven about coverage.
+    quantile : PrivateQuantile or None
+        The search; None where the level is impossible.
+    """
 
     threshold: float
     ledger: Ledger
@@ -317,30 +364,68 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
 ) -> Calibration:
-    """Find a private threshold for your own scores, so that the whole release is (epsilon, delta)-DP.
+    """Find a private threshold for your own scores.
 
-    ``scores`` are s(x_i, y_i; theta) of the records, by a model whose training spent ``training`` (an event or a
-    ledger). With guarantee ``"universal"``, ``"stability"``, ``"finite"`` or ``"asymptotic"`` the scored records are
-    the training records; calibration gets what training left of the budget. With ``held_out=True`` (guarantee
-    ``"split"``) they are others, and each part may spend the whole budget. ``n_records`` None declares the number of
-    scores public; a given one is a plan only: the true number stays private and a noisy one is released. A score may
-    depend on its record, the model and independent noise only.
+    The whole release, training included, is (epsilon, delta)-differentially private.
 
-    ``persons`` holds one id for each score where a person has several: one random record of each person is counted.
-    Everything is then about persons: ``training`` must be what training cost per person with at most
-    ``rows_per_person`` rows each (a ledger must say so by the unit of its entries), ``n_persons`` is the nominal number
-    (None declares the number found public), and the certificate is for a record chosen at random among those of a new
-    person.
-    ``rows_per_person`` without ``persons``: a person has at most so many scores, nobody knows which; the budget is then
-    met for all of them at once, and coverage is per record.
+    Parameters
+    ----------
+    scores : array of shape (n,), Dask array or iterator of arrays
+        The scores s(x_i, y_i; theta) of the records. A score may depend on its record, the model and independent noise
+        only.
+    training : event or Ledger, optional
+        What the training of the model spent. Required unless ``held_out``.
+    epsilon, delta : float
+        The privacy budget of training and calibration. Calibration gets what training left.
+    alpha : float, default 0.1
+        The wanted miscoverage.
+    score_range : (low, high)
+        The public range of the scores; scores outside are clipped.
+    guarantee : str or Guarantee, default "universal"
+        With ``"universal"``, ``"stability"``, ``"finite"`` or ``"asymptotic"`` the scored records are the training
+        records.
+    held_out : bool, default False
+        Whether the scored records were not used in training (guarantee ``"split"``). Each part may then spend the whole
+        budget.
+    stability : Stability, optional
+        The bound on the model's change, for ``guarantee="stability"``.
+    score_lipschitz : float, optional
+        The Lipschitz constant of the score in the parameters.
+    rank_buffer : float, optional
+        Ranks that ``guarantee="finite"`` adds for the change of the model.
+    failure_probability : float, optional
+        The probability with which the union buffer may fail.
+    steps : int, optional
+        The number of halvings of the search; None chooses it.
+    fine_near : float or pair, optional
+        A public value near which the grid of thresholds is finest: 0 for residuals, both ends for probabilities. A
+        ``score_range`` that is far too wide then costs little.
+    n_records : int, optional
+        The public nominal number of scores. None declares the true number public. A given number is a plan only: the
+        true one stays private, and a noisy one is released.
+    persons : one id for each score, optional
+        Where a person has several scores, one random score of each person is counted. Then ``training`` must be the
+        cost per person with at most ``rows_per_person`` rows each, and a ledger must have that unit. The certificate is
+        for a random record of a new person.
+    rows_per_person : int, optional
+        The public cap on the rows of one person. Without ``persons``, each person is assumed to have at most so many
+        scores. The budget then holds for all of them together, and coverage is per record.
+    n_persons : int, optional
+        The public nominal number of persons. None declares the true number public.
+    release_confidence : float, optional
+        The probability with which this threshold itself covers the level, in addition to the average. It needs
+        held-out, independent scores.
+    accountant : str or Accountant, default "pld"
+    random_state : int, optional
+        None uses system entropy. An integer makes the run repeatable and NOT private.
 
-    ``fine_near`` is a public value near which the grid of thresholds is finest (0 for residuals, both ends of the range
-    for probabilities): a ``score_range`` that is far too wide then costs little. ``release_confidence`` (for held-out
-    scores): aim so high that with this probability the threshold itself covers the level, beside the average; scores
-    must be independent draws.
+    Returns
+    -------
+    Calibration
+        Threshold, ledger and certificate.
 
-    Returns a ``Calibration``: threshold (infinite where no finite one exists), ledger, certificate.
-
+    Examples
+    --------
     >>> import numpy as np
     >>> from dpscp.privacy import dpsgd_event
     >>> scores = np.random.default_rng(0).uniform(size=20_000)
@@ -353,12 +438,12 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     """
     budget = Budget(epsilon, delta)
     alpha = check_probability("alpha", alpha)
-    chosen = _guarantee_for_scores(guarantee, held_out=held_out, trained=training is not None)
-    unit = unit_of(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
-    spent = _spent_by(training, unit).assume(OWN_SCORES)
+    chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
+    unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
+    spent = _read_training_cost(training, unit).assume(OWN_SCORES)
     if unit.by_person:
-        scores, n_records = _one_score_each(scores, persons, unit, random_state), n_persons
-    nominal = check_count(unit.count_name, n_records if n_records is not None else _length(scores))
+        scores, n_records = _keep_one_score_each(scores, persons, unit, random_state), n_persons
+    nominal = check_count(unit.count_name, n_records if n_records is not None else _count_scores(scores))
     rule = make_rule(
         chosen,
         (alpha,),
@@ -374,7 +459,7 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
         rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
     found = search_thresholds(
         [scores],
-        _searches_of_rows(rule, spent, budget, steps, accountant),
+        _plan_row_searches(rule, spent, budget, steps, accountant),
         spent=spent,
         score_range=score_range,
         fine_near=fine_near,
@@ -388,17 +473,17 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     return Calibration(threshold, ledger, certificate, found.quantiles[0] if found.quantiles else None)
 
 
-def _spent_by(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
-    """What training cost, in steps about what is counted; a ledger about others than the promise is refused."""
+def _read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
+    """Return the cost of training as a ledger; refuse one with another unit."""
     if isinstance(training, Ledger):
         return require_unit(training, unit)
     return Ledger() if training is None else Ledger().add("training", as_event(training), unit=unit.counted)
 
 
-def _searches_of_rows(
+def _plan_row_searches(
     rule: CalibrationRule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
 ) -> SearchPlan:
-    """The searches within the budget; where a person has up to k scores and nobody knows which, for k at once."""
+    """Plan the searches within the budget, for k rows together without ids."""
 
     def searches(budget: Budget) -> SearchPlan:
         return plan_search(rule, spent=spent, budget=budget, steps=steps, accountant=accountant)
@@ -406,40 +491,42 @@ def _searches_of_rows(
     return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
 
 
-def _one_score_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[Any]:
-    """One random score of each person.
+def _keep_one_score_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[Any]:
+    """Keep one random score of each person.
 
     Theory: Result H
     """
     if np.ndim(scores) != 1:
-        raise ValueError("scores must be a one-dimensional array where persons are given")
-    kept, owners = kept_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
+        raise ValueError("with persons, scores must be a one-dimensional array")
+    kept, owners = keep_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
     return np.asarray(scores)[kept[owners.one_row_each(random_state)]]
 
 
-def _guarantee_for_scores(given: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
-    """The guarantee of scores made elsewhere, or ValueError for one that does not fit how they were made."""
-    chosen = SPLIT if held_out and given == UNIVERSAL.name else guarantee_of(given)
+def _choose_guarantee(name: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:
+    """Return the guarantee; refuse one that does not fit how the scores were made."""
+    chosen = SPLIT if held_out and name == UNIVERSAL.name else guarantee_of(name)
     if chosen.needs_trajectory:
         raise ValueError(
-            f"guarantee={chosen.name!r} scores records with their own influence taken out, which needs the trained "
-            "model: use the estimators, or 'universal'"
+            f"guarantee={chosen.name!r} removes each record's influence from its own score, which needs the trained "
+            "model; use an estimator, or guarantee='universal'"
         )
     if held_out != chosen.held_out:
-        raise ValueError("guarantee='split' is for scores of records that training did not see: set held_out=True too")
+        raise ValueError(
+            "guarantee='split' and held_out=True belong together: pass both for scores of held-out records"
+        )
     if not held_out and not trained:
         raise ValueError(
-            f"guarantee={chosen.name!r} needs training=, the event or ledger of all the model learned from: the scored "
-            "records are its training records; for a model that never saw them set held_out=True"
+            f"guarantee={chosen.name!r} needs training=, the event or ledger of the model's training, because the "
+            "scored records are its training records. For a model that did not use them, pass held_out=True"
         )
     return chosen
 
 
-def _length(scores: Any) -> int:
-    """The number of scores, for callers who declare it public by leaving n_records out."""
+def _count_scores(scores: Any) -> int:
+    """Return the number of scores, which the caller declares public."""
     size = known_size(scores)
     if size is None:
-        raise ValueError("n_records is needed for scores whose number is not known before they are read")
+        raise ValueError("n_records is required for scores whose number is not known before they are read")
     if size == 0:
-        raise ValueError("scores are empty: at least one is needed")
+        raise ValueError("scores is empty; at least one score is required")
     return size

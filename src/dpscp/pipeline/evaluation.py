@@ -8,7 +8,7 @@ Theory: section 13
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from dpscp import metrics
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
-from dpscp._base.object_state import throwaway
+from dpscp._base.object_state import copy_if_possible
 from dpscp.data.sources import Block
+from dpscp.data.sources.places import Places
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.pipeline.noisy_rates import rate_interval, size_reach
 from dpscp.pipeline.tasks import Classification, Task
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
-from dpscp.privacy.random_streams import BlockStreams
+from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import Model
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
@@ -227,11 +228,13 @@ class OutcomeCounts:
 
     @classmethod
     def of(
-        cls, outcomes: LabeledOutcomes, n_classes: int, n_groups: int, generator: np.random.Generator
+        cls, outcomes: LabeledOutcomes, n_classes: int, n_groups: int, drawn: NDArray[np.float64]
     ) -> "OutcomeCounts":
-        """Count outcomes; shares are rounded to 0 or 1 by a secret uniform, which keeps their mean."""
-        shares = np.column_stack([outcomes.sizes, outcomes.errors])
-        rounded = generator.random(shares.shape) < shares
+        """Count outcomes; shares are rounded to 0 or 1 at random, which preserves their mean.
+
+        ``drawn`` are secret uniform numbers, (n, n_levels + 1).
+        """
+        rounded = drawn < np.column_stack([outcomes.sizes, outcomes.errors])
         first = outcomes.covered[:, 0]
         return cls(
             float(len(outcomes)),
@@ -339,9 +342,10 @@ class EvaluationPlan:
 
 @dataclass(frozen=True)
 class CountOutcomes:
-    """Count the outcomes of the records of a block under a release, one record a person.
+    """Count the outcomes of the records of a block, which has one record of each person.
 
     ``thresholds`` is (n_groups, n_levels). ``by_label``: the groups are the classes, each with its own threshold.
+    ``places`` are those of the persons; the numbers of ``draws`` at them round the shares.
     """
 
     task: Task
@@ -349,28 +353,37 @@ class CountOutcomes:
     thresholds: NDArray[np.float64]
     n_groups: int
     by_label: bool
-    streams: BlockStreams
+    draws: PlacedDraws
+    places: Places
+
+    def for_block(self, number: int) -> "CountOutcomes":
+        """Return the same with the places of one block alone."""
+        return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> tuple[Any, ...]:
         """Return the sums of one block."""
-        generator = self.streams.generator(block.id)
-        if block.persons is not None:
-            block = block.taking(block.owners.one_row_of_each(generator), None)
-        # a copy of a model of the caller's own sees all rows at once, as in prediction, and is thrown away
+        drawn = self._draw_dither(block)
+        # a custom model gets all rows at once, as in prediction, and only a copy of it
         own = not isinstance(self.model, DenseModel | PreprocessedModel | ScaledTargetModel)
-        model = throwaway(self.model) if own else self.model
+        model = copy_if_possible(self.model) if own else self.model
         total: tuple[Any, ...] | None = None
         n_classes, n_groups = len(self.task.classes or ()), 0 if self.by_label else self.n_groups
         with suppress_float_warnings():
             for part, rows in block.parts(max(1, len(block)) if own else None):
                 groups = None if block.groups is None else block.groups[part]
                 outcomes = self._outcomes(model, rows, block.targets[part], groups)
-                found = OutcomeCounts.of(outcomes, n_classes, n_groups, generator).arrays
+                found = OutcomeCounts.of(outcomes, n_classes, n_groups, drawn[part]).arrays
                 total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
         if total is None:
             n_levels = self.thresholds.shape[1]
             return 0.0, np.zeros(2 * n_levels + 1), np.zeros((n_classes, 2)), np.zeros((n_groups, 2))
         return total
+
+    def _draw_dither(self, block: Block) -> NDArray[np.float64]:
+        """Return the uniform numbers that round the shares of each record, those of its place."""
+        each = self.thresholds.shape[1] + 1
+        places = np.asarray(self.places.persons[block.id], dtype=np.int64)
+        return self.draws.uniform((each * places[:, None] + np.arange(each)).ravel()).reshape(-1, each)
 
     def _outcomes(self, model: Model, rows: Array, targets: Array, groups: Array | None) -> LabeledOutcomes:
         thresholds = self._row_thresholds(groups)

@@ -1,4 +1,4 @@
-"""Confidence intervals for a rate of which only noisy counts are known.
+"""Compute confidence intervals for a rate from noisy counts.
 
 Theory: section 13
 """
@@ -11,18 +11,18 @@ from scipy import special, stats
 from dpscp.privacy import LatticeNoise
 from dpscp.privacy.accounting.pld import discrete_gaussian_cdf
 
-# The share of the allowed error that pays for a noisy size outside its reach.
+# Share of the allowed error for a noisy size outside its reach.
 _SIZE_TAIL = 0.1
-# Binomial counts further than this many standard deviations from their mean have no mass that a float can see.
+# Binomial counts beyond this many standard deviations have a mass that is 0 in floating point.
 _WINDOW = 12.0
-# More than the rounding of the sums below: added to each tail, so that an interval errs on the wide side.
+# More than the rounding error of the sums below; added to each tail, so that intervals are never too narrow.
 _ROUNDING = 1e-9
 
 
 def rate_interval(noisy_count: float, noisy_size: float, noise: LatticeNoise, confidence: float) -> tuple[float, float]:
     """Return an interval for the rate p of a count M ~ Bin(n, p), from M + Z and n + Y.
 
-    Z and Y are independent draws of ``noise``. The interval holds p with probability at least ``confidence``, for
+    Z and Y are independent draws of ``noise``. The interval contains p with probability at least ``confidence``, for
     every n and p: P(Bin(n, p) + Z <= m) is inverted in p, at the smallest n within reach of n + Y for the upper limit
     and at the largest for the lower one. The reach fails with a tenth of the allowed error.
 
@@ -58,7 +58,7 @@ def _probability_below(bound: float, n: int, p: float, noise: LatticeNoise) -> f
 
 
 def _binomial(n: int, p: float) -> tuple[np.ndarray, np.ndarray]:
-    """The counts with mass, and their masses."""
+    """Return the counts with positive mass, and their masses."""
     spread = _WINDOW * (np.sqrt(n * p * (1 - p)) + 3)
     low, high = max(0, int(n * p - spread)), min(n, int(n * p + spread) + 1)
     counts = np.arange(low, high + 1)
@@ -66,7 +66,7 @@ def _binomial(n: int, p: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _largest(holds: Callable[[float], bool]) -> float:
-    """The largest rate at which a condition that ends once holds, rounded upwards; 0 if it never does."""
+    """Return the largest rate at which a monotone condition holds, rounded up; 0 if it never holds."""
     low, high = 0.0, 1.0
     if holds(high):
         return high

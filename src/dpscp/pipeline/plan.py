@@ -1,4 +1,4 @@
-"""What a fit will do, decided from public numbers before any record is used: guarantee, budget shares, mechanism.
+"""Decide from public numbers what a fit does: guarantee, budget and mechanism.
 
 Everything here is a function of ``Request``: the estimator's parameters, the nominal number of records, the width of a
 row and the class list.
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.persons import require_unit
 from dpscp.data.sources import DistributedSource, RecordSource
+from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.certificate import check_release_confidence
@@ -68,7 +69,7 @@ _PRIVATE_NAMES = {True: "feature_bounds", False: "y_bounds"}
 
 @dataclass(frozen=True)
 class Request:
-    """The public side of one fit."""
+    """Hold the public side of one fit."""
 
     task: Task
     estimator: Any
@@ -116,12 +117,12 @@ class Request:
         if self.feature_bound is not None:
             check_positive("feature_bound", self.feature_bound)
             if self.feature_bounds is not None:
-                raise ValueError("give feature_bound (of the row norm) or feature_bounds (of each feature), not both")
+                raise ValueError("pass feature_bound (of the row norm) or feature_bounds (of each feature), not both")
         if self.device is not None:
             if self.estimator is not None and not comes_from_torch(self.estimator):
                 raise ValueError(
-                    f"device={self.device!r} is for the recipe's model (estimator=None) and torch modules; an own "
-                    "mechanism says itself where it runs: DPSGD(device=...), OpacusTraining(device=...)"
+                    f"device={self.device!r} is for the recipe's model (estimator=None) and torch modules. Pass the "
+                    "device to your mechanism: DPSGD(device=...), OpacusTraining(device=...)"
                 )
             check_device(self.device)
         if self.input_shape is not None and (
@@ -135,7 +136,7 @@ class Request:
         return isinstance(self.feature_bounds, str)
 
     def public_facts(self) -> dict[str, Any]:
-        """What this fit declares public, as plain JSON values."""
+        """Return what this fit declares public, as plain JSON values."""
         facts: dict[str, Any] = {self.unit.count_name: self.n_records, "n_features": self.n_features}
         if self.unit.by_person:
             facts |= self.unit.facts(self.n_records)
@@ -153,7 +154,7 @@ class Request:
 
 @dataclass(frozen=True)
 class FitPlan:
-    """The decision: which guarantee, which mechanism (its noise set), which part is held out, and why."""
+    """Hold the decisions: guarantee, mechanism with its noise, and held-out part."""
 
     guarantee: Guarantee
     n_training: int
@@ -180,7 +181,7 @@ class FitPlan:
 
     @property
     def spent(self) -> Ledger:
-        """What training costs, known before it runs."""
+        """The cost of training, known before it runs."""
         if self.model is not None:
             return self.model.ledger
         assert self.mechanism is not None
@@ -191,33 +192,27 @@ class FitPlan:
         return Ledger().add("training", paid_event(self.mechanism), unit=self.unit)
 
     def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
-        """Run the mechanism; a model that was trained elsewhere is taken as it is."""
+        """Run the mechanism; use a model that was trained elsewhere unchanged."""
         if self.model is not None:
             return Trained(self.model.model, self.model.ledger.event, None)
         assert self.mechanism is not None
         if observer is None:
             return train_on(self.mechanism, source, random_state=random_state, n_records=self.n_training)
-        dpsgd, block = self.mechanism, source.whole
-        if not isinstance(dpsgd, DPSGD) or block is None:
+        dpsgd = self.mechanism
+        if not isinstance(dpsgd, DPSGD):
             raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(dpsgd).__name__}")
-        return dpsgd.train(
-            block.read(),
-            block.targets,
-            random_state=random_state,
-            n_records=self.n_training,
-            persons=block.persons,
-            observer=observer,
-        )
+        return dpsgd.train_source(source, random_state=random_state, n_records=self.n_training, observer=observer)
 
     def check_source(self, source: RecordSource, task: Task) -> None:
-        """Refuse, before anything is spent, a mechanism that cannot train on records in several blocks."""
-        if source.whole is None and self.mechanism is not None:
+        """Refuse a mechanism that cannot train on several blocks, before any cost."""
+        if self.mechanism is not None and not is_in_memory(source):
             require_sources(self.mechanism)
-        if isinstance(source, DistributedSource):
-            source.check_travels(self.mechanism, task)
+        reader = innermost(source)
+        if isinstance(reader, DistributedSource):
+            reader.check_picklable(self.mechanism, task)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
-        """The ledger with what training spent."""
+        """Add the cost of training to the ledger."""
         if self.model is not None:
             # what this fit declares (its n_records, say) stands above what the model's training declared
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
@@ -228,15 +223,15 @@ class FitPlan:
 
 
 def plan_fit(request: Request) -> FitPlan:
-    """The strategy of a fit, from public numbers only.
+    """Plan a fit from public numbers only.
 
-    ``guarantee="auto"`` takes the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``. A
-    fixed guarantee is never swapped for another one.
+    ``guarantee="auto"`` chooses the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``.
+    A fixed guarantee is never replaced.
     """
     if isinstance(request.estimator, PrivateModel):
         return _for_private_model(request)
     epsilon, delta, n = request.budget.epsilon, request.budget.delta, request.n_records
-    guarantee = chosen_guarantee(request)
+    guarantee = choose_guarantee(request)
     if guarantee.held_out:
         given = request.calibration_fraction
         fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
@@ -244,7 +239,7 @@ def plan_fit(request: Request) -> FitPlan:
         held_out = fraction + measured
         if held_out >= 1:
             raise ValueError(
-                f"calibration_fraction and evaluation_fraction must leave records for training: together they are "
+                f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
                 f"{held_out:g}, and must be below 1"
             )
         mechanism, facts = _mechanism(request, guarantee, None, held_out)
@@ -261,7 +256,7 @@ def plan_fit(request: Request) -> FitPlan:
 
 
 def _plan_evaluation(request: Request, planned: FitPlan) -> EvaluationPlan:
-    """The noise of the evaluation: what the whole held-out share could afford beside training.
+    """Plan the evaluation with the noise that the whole held-out share could afford beside training.
 
     A search of the same cost then fits as well: the mixture of three parts is at most the mean of two mixtures, each
     with all the held-out records in one part.
@@ -280,12 +275,12 @@ def _plan_evaluation(request: Request, planned: FitPlan) -> EvaluationPlan:
 
 
 def check_evaluation_fraction(fraction: float, guarantee: str | Guarantee, estimator: Any) -> None:
-    """Refuse a part for evaluation where there are no parts: only ``split`` holds records out of training."""
+    """Refuse ``evaluation_fraction`` where no records are held out of training."""
     check_probability("evaluation_fraction", fraction)
     if isinstance(estimator, PrivateModel):
         raise ValueError(
-            "evaluation_fraction is for fits that train a model; evaluate one that was trained elsewhere on other "
-            "records, with dp.evaluate"
+            "evaluation_fraction needs a fit that trains its model; evaluate a model that was trained elsewhere on "
+            "other records, with dp.evaluate"
         )
     if guarantee != AUTO and not guarantee_of(guarantee).held_out:
         raise ValueError(
@@ -294,8 +289,8 @@ def check_evaluation_fraction(fraction: float, guarantee: str | Guarantee, estim
         )
 
 
-def chosen_guarantee(request: Request) -> Guarantee:
-    """The guarantee that was asked for; of ``"auto"``, the one that public numbers choose."""
+def choose_guarantee(request: Request) -> Guarantee:
+    """Return the requested guarantee; public numbers resolve ``"auto"``."""
     if request.guarantee != AUTO:
         return guarantee_of(request.guarantee)
     if request.release_confidence is not None or request.evaluation_fraction is not None:
@@ -303,38 +298,38 @@ def chosen_guarantee(request: Request) -> Guarantee:
     return automatic(request.n_records, gdp_mu(request.budget.epsilon, request.budget.delta))
 
 
-def chosen_score(request: Request) -> str:
-    """The score that ``conformity_score="auto"`` takes, from public numbers; see ``recipe.pays_as_pair``.
+def choose_score(request: Request) -> str:
+    """Return the score of ``conformity_score="auto"``, from public numbers.
 
-    A mechanism or a model of the caller's own has one output unless it says otherwise, and shift bounds speak of the
-    absolute residual: these get that.
+    A caller's own mechanism or model has one output by default, and shift bounds are about the absolute residual. These
+    get ``"absolute"``; for the others see ``recipe.pays_as_pair``.
     """
-    if request.estimator is not None or chosen_guarantee(request).needs_stability:
+    if request.estimator is not None or choose_guarantee(request).needs_stability:
         return "absolute"
     signal = request.n_records * gdp_mu(request.budget.epsilon, request.budget.delta) / request.unit.group
     return "cqr" if pays_as_pair(signal, request.n_features) else "absolute"
 
 
 def _best_train_share(request: Request, guarantee: Guarantee) -> float:
-    """The share p of epsilon whose (p * epsilon, delta) is the recipe's share of the squared Gaussian-DP budget."""
+    """Return the share of epsilon for the recipe's share of the squared budget."""
     epsilon, delta = request.budget.epsilon, request.budget.delta
     mu = math.sqrt(train_share(guarantee, epsilon, delta, request.n_records)) * gdp_mu(epsilon, delta)
     return gdp_epsilon(delta, mu) / epsilon
 
 
 def _for_private_model(request: Request) -> FitPlan:
-    """A model from elsewhere: ``split`` says that it never saw these records, anything else that it did."""
+    """Plan for a model from elsewhere; only ``split`` means it saw other records."""
     guarantee = UNIVERSAL if request.guarantee == AUTO else guarantee_of(request.guarantee)
     if request.release_confidence is not None:
         check_release_confidence(request.release_confidence, guarantee)
     if guarantee.needs_stability:
         raise ValueError(
-            f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel carries none"
+            f"guarantee={guarantee.name!r} needs a mechanism with a stability bound; a PrivateModel has none"
         )
     if request.private_features or request.task.private_range:
         raise ValueError(
-            f"{_PRIVATE_NAMES[request.private_features]}='private' is found in training, and a PrivateModel was "
-            "trained elsewhere: give public bounds"
+            f"{_PRIVATE_NAMES[request.private_features]}='private' needs training in this fit, but a PrivateModel was "
+            "trained elsewhere; pass public bounds"
         )
     model = request.estimator
     spent = require_unit(model.ledger, request.unit)
@@ -350,7 +345,7 @@ def _for_private_model(request: Request) -> FitPlan:
 def _mechanism(
     request: Request, guarantee: Guarantee, share: float | None, fraction: float | None
 ) -> tuple[Mechanism, dict[str, Any]]:
-    """The training mechanism with its noise set, and the public numbers behind it."""
+    """Return the training mechanism with its noise, and its public numbers."""
     mechanism: Mechanism
     facts: dict[str, Any] = {}
     if request.estimator is None:
@@ -363,8 +358,8 @@ def _mechanism(
     if request.private_features or request.task.private_range:
         if guarantee.needs_stability:
             raise ValueError(
-                f"{_PRIVATE_NAMES[request.private_features]}='private' depends on the records, and guarantee="
-                f"{guarantee.name!r} needs training whose constants do not: give public bounds, or another guarantee"
+                f"{_PRIVATE_NAMES[request.private_features]}='private' depends on the records, but guarantee="
+                f"{guarantee.name!r} needs public constants; pass public bounds or another guarantee"
             )
         found = request.n_features if request.private_features else 0
         mechanism = PrivateBounds(mechanism, found, target=request.task.private_range)
@@ -386,7 +381,7 @@ def _mechanism(
 
 
 def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fraction: float | None) -> Mechanism:
-    """The mechanism with the noise of its share of the budget, or of its part of a secret split."""
+    """Set the noise for a share of the budget, or for a part of a secret split."""
     (epsilon, delta), accountant = (request.budget.epsilon, request.budget.delta), request.accountant
     if fraction is None:
         assert share is not None
@@ -403,13 +398,13 @@ def _with_noise(request: Request, mechanism: Mechanism, share: float | None, fra
 
 
 def split_shares(request: Request, fraction: float) -> SplitBudget:
-    """What training and search may spend on random parts, the second of this share."""
+    """Return what training and search may spend in a random split."""
     budget = request.budget
     return secret_shares(budget.epsilon, budget.delta, fraction, request.n_records, request.accountant)
 
 
 def _run_dry(request: Request, mechanism: Mechanism) -> None:
-    """Try code of the caller's own on made-up records: what fails there fails before any budget is reserved."""
+    """Run the caller's code on synthetic records before any budget is reserved."""
     shape = request.input_shape or (request.n_features,)
     seen = find_dry_run(mechanism, shape)
     _check_shape(request, None if seen is None else shape)
@@ -421,36 +416,36 @@ def _run_dry(request: Request, mechanism: Mechanism) -> None:
 
 
 def _try_model(request: Request, model: Model) -> None:
-    """Ask a model that was trained elsewhere about a made-up row: a wrong number of outputs shows before it costs."""
+    """Evaluate a model from elsewhere on a synthetic row, to check its outputs."""
     with refuse_memory("estimator", model):
         try:
             with suppress_float_warnings():
-                outputs = np.asarray(throwaway(model).outputs(np.zeros((1, model.n_features))))
+                outputs = np.asarray(copy_if_possible(model).outputs(np.zeros((1, model.n_features))))
         except Exception as error:
-            raise ValueError("the model fails on a made-up row of zeros, before any record was used") from error
+            raise ValueError("the model fails on a synthetic row of zeros; no record was used") from error
     _check_outputs(request.task, outputs.shape[1])
 
 
 def _check_outputs(task: Task, n_outputs: int) -> None:
     if task.classes is None and n_outputs != (2 if task.quantile_pair else 1):
         needs = "a pair of quantiles" if task.quantile_pair else "one output"
-        raise ValueError(f"this conformity_score needs a model with {needs}, this one has {n_outputs}")
+        raise ValueError(f"conformity_score needs a model with {needs}, but this one has {n_outputs}")
 
 
 def _check_shape(request: Request, taken: tuple[int, ...] | None) -> None:
-    """Refuse images and sequences where the model takes rows of a table, or records of another shape."""
+    """Refuse records of another shape than the model's."""
     if request.input_shape is None or request.input_shape == taken:
         return
     if taken is None:
         raise ValueError(
-            "Expected 2D array for X, got another shape. Reshape your data to (n, n_features), or give a torch module "
+            "Expected 2D array for X, got another shape. Reshape your data to (n, n_features), or pass a torch module "
             "as estimator, which takes records of any shape"
         )
-    raise ValueError(f"X must hold records of the model's shape {taken}, got {request.input_shape}")
+    raise ValueError(f"X must have records of the model's shape {taken}, got {request.input_shape}")
 
 
 def _own_mechanism(request: Request) -> Mechanism:
-    """The caller's mechanism or torch module, behind the public feature bounds if any were given."""
+    """Return the caller's mechanism or torch module, with the feature bounds."""
     mechanism: Any = request.estimator
     if comes_from_torch(mechanism):
         from dpscp.training.torch.trainer import OpacusTraining
@@ -470,12 +465,12 @@ def _own_mechanism(request: Request) -> Mechanism:
 
 
 def _indices(task: Task) -> tuple[int, ...] | None:
-    """The labels as training sees them."""
+    """Return the labels as training sees them."""
     return None if task.classes is None else tuple(range(len(task.classes)))
 
 
 def _recipe(request: Request, guarantee: Guarantee, share: float | None, fraction: float | None) -> Recipe:
-    """The library's own model for this fit; labels travel as their index."""
+    """Return the library's own model for this fit."""
     features = "unit"
     if request.feature_bounds is not None:
         features = "bounded"

@@ -1,8 +1,8 @@
-"""What a budget buys, before any record is touched: noise, inner levels, overshoot, and how many records are needed.
+"""Predict what a budget gives, before any record is used.
 
-Everything here is a function of public numbers. Both stages are planned as Gaussian releases that spend their whole
-share, so that a plan needs no accountant: the noise of a fit differs from its plan by less than 0.1 %, and by a little
-more where training is sampled (more than 20,000 records).
+Everything is a function of public numbers. Both stages are planned as Gaussian releases that spend their whole share,
+so a plan needs no accountant. The noise of a fit differs from its plan by less than 0.1 %, and slightly more where
+training is sampled (more than 20,000 records).
 """
 
 import math
@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
-from dpscp._base.format import asked, at_least, html_paragraph, html_table, observed, odds, text_table
+from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
-from dpscp.pipeline.plan import Request, chosen_guarantee, plan_fit
+from dpscp.pipeline.plan import Request, choose_guarantee, plan_fit
 from dpscp.pipeline.search_plan import CalibrationRule, make_rule
 from dpscp.pipeline.tasks import Classification, Regression, Task
 from dpscp.privacy import Budget, Ledger, gaussian_event, gdp_epsilon, gdp_mu, secret_shares
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "PlanRow", "plan"]
 
 PLANNED = tuple(GUARANTEES)
-# Searched for "what epsilon" and "what n": outside these a promise is either free or out of reach.
+# Ranges that are searched for epsilon and n: outside them a promise is free or impossible.
 _EPSILONS = tuple(0.01 * 1.1**k for k in range(80))
 _SIZES = tuple(round(20 * 1.25**k) for k in range(90))
-# What a plan of full sets tries, to say what would help.
+# Values that a plan of full sets tries as remedies.
 _TRIED_EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0)
 _TRIED_ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 # The exact integer noise of a fit exceeds the Gaussian formula by less than this.
@@ -41,13 +41,33 @@ _MARGIN = 1.0005
 
 @dataclass(frozen=True)
 class PlanRow:
-    """What one guarantee would do with the budget.
+    """Hold the plan of one guarantee.
 
-    ``overshoot`` is the coverage beyond the target that the sets are expected to have: the price of the promise (for
-    ``stability`` with scores spread evenly over their range). ``smallest_n``: with fewer records the promise is kept
-    only by full sets. ``release_level``: what a single release covers (19 of 20, or with the asked confidence), None
-    where no bound is known. ``best_train_share`` is what ``train_share="auto"`` takes. With ``useful`` false, numbers
-    of the search are missing or of no use.
+    Attributes
+    ----------
+    guarantee : str
+    certified : bool
+        Whether the coverage is proven for finite samples.
+    train_share : float or None
+        The share of epsilon that training gets; None for a split.
+    best_train_share : float or None
+        The share that ``train_share="auto"`` chooses.
+    train_epsilon : float
+    calibration_fraction : float or None
+        The held-out share of the records.
+    inner_level : float
+    steps : int or None
+    count_noise : float or None
+    rank_offset : float or None
+    value_buffer : float
+    overshoot : float or None
+        The expected coverage above the target (for ``stability``, with scores spread evenly over their range).
+    useful : bool
+        Whether a finite threshold is expected. If not, the numbers of the search are missing or not useful.
+    smallest_n : int or None
+        With fewer records only full sets keep the promise.
+    release_level : float or None
+        What a single release covers in 19 of 20 cases, or with the requested confidence; None if no bound is known.
     """
 
     guarantee: str
@@ -69,10 +89,23 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan for every guarantee; ``str()`` is a table, ``figure()`` a picture, ``to_dict()`` plain JSON values.
+    """Hold the plans of all guarantees.
 
-    ``automatic`` is what ``guarantee="auto"`` takes. With ``goal`` (the wanted overshoot) the numbers are those at
-    ``needed``, the smallest epsilon or n with which each guarantee reaches it (None: out of reach).
+    ``str()`` is a table, ``figure()`` a picture and ``to_dict()`` plain JSON values.
+
+    Attributes
+    ----------
+    n, epsilon : number or None
+        None for the one that is solved for.
+    delta, alpha, task, n_features : the public numbers of the plan
+    automatic : str or None
+        What ``guarantee="auto"`` chooses.
+    rows : tuple of PlanRow
+    goal : float or None
+        The wanted overshoot; the rows are then those at ``needed``.
+    solved_for : "n", "epsilon" or None
+    needed : tuple of float or None
+        The smallest n or epsilon with which each guarantee reaches the goal; None if it cannot.
     """
 
     n: int | None
@@ -86,14 +119,14 @@ class Plan:
     goal: float | None = None
     solved_for: str | None = None
     needed: tuple[float | None, ...] = ()
-    _public: "_Public | None" = field(default=None, repr=False, compare=False)
+    _numbers: "_PublicNumbers | None" = field(default=None, repr=False, compare=False)
 
     def row(self, guarantee: str) -> PlanRow:
-        """The row of one guarantee."""
+        """Return the row of one guarantee."""
         return self.rows[[r.guarantee for r in self.rows].index(check_choice("guarantee", guarantee, PLANNED))]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         rows = [asdict(row) for row in self.rows]
         if self.solved_for:
             rows = [{**row, f"needed_{self.solved_for}": value} for row, value in zip(rows, self.needed, strict=True)]
@@ -101,42 +134,69 @@ class Plan:
         return {**{name: getattr(self, name) for name in shown}, "rows": rows}
 
     def figure(self) -> "Figure":
-        """Overshoot of every guarantee against epsilon and against n; needs the extra ``dpscp[report]``."""
+        """Plot overshoot against epsilon and against n; needs ``dpscp[report]``."""
         from dpscp.report.figures import plan_figure
 
         return plan_figure(self)
 
     def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
-        """For each guarantee the values of ``vary`` ("epsilon" or "n") and the overshoot there, where it is useful."""
+        """Compute the overshoot of each guarantee over a range of ``vary``.
+
+        Parameters
+        ----------
+        vary : "epsilon" or "n"
+
+        Returns
+        -------
+        dict
+            {guarantee: (values, overshoots)} where the plan is useful.
+        """
         check_choice("vary", vary, ("epsilon", "n"))
-        assert self._public is not None
+        assert self._numbers is not None
         grid: Sequence[float] = _EPSILONS[::3] if vary == "epsilon" else _SIZES[6:48:2]
-        if getattr(self._public, "n" if vary == "epsilon" else "epsilon") is None:
+        if getattr(self._numbers, "n" if vary == "epsilon" else "epsilon") is None:
             return {}
         found = {}
         for row in self.rows:
-            points = [(x, _row(row.guarantee, self._public.with_(vary, x), bare=True)) for x in grid]
+            points = [(x, _plan_row(row.guarantee, self._numbers.with_value(vary, x), bare=True)) for x in grid]
             kept = [(x, r.overshoot) for x, r in points if r.useful and r.overshoot is not None]
             found[row.guarantee] = ([x for x, _ in kept], [o for _, o in kept])
         return found
 
     def what_if(self, guarantee: str, epsilons: Sequence[float], levels: Sequence[float]) -> list[list[PlanRow]]:
-        """One guarantee at other budgets (a row each) and other levels (a column each), all else as planned."""
-        if self._public is None or self.n is None:
-            raise ValueError("what_if needs a plan with n, as plan(n, epsilon) makes it")
-        others = [[self._public.with_("epsilon", e).with_("alpha", round(1 - v, 12)) for v in levels] for e in epsilons]
-        return [[_row(guarantee, public, bare=True) for public in line] for line in others]
+        """Plan one guarantee at other budgets and levels, with all else as planned.
 
-    def _told(self) -> tuple[str, list[str], list[list[str]], list[str]]:
-        """Headline, titles and cells of the table, and notes."""
-        given = [f"{asked(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
-        persons = self._public is not None and self._public.rows_per_person is not None
-        given += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
-        given += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
+        Parameters
+        ----------
+        guarantee : str
+        epsilons : sequence of float
+        levels : sequence of float
+
+        Returns
+        -------
+        list of lists of PlanRow
+            One list for each epsilon, with one row for each level.
+        """
+        if self._numbers is None or self.n is None:
+            raise ValueError("what_if needs a plan with n; make it with plan(n, epsilon)")
+        others = [
+            [self._numbers.with_value("epsilon", e).with_value("alpha", round(1 - v, 12)) for v in levels]
+            for e in epsilons
+        ]
+        return [[_plan_row(guarantee, public, bare=True) for public in line] for line in others]
+
+    def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
+        """Return headline, titles, cells and notes of the table."""
+        conditions = [f"{format_level(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
+        persons = self._numbers is not None and self._numbers.rows_per_person is not None
+        conditions += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
+        conditions += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
         if self.solved_for and self.goal is not None:
-            head = f"Smallest {self.solved_for} for an overshoot of at most {asked(self.goal)}; " + ", ".join(given)
+            head = f"Smallest {self.solved_for} for an overshoot of at most {format_level(self.goal)}; " + ", ".join(
+                conditions
+            )
         else:
-            head = "What the budget buys: " + ", ".join(given)
+            head = "Plan of the budget: " + ", ".join(conditions)
         lines: list[dict[str, str]] = []
         for index, row in enumerate(self.rows):
             star = " *" if row.guarantee == self.automatic else ""
@@ -144,63 +204,63 @@ class Plan:
             lines.append(
                 {
                     "guarantee": row.guarantee + star,
-                    **({self.solved_for: _needed_text(self.needed[index])} if self.solved_for else {}),
+                    **({self.solved_for: _format_needed(self.needed[index])} if self.solved_for else {}),
                     "proven": "yes" if row.certified else "no",
                     "train eps": f"{row.train_epsilon:.3g}",
-                    "best share": observed(row.best_train_share, 0) if row.best_train_share else "-",
-                    "held out": observed(row.calibration_fraction, 0) if row.calibration_fraction else "-",
+                    "best share": format_rate(row.best_train_share, 0) if row.best_train_share else "-",
+                    "held out": format_rate(row.calibration_fraction, 0) if row.calibration_fraction else "-",
                     "inner level": at_least(row.inner_level, 2) if row.inner_level < 1 else "none",
                     "noise": f"{row.count_noise:.3g}" if row.count_noise is not None else "-",
-                    "overshoot": "full sets" if overshoot is None else f"+{observed(overshoot, 2)}",
+                    "overshoot": "full sets" if overshoot is None else f"+{format_rate(overshoot, 2)}",
                     "one release": at_least(row.release_level) if row.release_level is not None and row.useful else "-",
                     "smallest n": f"{row.smallest_n:,}" if row.smallest_n is not None else "-",
                 }
             )
         notes = []
         if self.automatic:
-            notes.append(f"* what guarantee='auto' takes. {self._advice()}".rstrip())
+            notes.append(f"* chosen by guarantee='auto'. {self._advice()}".rstrip())
         notes.append(
-            "overshoot: expected coverage beyond the target; noise: of each count; smallest n: fewer give full sets; "
-            f"one release: what {self._such} releases cover at least; "
-            "best share: of epsilon, for training (train_share='auto')."
+            "overshoot: expected coverage above the target; noise: of each count; smallest n: fewer records give full "
+            f"sets; one release: what {self._describe_confidence} releases cover at least; "
+            "best share: the share of epsilon for training that train_share='auto' chooses."
         )
         notes += self._persons_note()
         return head, list(lines[0]), [list(line.values()) for line in lines], notes
 
     def __str__(self) -> str:
-        head, titles, lines, notes = self._told()
+        head, titles, lines, notes = self._describe_table()
         return "\n".join([head, "", *text_table(titles, lines), "", *notes])
 
     def _repr_html_(self) -> str:
-        head, titles, lines, notes = self._told()
+        head, titles, lines, notes = self._describe_table()
         return html_paragraph(head) + html_table(titles, lines) + "".join(map(html_paragraph, notes))
 
     def _persons_note(self) -> list[str]:
-        """What the cap on the rows of a person means; Result H."""
-        k = None if self._public is None else self._public.rows_per_person
+        """Describe the cap on the rows of a person; Result H."""
+        k = None if self._numbers is None else self._numbers.rows_per_person
         if k is None:
             return []
-        text = f"persons: at most {k} rows of each are used, by ids; privacy and coverage are per person."
+        text = f"persons: at most {k} rows of each person are used, with ids; privacy and coverage are per person."
         if self.epsilon is not None:
             one = gdp_epsilon(self.delta, gdp_mu(self.epsilon, self.delta) / k)
-            text += f" Without ids {k} rows at once must be protected, and one row gets epsilon {one:.3g}."
+            text += f" Without ids, {k} rows must be protected together, and one row gets epsilon {one:.3g}."
         return [text]
 
     @property
-    def _such(self) -> str:
-        confidence = self._public.release_confidence if self._public is not None else None
-        return odds(confidence if confidence is not None else RELEASE_CONFIDENCE)
+    def _describe_confidence(self) -> str:
+        confidence = self._numbers.release_confidence if self._numbers is not None else None
+        return format_odds(confidence if confidence is not None else RELEASE_CONFIDENCE)
 
     def _advice(self) -> str:
         row = self.row(self.automatic or PLANNED[0])
         if self.solved_for or row.useful:
             return ""
-        return f"It is kept by full sets only; {_what_helps(row, self._public)}" if self._public else ""
+        return f"It gives full sets only; {_describe_remedies(row, self._numbers)}" if self._numbers else ""
 
 
 @dataclass(frozen=True)
-class _Public:
-    """The public numbers of a plan; n or epsilon may be what is asked for."""
+class _PublicNumbers:
+    """Hold the public numbers of a plan; n or epsilon is None if it is solved for."""
 
     n: int | None
     epsilon: float | None
@@ -214,7 +274,7 @@ class _Public:
     rows_per_person: int | None = None
     counted: bool = False
 
-    def with_(self, name: str, value: float) -> "_Public":
+    def with_value(self, name: str, value: float) -> "_PublicNumbers":
         changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
         return replace(self, **changed)
 
@@ -231,7 +291,7 @@ class _Public:
             n_features=self.n_features,
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
-            # for the choice of 'auto'; other guarantees are shown for comparison, without it
+            # only the choice of 'auto' uses it; other guarantees are shown for comparison
             release_confidence=self.release_confidence if guarantee == AUTO else None,
         )
 
@@ -252,18 +312,44 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     rows_per_person: int | None = None,
     counted: bool = False,
 ) -> Plan:
-    """What a privacy budget buys, for every guarantee, from public numbers only.
+    """Predict what a privacy budget gives, for every guarantee.
 
-    Give ``n`` (the nominal number of records) and ``epsilon`` for a table of count noise, inner level, expected
-    overshoot and the smallest n of a useful promise. Or leave one of the two out and give ``overshoot``: the smallest
-    value of the missing one with which each guarantee stays within it. ``classes`` is the number or list of labels;
-    None plans a regression with targets in ``y_bounds``. The other arguments are the estimators'.
-    With ``rows_per_person`` (the cap k) n counts persons, whose rows are known by ids: everything is as for so many
-    records; a note says what the budget is worth without ids, where k rows at once must be protected.
-    ``counted`` plans for a number of records that is found and declared public, as the estimators do without
-    ``n_records``: nothing is spent on it, and small held-out parts go by the law of their coins.
-    With ``release_confidence`` the row of ``split`` aims at it; the others cannot promise it and are shown to compare.
+    Pass ``n`` and ``epsilon`` for count noise, inner level, expected overshoot and the smallest useful n of each
+    guarantee. Or pass one of the two and ``overshoot``: the plan then has the smallest value of the other with which
+    each guarantee stays within it. No record is used.
 
+    Parameters
+    ----------
+    n : int, optional
+        The nominal number of records, or of persons with ``rows_per_person``.
+    epsilon : float, optional
+    overshoot : float, optional
+        The largest coverage above the target; solves for the missing one of ``n`` and ``epsilon``.
+    delta : float, default 1e-5
+    alpha : float, default 0.1
+        The wanted miscoverage.
+    classes : int, list or None, default 2
+        The number or list of labels; None plans a regression.
+    n_features : int, default 20
+    y_bounds : (low, high), default (0, 1)
+        The range of a regression target.
+    train_share, calibration_fraction : float or "auto"
+        As in the estimators.
+    release_confidence : float, optional
+        The row of ``split`` aims at it. The other guarantees cannot promise it and are shown for comparison.
+    rows_per_person : int, optional
+        The cap k on the rows of a person with ids; the plan is the same as for n records. A note says what the budget
+        gives without ids, where k rows must be protected together.
+    counted : bool, default False
+        Whether the number of records is the true one, declared public, as in the estimators without ``n_records``.
+        Nothing is then spent on it, and small held-out parts use the law of their coins.
+
+    Returns
+    -------
+    Plan
+
+    Examples
+    --------
     >>> p = plan(n=16_512, epsilon=1.0)
     >>> p.automatic, round(p.row("universal").inner_level, 3), p.row("split").overshoot < 0.02
     ('split', 0.923, True)
@@ -273,8 +359,8 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     Theory: Results B, C, E, F, G, H and I; section 6
     """
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
-    labels = _labels(classes)
-    public = _Public(
+    labels = _list_labels(classes)
+    public = _PublicNumbers(
         n=None if n is None else check_count("n", n),
         epsilon=None if epsilon is None else check_positive("epsilon", epsilon),
         delta=delta,
@@ -290,15 +376,15 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         counted=counted,
     )
     needed: tuple[float | None, ...] = ()
-    solved_for = _missing(n, epsilon, solving=overshoot is not None)
+    solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
     here = [public] * len(PLANNED)
     if solved_for is not None:
         goal = check_probability("overshoot", overshoot)
-        needed = tuple(_needed(g, public, solved_for, goal) for g in PLANNED)
+        needed = tuple(_find_needed(g, public, solved_for, goal) for g in PLANNED)
         grid: Sequence[float] = _SIZES if solved_for == "n" else _EPSILONS
-        # what is out of reach is shown at the end of the searched range
-        here = [public.with_(solved_for, grid[-1] if value is None else value) for value in needed]
-    rows = tuple(_row(g, p) for g, p in zip(PLANNED, here, strict=True))
+        # an impossible goal is shown at the end of the searched range
+        here = [public.with_value(solved_for, grid[-1] if value is None else value) for value in needed]
+    rows = tuple(_plan_row(g, p) for g, p in zip(PLANNED, here, strict=True))
     return Plan(
         n=public.n,
         epsilon=public.epsilon,
@@ -306,41 +392,44 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         alpha=alpha,
         task=public.task.name,
         n_features=public.n_features,
-        automatic=None if solved_for else chosen_guarantee(public.request(AUTO)).name,
+        automatic=None if solved_for else choose_guarantee(public.request(AUTO)).name,
         rows=rows,
         goal=overshoot,
         solved_for=solved_for,
         needed=needed,
-        _public=public,
+        _numbers=public,
     )
 
 
-def _missing(n: int | None, epsilon: float | None, *, solving: bool) -> str | None:
-    """What a plan solves for: the one of n and epsilon that was left out; None where both are given."""
+def _find_missing_number(n: int | None, epsilon: float | None, *, solving: bool) -> str | None:
+    """Return what the plan solves for: "n", "epsilon" or None."""
     if solving:
         if (n is None) == (epsilon is None):
-            raise ValueError("with overshoot= give exactly one of n and epsilon: the other one is what is solved for")
+            raise ValueError("with overshoot, pass exactly one of n and epsilon; the plan solves for the other")
         return "n" if n is None else "epsilon"
     if n is None or epsilon is None:
-        raise ValueError("plan needs n and epsilon; or one of them and overshoot=, to solve for the other")
+        raise ValueError("plan needs n and epsilon; or pass one of them and overshoot, to solve for the other")
     return None
 
 
-def _needed_text(value: float | None) -> str:
+def _format_needed(value: float | None) -> str:
     if value is None:
-        return "out of reach"
+        return "impossible"
     return f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
 
 
-def _labels(classes: int | Sequence[Any] | None) -> tuple[Any, ...] | None:
-    """The labels of a plan: as many as were asked for, or the caller's; None for regression."""
+def _list_labels(classes: int | Sequence[Any] | None) -> tuple[Any, ...] | None:
+    """Return the labels of a plan; None for regression."""
     if isinstance(classes, int):
         return tuple(range(check_count("classes", classes, minimum=2)))
     return None if classes is None else tuple(classes)
 
 
-def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
-    """One guarantee at one n and epsilon. ``bare``: without the smallest n (for searches)."""
+def _plan_row(guarantee: str, public: _PublicNumbers, *, bare: bool = False) -> PlanRow:
+    """Plan one guarantee at one n and epsilon.
+
+    ``bare`` leaves out the smallest n, for searches.
+    """
     n, epsilon, delta = public.n, public.epsilon, public.delta
     assert n is not None
     assert epsilon is not None
@@ -348,8 +437,8 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
     mu, share, best, fraction = gdp_mu(epsilon, delta), None, None, None
     stability = None
     if chosen.held_out:
-        given = public.calibration_fraction
-        fraction = recipe_fraction(n, epsilon, delta) if given == "auto" else check_probability("fraction", given)
+        setting = public.calibration_fraction
+        fraction = recipe_fraction(n, epsilon, delta) if setting == "auto" else check_probability("fraction", setting)
         shared, spent = secret_shares(epsilon, delta, fraction, n), Ledger()
         train_epsilon, mu_left = shared.train_epsilon, shared.held_out_mu
     else:
@@ -360,7 +449,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         mu_left = math.sqrt(mu**2 - mu_train**2)
         spent = Ledger().add("training", gaussian_event(1 / mu_train))
         if chosen.needs_stability:
-            stability = _stability(public, chosen)
+            stability = _bound_stability(public, chosen)
     promised = public.release_confidence if chosen.held_out else None
     rule = make_rule(
         guarantee,
@@ -372,7 +461,7 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         counted=public.counted,
         release_confidence=promised,
     ).with_sharper_size(mu_left)
-    smallest = None if bare else _smallest_useful(guarantee, public)
+    smallest = None if bare else _find_smallest_n(guarantee, public)
     return PlanRow(
         guarantee=guarantee,
         certified=chosen.certified,
@@ -383,12 +472,14 @@ def _row(guarantee: str, public: _Public, *, bare: bool = False) -> PlanRow:
         inner_level=1 - rule.inner[0] if rule.possible[0] else 1.0,
         value_buffer=rule.shift,
         smallest_n=smallest,
-        **_search(rule, public, mu_left, bare=bare),
+        **_plan_search_numbers(rule, public, mu_left, bare=bare),
     )
 
 
-def _search(rule: CalibrationRule, public: _Public, mu_left: float, *, bare: bool) -> dict[str, Any]:
-    """The numbers of the threshold search: steps, noise, offset, overshoot, what a single release covers."""
+def _plan_search_numbers(
+    rule: CalibrationRule, public: _PublicNumbers, mu_left: float, *, bare: bool
+) -> dict[str, Any]:
+    """Plan the threshold search: steps, noise, offset, overshoot, single release."""
     if not rule.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
     aim, covered = rule.planned_aim(0, mu_left / _MARGIN), None
@@ -411,42 +502,44 @@ def _search(rule: CalibrationRule, public: _Public, mu_left: float, *, bare: boo
     }
 
 
-def _stability(public: _Public, guarantee: Guarantee) -> Stability | None:
-    """The bound of the recipe's stable training; its mechanism is linear and full batch, so this is quick."""
+def _bound_stability(public: _PublicNumbers, guarantee: Guarantee) -> Stability | None:
+    """Return the bound of the recipe's stable training."""
     assert public.n is not None
     mechanism = plan_fit(public.request(guarantee.name)).mechanism
     assert mechanism is not None
     return shift_bound(mechanism, public.n_features, public.n, public.task.classes)
 
 
-def _smallest_useful(guarantee: str, public: _Public) -> int | None:
-    """The smallest n at this budget with a finite threshold expected; None if there is none."""
-    found = _first(lambda n: _row(guarantee, public.with_("n", n), bare=True).useful, _SIZES[::3], whole=True)
+def _find_smallest_n(guarantee: str, public: _PublicNumbers) -> int | None:
+    """Find the smallest n with a finite threshold at this budget; None if none."""
+    found = _find_first(
+        lambda n: _plan_row(guarantee, public.with_value("n", n), bare=True).useful, _SIZES[::3], whole=True
+    )
     return None if found is None else int(found)
 
 
-def _what_helps(row: PlanRow, public: _Public) -> str:
-    """What would give this guarantee smaller sets. Each way that is named was tried: a larger budget may not help."""
+def _describe_remedies(row: PlanRow, public: _PublicNumbers) -> str:
+    """Describe what gives this guarantee smaller sets; each remedy was tried."""
     ways = [] if row.smallest_n is None else [f"{row.smallest_n:,} records"]
     for name, now, values in (("epsilon", public.epsilon, _TRIED_EPSILONS), ("alpha", public.alpha, _TRIED_ALPHAS)):
-        larger = [public.with_(name, value) for value in values if value > (now or 0.0)]
-        found = next((tried for tried in larger if _row(row.guarantee, tried, bare=True).useful), None)
+        larger = [public.with_value(name, value) for value in values if value > (now or 0.0)]
+        found = next((tried for tried in larger if _plan_row(row.guarantee, tried, bare=True).useful), None)
         ways += [] if found is None else [f"{name} {getattr(found, name):g}"]
-    return f"smaller ones would come with {', or with '.join(ways)}." if ways else "another guarantee is needed."
+    return f"smaller sets need {', or '.join(ways)}." if ways else "use another guarantee."
 
 
-def _needed(guarantee: str, public: _Public, vary: str, goal: float) -> float | None:
-    """The smallest value of ``vary`` with an overshoot of at most ``goal``; None if there is none in reach."""
+def _find_needed(guarantee: str, public: _PublicNumbers, vary: str, goal: float) -> float | None:
+    """Find the smallest value of ``vary`` with an overshoot of at most ``goal``."""
 
     def reaches(value: float) -> bool:
-        row = _row(guarantee, public.with_(vary, value), bare=True)
+        row = _plan_row(guarantee, public.with_value(vary, value), bare=True)
         return row.useful and row.overshoot is not None and row.overshoot <= goal
 
-    return _first(reaches, _SIZES if vary == "n" else _EPSILONS, whole=vary == "n")
+    return _find_first(reaches, _SIZES if vary == "n" else _EPSILONS, whole=vary == "n")
 
 
-def _first(holds: Callable[[float], bool], grid: Sequence[float], *, whole: bool) -> float | None:
-    """The smallest value between the first grid point where ``holds`` and the one before it; None if there is none."""
+def _find_first(holds: Callable[[float], bool], grid: Sequence[float], *, whole: bool) -> float | None:
+    """Find the smallest value for which ``holds``, between two grid points."""
     place = next((k for k, x in enumerate(grid) if holds(x)), None)
     if place is None:
         return None

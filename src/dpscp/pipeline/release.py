@@ -1,7 +1,7 @@
-"""From a request to a release: the whole order of steps, to be read from top to bottom.
+"""From a request to a release: all steps, in order.
 
-A request is public numbers, records and randomness are arguments, and a release is what may be published. Nothing here
-knows scikit-learn: the estimators check what callers bring, call ``release`` and keep what it returns.
+A request is public numbers, records and randomness are arguments, and a release is what may be published. This module
+does not use scikit-learn: the estimators check the arguments, call ``release`` and keep its result.
 """
 
 import warnings
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.model_files import NOT_PLAIN, plain
-from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach, PersonSource
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.persons import OneRowEach
+from dpscp.data.sources.places import Places, is_in_memory, places_of, unit_of_blocks
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
@@ -31,8 +32,8 @@ from dpscp.pipeline.plan import FitPlan, Request, plan_fit, split_shares
 from dpscp.pipeline.score import BlockCounts, Scoring
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.pipeline.tasks import Task
-from dpscp.privacy import Budget, IntegerSource, Ledger, secure_generator
-from dpscp.privacy.random_streams import EVALUATED, HELD_OUT, SCORED_ROWS, BlockStreams, child_seeds, stream_seed
+from dpscp.privacy import Budget, IntegerSource, Ledger
+from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
@@ -44,9 +45,19 @@ Observer = Callable[[StepView | SearchView], None]
 
 @dataclass(frozen=True)
 class Release:
-    """What a fit publishes: model, thresholds (n_groups, n_levels), ledger, and a certificate for each level.
+    """Hold what a fit publishes.
 
-    ``task`` is the request's, with what training found. ``evaluation`` measures the release on a part of its own.
+    Attributes
+    ----------
+    model : Model
+    thresholds : array of shape (n_groups, n_levels)
+    ledger : Ledger
+    certificates : tuple of Certificate
+        One for each level.
+    task : Task
+        The request's task, with what training found.
+    evaluation : PrivateEvaluation or None
+        The private evaluation of the release on a part of its own.
     """
 
     model: Model
@@ -67,14 +78,25 @@ def release(
     note: str = "",
     observer: Observer | None = None,
 ) -> Release:
-    """Train, score, find the thresholds, and write down what was spent and what is proven.
+    """Train, score, find the thresholds, and state what was spent and proven.
 
-    ``records`` are the private side of a fit, checked: numbers are finite, targets known (labels as indices), each
-    record has its public group, if any. They live only while a release is made and are never stored.
-
-    ``assumed`` is what privacy and coverage take on trust of functions of the caller. With ``store`` the cost is
-    reserved before a record is used and committed at the end. ``observer``, for tests and audits of training by
-    ``DPSGD``, is called with every noisy step and every search; what it hears is not private.
+    Parameters
+    ----------
+    request : Request
+        The public side of the fit.
+    records : RecordSource
+        The private side, checked: finite numbers, known targets (labels as indices), and each record's public group, if
+        any. They are used only while the release is made and never stored.
+    assumed : tuple of str
+        The assumptions about the caller's functions.
+    random_state : int, optional
+    store : BudgetStore, optional
+        The cost is reserved before a record is used and committed at the end.
+    note : str
+        The note of the reservation.
+    observer : function, optional
+        Called with every noisy step and every search, for tests and audits of training by ``DPSGD``. What it sees is
+        not private.
 
     Paper: Algorithm 1 [alg: dp-scp]; Theory: section 6
     """
@@ -95,7 +117,7 @@ def release(
         spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
         spent = strategy.enter(spent, trained).assume(*assumed)
         scoring = Scoring(request.task, trained, corrected=strategy.guarantee.needs_trajectory)
-        scores_by_group, told = _scores_by_group(scoring, for_threshold, request, search_seed)
+        scores_by_group, told = _scores_by_group(scoring, for_threshold, request, search_seed), scoring.told
         stability = trained.stability if request.task.natural_score else None
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = planned
@@ -114,7 +136,7 @@ def release(
             extra_assumptions=(*request.task.assumptions, *told),
             observer=observer,
         )
-        counted = _noisy_outcomes(for_evaluation, request, strategy, trained.model, found.values, search_seed)
+        counted = _count_outcomes(for_evaluation, request, strategy, trained.model, found.values, search_seed)
     # what one row meets becomes the promise to a person without ids
     ledger = found.ledger.convert_unit(request.unit).declare(**request.unit.limit_facts)
     if reservation is not None:
@@ -123,19 +145,19 @@ def release(
     certificates = tuple(replace(c, terms=replace(c.terms, conformity_score=score)) for c in found.certificates)
     if request.task.classes_found:
         certificates = tuple(certificate.with_found_classes() for certificate in certificates)
-    measured = _evaluation(counted, request, strategy, ledger)
+    measured = _evaluate_counts(counted, request, strategy, ledger)
     return Release(trained.model, found.values, ledger, certificates, request.task, measured)
 
 
 def _for_rows(request: Request, store: BudgetStore | None) -> Request:
-    """The request in a budget for single rows, where a person has up to k and nobody knows which.
+    """Convert the budget to single rows, where a person has up to k without ids.
 
     Theory: Result H
     """
     if store is not None and request.unit.group > 1:
         raise ValueError(
-            "a budget store adds up promises about single records, and rows_per_person without ids makes one about "
-            "persons: give persons=ids, or fit without budget="
+            "a budget store adds up costs of single records, but rows_per_person without ids is about persons. Pass "
+            "persons=ids, or fit without budget"
         )
 
     def planned(budget: Budget) -> Ledger:
@@ -148,7 +170,7 @@ def _for_rows(request: Request, store: BudgetStore | None) -> Request:
 
 
 def plan_release_search(request: Request, strategy: FitPlan) -> SearchPlan:
-    """What this release is going to ask of the scores and to spend on it, from public numbers alone."""
+    """Plan the searches of a release and their cost, from public numbers alone."""
     # a shift bound is known after training; it moves levels and threshold, and costs nothing
     guarantee = CORRECTED if strategy.guarantee.needs_stability else strategy.guarantee
     spent = strategy.spent
@@ -177,7 +199,7 @@ def _rule(
 
 @dataclass(frozen=True)
 class _TrainingTargets:
-    """A block with its targets as training sees them."""
+    """Replace the targets of a block by those that training sees."""
 
     task: Task
 
@@ -186,56 +208,62 @@ class _TrainingTargets:
 
 
 def _parts(records: RecordSource, strategy: FitPlan, seed: int | None) -> tuple[RecordSource, ...]:
-    """The records for training, for the threshold and for the evaluation: one secret uniform a person decides.
+    """Return the records for training, for calibration and for evaluation.
 
-    Without a part that is held out all of them train and are searched, and none is evaluated.
+    One secret uniform number of each person decides. Without held-out records, all records train and calibrate; the
+    third source is then not used.
     """
-    fraction, held_out, block = strategy.calibration_fraction, strategy.held_out, records.whole
+    fraction, held_out = strategy.calibration_fraction, strategy.held_out
     if fraction is None or held_out is None:
         return records, records, records
-    # training, calibration, evaluation: where the uniform falls
+    coins, places, here = PlacedDraws.of(seed), places_of(records), is_in_memory(records)
     faces = ((held_out, 1.0), (0.0, fraction), (fraction, held_out))
-    if block is None:
-        streams = BlockStreams.of(seed, HELD_OUT)
-        return tuple(records.map(_Part(streams, low, high)) for low, high in faces)
-    drawn = secure_generator(seed).random(block.owners.count)
-    return tuple(ArraySource.of_blocks([block.part((low <= drawn) & (drawn < high))]) for low, high in faces)
+    return tuple(records.map(_Part(coins, places, low, high), keep=here) for low, high in faces)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The persons of a block whose uniform lies from ``low`` to ``high``; the same at each reading."""
+    """Select the persons of a block whose uniform number is at least ``low`` and below ``high``."""
 
-    streams: BlockStreams
+    coins: PlacedDraws
+    places: Places
     low: float
     high: float
 
+    def for_block(self, number: int) -> "_Part":
+        return replace(self, places=self.places.for_block(number))
+
     def __call__(self, block: Block) -> Block:
-        drawn = self.streams.generator(block.id).random(block.owners.count)
+        drawn = self.coins.uniform(self.places.persons[block.id])
         return block.part((self.low <= drawn) & (drawn < self.high))
 
 
-def _noisy_outcomes(
+def _count_outcomes(
     records: RecordSource, request: Request, strategy: FitPlan, model: Model, thresholds: Any, seed: int | None
 ) -> OutcomeCounts | None:
-    """Noisy counts of what the release does on the part that neither trained nor calibrated; None without one.
+    """Return noisy counts of the outcomes on the evaluation part; None without one.
+
+    One random record of each person is counted.
 
     Theory: section 13
     """
     if strategy.evaluation is None:
         return None
-    announce("measure the release on records of its own")
+    announce("evaluate the release on records of its own")
+    row_seed, dither_seed, noise_seed = child_seeds(stream_seed(seed, EVALUATED), 3)
+    places = places_of(records)
+    if unit_of_blocks(records).by_person:
+        records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
     n_groups, by_label = len(request.group_values or ()), request.groups_are_labels
-    streams = BlockStreams.of(seed, EVALUATED)
-    found = records.sum(CountOutcomes(request.task, model, thresholds, n_groups, by_label, streams))
-    noise = strategy.evaluation.noise
-    return OutcomeCounts(*found).with_noise(noise, IntegerSource(stream_seed(seed, EVALUATED)))
+    draws = PlacedDraws.of(dither_seed)
+    found = records.sum(CountOutcomes(request.task, model, thresholds, n_groups, by_label, draws, places))
+    return OutcomeCounts(*found).with_noise(strategy.evaluation.noise, IntegerSource(noise_seed))
 
 
-def _evaluation(
+def _evaluate_counts(
     counts: OutcomeCounts | None, request: Request, strategy: FitPlan, ledger: Ledger
 ) -> PrivateEvaluation | None:
-    """The private evaluation of a release by itself; its ledger is that of the whole fit."""
+    """Return the private evaluation of a release; its ledger is that of the whole fit."""
     if counts is None or strategy.evaluation is None:
         return None
     low, high = request.task.y_bounds or (0.0, float(len(request.task.classes or ())))
@@ -249,33 +277,23 @@ def _evaluation(
     return counted.evaluation(counts, noise, confidence=SELF_CONFIDENCE, ledger=ledger, delta=delta)
 
 
-def _scores_by_group(
-    scoring: Scoring, records: RecordSource, request: Request, seed: int | None
-) -> tuple[list[Any], tuple[str, ...]]:
-    """The scores of each public group, or counts of them, and what is to be said about them.
+def _scores_by_group(scoring: Scoring, records: RecordSource, request: Request, seed: int | None) -> list[BlockCounts]:
+    """Return the counts of the scores of each public group.
 
-    A record outside all groups counts in none. Of each person one record, at random: plain counts, and no person in two
+    A record outside all groups is counted in none. One random record of each person is counted, so no person is in two
     groups.
 
     Theory: Result H
     """
-    groups, block = range(len(request.group_values or ())), records.whole
-    if block is None:
-        by_person = isinstance(records, PersonSource)
-        scored = records.map(scoring, keep=not by_person)
-        if by_person:
-            scored = scored.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)), keep=True)
-        return [BlockCounts(scored, group) for group in groups] or [BlockCounts(scored)], scoring.told
-    chosen = block.owners.one_row_each(seed)
-    scores, told = scoring.scores(block)
-    scores = scores[chosen]
-    if block.groups is None:
-        return [scores], told
-    return [scores[block.groups[chosen] == group] for group in groups], told
+    scored = records.map(scoring, keep=True)
+    if unit_of_blocks(records).by_person:
+        draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
+        scored = scored.map(OneRowEach(draws, places_of(scored)), keep=True)
+    return [BlockCounts(scored, group) for group in range(len(request.group_values or ()))] or [BlockCounts(scored)]
 
 
 def _declared_facts(trained: Trained, request: Request, strategy: FitPlan) -> dict[str, Any]:
-    """Everything that was declared public, by training, by the caller and by the plan; JSON values."""
+    """Collect everything that was declared public, as JSON values."""
     found = {name: plain(value) for name, value in trained.public_facts.items() if name != "seeded"}
     facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in found.items()}
     own = request.public_facts()

@@ -1,6 +1,6 @@
-"""Scores of the records of a source, and counts of them: what calibration asks, wherever the records lie.
+"""Score the records of a source and count the scores.
 
-Scores are computed block by block, part by part, and stay with their blocks: from many blocks only counts come back.
+Scores are computed block by block and stay with their blocks: only counts leave many blocks.
 """
 
 from dataclasses import dataclass, replace
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp._base.object_state import throwaway
+from dpscp._base.object_state import copy_if_possible
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.validation import suppress_float_warnings
-from dpscp.pipeline.tasks import Task
+from dpscp.pipeline.tasks import Task, correction_notes
 from dpscp.quantile.counts import look_at
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import Trained
-from dpscp.training.preprocessing.preprocess import unwrapped
+from dpscp.training.preprocessing.preprocess import unwrap_model
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 
 Array = NDArray[Any]
@@ -24,9 +24,9 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Scoring:
-    """The score of each record of a block: a function of that record, its person and the trained model.
+    """Score each record from that record, its person and the trained model.
 
-    ``corrected``: with the influence of the record's person taken out, where a form is known.
+    ``corrected`` removes the influence of the record's person, if a form is known.
 
     Theory: section 4; Results D and H
     """
@@ -36,38 +36,35 @@ class Scoring:
     corrected: bool
 
     def __call__(self, block: Block) -> Block:
-        """The block with its scores in the place of its targets, and without rows."""
-        return replace(block, rows=np.empty((len(block), 0)), targets=self.scores(block)[0], chosen=None, steps=())
+        """Replace the targets of a block by its scores, and drop its rows."""
+        return replace(block, rows=np.empty((len(block), 0)), targets=self.scores(block), chosen=None, steps=())
 
-    def scores(self, block: Block) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record, and what is to be said about the correction."""
-        model, _ = unwrapped(self.trained.model)
+    def scores(self, block: Block) -> Array:
+        """Return the score of every record."""
         # a model of the caller's own sees its rows at once, as it does in prediction
-        own = not isinstance(model, DenseModel | ScaledTargetModel)
+        own = not isinstance(unwrap_model(self.trained.model)[0], DenseModel | ScaledTargetModel)
         # and a copy of it sees them: what it keeps of them is thrown away
-        model, steps = unwrapped(throwaway(self.trained.model) if own else self.trained.model)
-        trained, block = replace(self.trained, model=model), block.through(*steps)
-        found: list[Array] = []
-        told: tuple[str, ...] = ()
+        model, steps = unwrap_model(copy_if_possible(self.trained.model) if own else self.trained.model)
+        trained, block = replace(self.trained, model=model), block.with_steps(*steps)
+        found = [np.empty(0)]
         with suppress_float_warnings():
             for part, rows in block.parts(max(1, len(block)) if own else None):
                 persons = None if block.persons is None else block.persons.between(part.start, part.stop)
-                scores, told = self.task.scores(
-                    trained, rows, block.targets[part], corrected=self.corrected, persons=persons
+                found.append(
+                    self.task.scores(trained, rows, block.targets[part], corrected=self.corrected, persons=persons)
                 )
-                found.append(scores)
-        return (np.concatenate(found), told) if found else (np.empty(0), self.told)
+        return np.concatenate(found[1:] or found)
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What is to be said about the correction where no score comes back: of a made-up record."""
-        row = np.zeros((1, self.trained.model.n_features))
-        return self.scores(Block(0, row, np.zeros(1, dtype=np.int64)))[1] if self.corrected else ()
+        """The assumptions of the correction."""
+        model, _ = unwrap_model(self.trained.model)
+        return correction_notes(replace(self.trained, model=model)) if self.corrected else ()
 
 
 @dataclass(frozen=True)
 class _Look:
-    """How many scores of a block (of one group) there are, and how many are at most each threshold."""
+    """Count the scores of a block (of one group), and those at most each threshold."""
 
     thresholds: NDArray[np.float64]
     group: int | None
@@ -78,7 +75,7 @@ class _Look:
 
 
 class BlockCounts:
-    """Scores that lie in the blocks of a source, as ``Scoring`` leaves them; blocks count, only counts travel."""
+    """Count scores that stay in the blocks of a source."""
 
     def __init__(self, scored: RecordSource, group: int | None = None) -> None:
         self._scored, self._group = scored, group
@@ -86,12 +83,12 @@ class BlockCounts:
 
     @property
     def size(self) -> int:
-        """The number of scores, from the first reading, whatever it was for."""
+        """The number of scores, from the first reading."""
         if self._size is None:
             self.counts_at(np.empty(0))
         return self._size or 0
 
     def counts_at(self, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
-        """#{scores <= t} for each threshold, in one reading."""
+        """Return the number of scores at most each threshold, in one reading."""
         self._size, counts = self._scored.sum(_Look(thresholds, self._group))
         return counts

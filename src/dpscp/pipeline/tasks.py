@@ -1,4 +1,4 @@
-"""What classification and regression do differently in a release: targets, scores and their range, what must hold."""
+"""What classification and regression do differently in a release."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,24 +12,33 @@ from dpscp.data.persons import Persons
 from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
 from dpscp.scores.intervals import OwnIntervalScore, score_name
 from dpscp.scores.labels import OwnLabelScore
-from dpscp.training.engine.influence import NoInfluenceFormError, corrected_outputs
+from dpscp.training.engine.influence import NoInfluenceFormError, corrected_outputs, has_influence_form
 from dpscp.training.engine.networks import softmax
 from dpscp.training.mechanism import Model, Trained
-
-Array = NDArray[Any]
 
 HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a target outside is in none"
 ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
 _NO_CORRECTION = "no self-influence form is known for this model: this is Result F alone"
 _CORRECTED = (
-    "the influence of a record on its own score is put back to first order, less the response of the other records as "
-    "made-up ones show it (at half strength); what remains is of second order and not bounded"
+    "the influence of a record on its own score is removed to first order, less the response of the other records, "
+    "estimated on synthetic records (at half strength); the remaining error is of second order and not bounded"
 )
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Labels out of a public list, travelling as their index."""
+    """Labels from a public list, used as their indices.
+
+    Attributes
+    ----------
+    classes : tuple
+        The public labels.
+    score : LabelScore
+    model_labels : tuple or None
+        The labels of the model's columns; None for indices, if this release trains the model.
+    classes_found : bool
+        Whether the labels were taken from the data.
+    """
 
     classes: tuple[Any, ...]
     score: LabelScore = field(default_factory=lambda: label_score("lac"))
@@ -45,7 +54,7 @@ class Classification:
     chosen: ClassVar[Mapping[str, Any]] = {}
 
     def after(self, trained: Trained) -> "Classification":  # noqa: ARG002
-        """Itself: labels are declared."""
+        """Return the task unchanged, because labels are declared."""
         return self
 
     @property
@@ -60,48 +69,57 @@ class Classification:
 
     @property
     def fine_near(self) -> tuple[float, float]:
-        """Both ends: a model that is nearly sure of its labels has scores crowded at one of them."""
+        """Both ends: a model that is nearly certain has scores close to one of them."""
         return self.score_range
 
     @property
-    def trusted(self) -> tuple[str, ...]:
-        """What is assumed of a score of the caller's own."""
+    def score_assumptions(self) -> tuple[str, ...]:
+        """The assumptions about a caller's own score."""
         return (OWN_SCORE,) if isinstance(self.score, OwnLabelScore) else ()
 
     def try_score(self) -> None:
-        """Try a score of the caller's own on made-up probabilities."""
+        """Check a caller's own score on synthetic probabilities."""
         if isinstance(self.score, OwnLabelScore):
             self.score.check_on_synthetic_rows(len(self.classes))
 
-    def training_targets(self, targets: Array) -> Array:
-        """Indices, as they are."""
+    def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return the indices unchanged."""
         return targets
 
     def check_model(self, model: Model) -> None:
-        """One output for each class, in their order."""
+        """Refuse a model without one output for each class, in order."""
         if model.task != self.name:
             raise ValueError("estimator must train a classification model")
         expected = tuple(range(len(self.classes))) if self.model_labels is None else self.model_labels
-        # another order or another number of columns would score one label with another one's probability
+        # in another order, a label would be scored with another label's probability
         if tuple(model.classes or ()) != expected:
             raise ValueError(
-                "the model must have one output for each of the declared classes, in their order; a model that was "
-                "trained elsewhere keeps its own list, a mechanism must take it from its field 'classes'"
+                "the model must have one output for each declared class, in the same order. Pass the classes of a "
+                "model that was trained elsewhere; a mechanism must use its field 'classes'"
             )
 
     def scores(
-        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
-    ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
+        self,
+        trained: Trained,
+        rows: NDArray[Any],
+        targets: NDArray[Any],
+        *,
+        corrected: bool,
+        persons: Persons | None = None,
+    ) -> NDArray[Any]:
+        """Compute the score of every record.
+
+        ``corrected`` removes the influence of the record's person, where a form is known.
+        """
         scores = self._of_own_label(np.asarray(trained.model.predict_proba(rows)), targets)
         if not corrected:
-            return scores, ()
+            return scores
         outputs = _outputs_without_own_influence(trained, rows, targets, persons)
         if outputs is None:
-            return scores, (_NO_CORRECTION,)
-        return np.maximum(scores, self._of_own_label(softmax(outputs), targets)), (_CORRECTED,)
+            return scores
+        return np.asarray(np.maximum(scores, self._of_own_label(softmax(outputs), targets)))
 
-    def _of_own_label(self, probabilities: Array, labels: Array) -> Array:
+    def _of_own_label(self, probabilities: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
         if isinstance(self.score, OwnLabelScore):
             scores = self.score.of_labels(probabilities, thorough=True)
         else:
@@ -111,7 +129,18 @@ class Classification:
 
 @dataclass(frozen=True)
 class Regression:
-    """Real targets: training sees them within the public range, scores take them as they are."""
+    """Real targets: clipped to the public range for training, unclipped in scores.
+
+    Attributes
+    ----------
+    y_bounds : (low, high)
+        The public range of the target.
+    score : IntervalScore
+    hard_bounds : bool
+        Whether the caller declares that no target lies outside ``y_bounds``; intervals then end there.
+    private_range : bool
+        Whether training finds the range.
+    """
 
     y_bounds: tuple[float, float]
     score: IntervalScore = field(default_factory=lambda: interval_score("absolute"))
@@ -125,17 +154,17 @@ class Regression:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What coverage needs whatever the guarantee."""
+        """The assumptions of coverage for every guarantee."""
         return (HARD_BOUNDS,) if self.hard_bounds else ()
 
     @property
     def chosen(self) -> Mapping[str, Any]:
-        """The name of the score, where it has one."""
+        """The name of the score, if it has one."""
         name = score_name(self.score)
         return {} if name is None else {"conformity_score": name}
 
     def after(self, trained: Trained) -> "Regression":
-        """With the range that training found; a score outside of it counts as the end of its own range."""
+        """Return the task with the range that training found."""
         if not self.private_range:
             return self
         low, high = check_range("y_bounds", trained.public_facts["y_bounds"])
@@ -158,57 +187,66 @@ class Regression:
 
     @property
     def fine_near(self) -> float | None:
-        """Zero: residuals of a good model are small beside public bounds, which may be far too wide."""
+        """Zero: residuals of a good model are small compared with public bounds."""
         low, high = self.score_range
         return 0.0 if low <= 0 <= high else None
 
     @property
-    def trusted(self) -> tuple[str, ...]:
-        """What is assumed of a score of the caller's own."""
+    def score_assumptions(self) -> tuple[str, ...]:
+        """The assumptions about a caller's own score."""
         return (OWN_SCORE,) if isinstance(self.score, OwnIntervalScore) else ()
 
     def try_score(self) -> None:
-        """Try a score of the caller's own on made-up targets."""
+        """Check a caller's own score on synthetic targets."""
         if isinstance(self.score, OwnIntervalScore):
             self.score.check_on_synthetic_rows(self.y_bounds)
 
-    def training_targets(self, targets: Array) -> Array:
-        """Within the public range; as they are where training has to find one."""
+    def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Clip the targets to the public range, unless training has to find one."""
         return targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))
 
     def check_model(self, model: Model) -> None:
-        """A regression model; how many outputs it has shows when it is asked."""
+        """Refuse a model that is not for regression."""
         if model.task != self.name:
             raise ValueError("estimator must train a regression model")
 
-    def pair(self, outputs: Array) -> Pair:
-        """What the model says, within the public range."""
+    def pair(self, outputs: NDArray[Any]) -> Pair:
+        """Return the model's outputs within the public range."""
         if outputs.shape[1] != self.score.outputs:
             needs = "a pair of quantiles" if self.quantile_pair else "one output"
-            raise ValueError(f"this conformity_score needs a model with {needs}, this one has {outputs.shape[1]}")
+            raise ValueError(f"conformity_score needs a model with {needs}, but this one has {outputs.shape[1]}")
         return Pair.of(outputs, self.y_bounds)
 
-    def intervals(self, pair: Pair, thresholds: Array) -> Array:
-        """The targets whose score is at most the threshold, (n, 2, n_levels)."""
+    def intervals(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
+        """Return the targets whose score is at most the threshold, (n, 2, n_levels)."""
         found = self.score.interval(pair, thresholds)
         return np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
 
     def scores(
-        self, trained: Trained, rows: Array, targets: Array, *, corrected: bool, persons: Persons | None = None
-    ) -> tuple[Array, tuple[str, ...]]:
-        """The score of every record; ``corrected``: with its person's influence taken out, and what to tell of that."""
+        self,
+        trained: Trained,
+        rows: NDArray[Any],
+        targets: NDArray[Any],
+        *,
+        corrected: bool,
+        persons: Persons | None = None,
+    ) -> NDArray[Any]:
+        """Compute the score of every record.
+
+        ``corrected`` removes the influence of the record's person, where a form is known.
+        """
         scores = self._of_targets(targets, np.asarray(trained.model.outputs(rows)))
         if not corrected:
-            return scores, ()
+            return scores
         seen = self.training_targets(targets)
         outputs = _outputs_without_own_influence(trained, rows, seen, persons, self.y_bounds)
         if outputs is None:
-            return scores, (_NO_CORRECTION,)
-        return np.maximum(scores, self._of_targets(targets, outputs)), (_CORRECTED,)
+            return scores
+        return np.asarray(np.maximum(scores, self._of_targets(targets, outputs)))
 
-    def _of_targets(self, targets: Array, outputs: Array) -> Array:
+    def _of_targets(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
         scores = self.score.of_targets(targets, self.pair(outputs))
-        # a record that makes the model overflow fits as badly as can be; refusing it would tell that it is there
+        # a record that makes the model overflow gets the worst score; an error would reveal that it is present
         return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
 
 
@@ -216,10 +254,19 @@ Task = Classification | Regression
 """The side of a release that knows what is predicted; public constants only."""
 
 
+def correction_notes(trained: Trained) -> tuple[str, ...]:
+    """Say whether a form of a record's influence is known for this model."""
+    return (_CORRECTED if has_influence_form(trained.model, trained.trajectory) else _NO_CORRECTION,)
+
+
 def _outputs_without_own_influence(
-    trained: Trained, rows: Array, targets: Array, persons: Persons | None, y_bounds: tuple[float, float] | None = None
-) -> Array | None:
-    """Outputs with the influence of each record's person taken out; None where no form is known.
+    trained: Trained,
+    rows: NDArray[Any],
+    targets: NDArray[Any],
+    persons: Persons | None,
+    y_bounds: tuple[float, float] | None = None,
+) -> NDArray[Any] | None:
+    """Remove the influence of each record's person; None if no form is known.
 
     Theory: Results D and H
     """

@@ -1,4 +1,4 @@
-"""The privacy room: events, the ledger, accounting, trade-off functions, noise and how much of it a budget asks for."""
+"""Events, ledger, accounting, trade-off functions and noise."""
 
 from dpscp.exceptions import UnsupportedEventError
 from dpscp.privacy.accounting import (

@@ -1,9 +1,10 @@
-"""What an event costs when events are chosen one after the other by what earlier ones released: a Gaussian-DP filter.
+"""Charge events that are chosen by earlier outputs: a Gaussian-DP filter.
 
-A share is charged a pair (mu, slack): its privacy profile lies nowhere above that of "reveal all with probability
-slack, otherwise release one normal number of mean mu with the record and 0 without". Shares that are charged so may be
-chosen in any way, as long as the squares of their mu and their slacks stay within fixed totals: docs/guarantees.md,
-the budget store.
+A share is charged a pair (mu, slack). Its privacy profile lies nowhere above the profile of this mechanism: "reveal
+everything with probability slack, otherwise release a normal number with mean mu (with the record) or 0 (without)".
+Shares may be chosen in any way while the sum of mu^2 and the sum of slack stay within fixed totals.
+
+Theory: docs/guarantees.md, the budget store
 """
 
 import math
@@ -21,9 +22,9 @@ from dpscp.privacy.tradeoff import last_where
 
 __all__ = ["Charge", "charge_for", "least_slack"]
 
-# Dots at which an event's profile is compared with that of its charge; between them a chord bounds it.
+# Points at which the profile of an event is compared with that of its charge. A chord bounds it between them.
 _DOTS = 1024
-# How closely mu is found, and what float rounding may take from a comparison of deltas.
+# The precision of mu, and the rounding error of a comparison of deltas.
 _WITHIN, _ROUNDING = 1e-5, 1e-15
 _LARGEST_EPSILON = 200.0
 _LARGEST_MU = 1e3
@@ -31,19 +32,22 @@ _LARGEST_MU = 1e3
 
 @dataclass(frozen=True)
 class Charge:
-    """What a share takes from a filter; an infinite ``mu`` fits none."""
+    """What a share takes from a filter; a share with infinite ``mu`` never fits."""
 
     mu: float
     slack: float = 0.0
 
 
 def charge_for(event: DpEvent, slack: float) -> Charge:
-    """The smallest charge of an event that uses this much slack at most; exact and without any for Gaussian noise."""
+    """Return the smallest charge of an event with at most this slack.
+
+    The charge is exact and needs no slack for Gaussian noise.
+    """
     return _charge(frozen_event(event), slack)
 
 
 def least_slack(event: DpEvent) -> float:
-    """What an event's delta does not fall below at any epsilon; nothing for Gaussian noise."""
+    """Return the limit of an event's delta at large epsilon; 0 for Gaussian noise."""
     return _least_slack(frozen_event(event))
 
 
@@ -67,15 +71,16 @@ def _charge(event: DpEvent, slack: float) -> Charge:
     if not 0 < top <= _LARGEST_EPSILON:
         return Charge(0.0 if top == 0 else math.inf, slack)
     epsilons = np.linspace(0.0, top, _DOTS + 1)
-    # above the last dot the slack alone is enough: delta falls
+    # delta falls with epsilon, so the slack alone is enough above the last point
     return Charge(_dominating_mu(epsilons, accountant.delta(event, epsilons) + _ROUNDING, slack), slack)
 
 
 def _dominating_mu(epsilons: Array, deltas: Array, slack: float) -> float:
-    """The smallest mu with slack + (1 - slack) * delta of mu-GDP nowhere below a profile with these dots.
+    """Return the smallest mu that dominates a profile with these points.
 
-    A profile is convex in e^epsilon, so a chord bounds it between two dots. The Gaussian one is convex as well, with
-    the slope -Phi(-epsilon / mu - mu / 2), so it comes closest to a chord where it has the chord's slope.
+    Then slack + (1 - slack) * delta of mu-GDP is nowhere below the profile. The profile is convex in e^epsilon, so a
+    chord bounds it between two points. The Gaussian profile is convex too, with slope -Phi(-epsilon / mu - mu / 2). It
+    comes closest to a chord where it has the slope of the chord.
     """
     ratios = np.exp(epsilons)
     slopes = np.minimum(np.diff(deltas) / np.diff(ratios), 0.0)

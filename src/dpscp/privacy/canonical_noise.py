@@ -1,6 +1,6 @@
-"""Noise laws that attain a trade-off function exactly: what shows that the black-box floor is sharp.
+"""Noise laws that attain a trade-off function exactly; for studies only.
 
-A study tool: no released value rests on them.
+They show that the black-box floor is sharp. No released value depends on them.
 """
 
 import math
@@ -18,7 +18,16 @@ from dpscp.privacy.tradeoff import Tradeoff, invert
 
 @dataclass(frozen=True)
 class CanonicalNoise:
-    """A symmetric noise law F with T(F, F(. - 1)) = f: adding it to a statistic of sensitivity 1 spends f exactly.
+    """A symmetric noise law F with T(F, F(. - 1)) = f.
+
+    Adding this noise to a statistic of sensitivity 1 spends f exactly.
+
+    Attributes
+    ----------
+    cdf : callable
+        The distribution function F, for floats and arrays.
+    quantile : callable
+        The inverse of ``cdf``.
 
     Paper: Supplement S2, canonical noise distribution; used by Theorem 1 [thm:dp_gap_two_sides]
     """
@@ -27,19 +36,55 @@ class CanonicalNoise:
     quantile: Callable[[Any], Any]
 
     def sample(self, size: int, generator: np.random.Generator) -> NDArray[np.float64]:
-        """Draw by inversion. Simulation only: no released value may rest on floating-point inversion."""
+        """Draw by inversion, for simulations only.
+
+        No released value may depend on floating-point inversion.
+
+        Parameters
+        ----------
+        size : int
+        generator : numpy.random.Generator
+
+        Returns
+        -------
+        ndarray of float, shape (size,)
+        """
         draws: NDArray[np.float64] = np.asarray(self.quantile(generator.uniform(size=size)), dtype=float)
         return draws
 
 
 def gaussian_noise(mu: float) -> CanonicalNoise:
-    """The canonical noise of G_mu: normal with standard deviation 1 / mu."""
+    """Return the canonical noise of G_mu: normal with standard deviation 1 / mu.
+
+    Parameters
+    ----------
+    mu : float
+
+    Returns
+    -------
+    CanonicalNoise
+
+    Paper: Supplement S2, canonical noise distribution
+    """
     mu = check_positive("mu", mu)
     return CanonicalNoise(lambda x: special.ndtr(mu * np.asarray(x)), lambda p: special.ndtri(p) / mu)
 
 
 def tulap_noise(epsilon: float, delta: float = 0.0) -> CanonicalNoise:
-    """The canonical noise of f_{eps,delta}: the Tulap law (truncated when delta > 0), in closed form."""
+    """Return the canonical noise of f_{eps,delta}: the Tulap law.
+
+    It is truncated if delta > 0. Both functions have closed forms.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+
+    Returns
+    -------
+    CanonicalNoise
+
+    Paper: Supplement S2, canonical noise distribution
+    """
     epsilon, delta = check_positive("epsilon", epsilon), check_nonnegative("delta", delta)
     if delta >= 1:
         raise ValueError(f"delta must be below 1, got {delta:g}")
@@ -68,12 +113,24 @@ def tulap_noise(epsilon: float, delta: float = 0.0) -> CanonicalNoise:
 
 
 def canonical_noise(f: Tradeoff) -> CanonicalNoise:
-    """A canonical noise for any symmetric trade-off function other than 1 - x, by F(x) = f(1 - F(x + 1)).
+    """Return a canonical noise for a symmetric trade-off function.
 
-    Between -1/2 and 1/2 the law is linear and crosses the fixed point of f; outside it follows from the recursion.
+    It satisfies F(x) = f(1 - F(x + 1)). Between -1/2 and 1/2 the law is linear and crosses the fixed point of f.
+    Elsewhere it follows from the recursion.
+
+    Parameters
+    ----------
+    f : callable
+        A symmetric trade-off function other than 1 - x.
+
+    Returns
+    -------
+    CanonicalNoise
+
+    Paper: Supplement S2, canonical noise distribution
     """
     if f(0.5) >= 0.5:
-        raise ValueError("canonical_noise needs a trade-off function with f(1/2) < 1/2: 1 - x asks for infinite noise")
+        raise ValueError("f must satisfy f(1/2) < 1/2: the trade-off function 1 - x needs infinite noise")
     fixed = float(optimize.brentq(lambda x: f(x) - x, 0.0, 1.0, xtol=1e-15))
     inverse = invert(f)
 

@@ -1,7 +1,8 @@
-"""What happened to the data: thin helpers over dp-accounting's events, and the few events it lacks.
+"""Events: descriptions of noisy computations, from which the cost is computed.
 
-An event says what was released and with how much noise; what that costs is decided in ``accounting``. Every
-helper takes public numbers only. Neighbouring data sets differ by one added or removed record throughout.
+Helpers for the events of dp-accounting, and the events that it lacks. An event states what was released and with how
+much noise. ``accounting`` computes the cost. All helpers take public numbers only. Neighbors differ by one added or
+removed record.
 """
 
 from collections import Counter
@@ -38,7 +39,7 @@ __all__ = [
     "bounded_range_event",
     "compose",
     "composed_parts",
-    "disclosed",
+    "disclose_parts",
     "discrete_gaussian_event",
     "dpsgd_event",
     "event_from_dict",
@@ -53,22 +54,29 @@ __all__ = [
     "secret_split",
 ]
 
-# A ledger with several parallel stages has one history for each combination of parts; real ones have a handful.
+# A ledger with several parallel stages has one history for each combination of parts; typical ledgers have about five.
 _MOST_HISTORIES = 64
-# Far above any real scale or number of steps, and far below what the accountants' floats can hold.
+# Far above any real noise scale or number of steps, and far below the largest float of an accountant.
 _LARGEST_COUNT = 10**18
 
 
 class TooManyHistoriesError(UnsupportedEventError):
-    """Parallel parts have more combinations than are looked at one by one."""
+    """Parallel parts have too many combinations to examine each."""
 
 
 @attr.frozen
 class DiscreteGaussianDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """Integer noise: discrete Gaussian of scale ``sigma`` on an integer statistic of sensitivity ``sensitivity``.
+    """Discrete Gaussian noise of scale ``sigma`` on an integer statistic.
 
-    Exactly rho-zCDP with rho = (sensitivity / sigma)^2 / 2; its trade-off curve lies slightly below the
-    continuous Gaussian's, so it is accounted for with its own privacy loss distribution.
+    Exactly rho-zCDP with rho = (sensitivity / sigma)^2 / 2. Its trade-off curve lies slightly below that of the
+    continuous Gaussian, so it has its own privacy loss distribution.
+
+    Attributes
+    ----------
+    sigma : int
+        The noise scale.
+    sensitivity : int
+        The largest change of the statistic when one record is added or removed.
     """
 
     sigma: int
@@ -85,11 +93,14 @@ class ApproximateDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no
 
 @attr.frozen
 class BoundedRangeDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """An output whose log-probability changes with one record by amounts that differ by at most ``loss_range``.
+    """A mechanism whose privacy losses lie within an interval of fixed length.
 
-    An exponential mechanism that draws e with weight exp(-rate u(e)) is one of loss range rate * r, where one record
-    changes u by amounts within r of each other over all e: r is twice the sensitivity, and the sensitivity alone where
-    an added record never lowers u. Such a mechanism is (loss_range, 0)-DP and loss_range^2 / 8-zCDP.
+    One record changes the log-probabilities of all outputs by amounts that differ by at most ``loss_range``. Such a
+    mechanism is (loss_range, 0)-DP and loss_range^2 / 8-zCDP.
+
+    An exponential mechanism with weights exp(-rate u(e)) has loss range rate * r, if one record changes u by amounts
+    within r of each other over all e. In general r is twice the sensitivity. It is the sensitivity itself if an added
+    record never lowers u.
     """
 
     loss_range: float
@@ -97,10 +108,11 @@ class BoundedRangeDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has n
 
 @attr.frozen
 class ParallelDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """Mechanisms on disjoint parts of the records: one record meets exactly one of ``events``.
+    """Mechanisms on disjoint parts: each record is used by one of ``events``.
 
-    The part must be a fixed function of the record itself, or drawn for each record on its own. The cost is
-    the worst of the parts, not the sum: the parallel composition of f-DP.
+    The cost is that of the most expensive part, not the sum (parallel composition of f-DP).
+
+    Assumes: the part is a fixed function of the record itself, or is drawn for each record on its own.
     """
 
     events: tuple[DpEvent, ...] = attr.field(converter=tuple)
@@ -108,12 +120,20 @@ class ParallelDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no ty
 
 @attr.frozen
 class SecretSplitDpEvent(DpEvent):  # type: ignore[misc]  # dp-accounting has no types
-    """Two mechanisms, of which one record meets one, and nobody learns which.
+    """Two mechanisms; each record is secretly assigned to one of them.
 
-    A secret coin of the record's own decides: ``held_out`` with probability ``fraction``, otherwise ``training``.
-    ``held_out`` may use what ``training`` released. The cost is that of the mixture, below the worse of the two. It
-    needs the coins and all that depends on them to stay secret: no realised size of a part is published, used or told
-    in a message, unless ``held_out`` or ``training`` releases it with noise and pays for it.
+    Each record is assigned to ``held_out`` with probability ``fraction``, otherwise to ``training``. ``held_out`` may
+    use the output of ``training``. The cost is that of the mixture, which is below that of the more expensive part.
+
+    Assumes: the assignment and everything that depends on it stay secret. In particular, no exact size of a part is
+    published, used or named in a message. A size may be released with noise by ``held_out`` or ``training``, which then
+    pay for it.
+
+    Attributes
+    ----------
+    training, held_out : DpEvent
+    fraction : float
+        The probability that a record is held out.
 
     Theory: docs/guarantees.md, the secret split
     """
@@ -131,14 +151,29 @@ def _count(name: str, value: object) -> int:
 
 
 def gaussian_event(noise_multiplier: float, count: int = 1) -> DpEvent:
-    """``count`` releases with continuous Gaussian noise of ``noise_multiplier`` times the sensitivity."""
+    """Return the event of ``count`` releases with continuous Gaussian noise.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        The noise scale divided by the sensitivity.
+    count : int
+    """
     event = GaussianDpEvent(check_positive("noise_multiplier", noise_multiplier))
     count = _count("count", count)
     return event if count == 1 else SelfComposedDpEvent(event, count)
 
 
 def dpsgd_event(noise_multiplier: float, sampling_rate: float, steps: int) -> DpEvent:
-    """``steps`` noisy gradient sums over Poisson samples; ``sampling_rate=1`` is full-batch descent.
+    """Return the event of DP-SGD: noisy gradient sums over Poisson samples.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        The noise scale divided by the clip norm.
+    sampling_rate : float
+        The probability that a record enters a batch; 1 is full-batch descent.
+    steps : int
 
     Paper: Algorithm 3 [alg:dp-sgd]
     """
@@ -151,34 +186,59 @@ def dpsgd_event(noise_multiplier: float, sampling_rate: float, steps: int) -> Dp
 
 
 def discrete_gaussian_event(sigma: int, sensitivity: int = 1, count: int = 1) -> DpEvent:
-    """``count`` integer releases with discrete Gaussian noise of integer scale ``sigma``."""
+    """Return the event of integer releases with discrete Gaussian noise.
+
+    Parameters
+    ----------
+    sigma : int
+        The noise scale.
+    sensitivity, count : int
+    """
     event = DiscreteGaussianDpEvent(_count("sigma", sigma), _count("sensitivity", sensitivity))
     count = _count("count", count)
     return event if count == 1 else SelfComposedDpEvent(event, count)
 
 
 def approximate_dp_event(epsilon: float, delta: float = 0.0) -> DpEvent:
-    """A step known only to be (epsilon, delta)-DP."""
+    """Return the event of a step that is only known to be (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+    """
     epsilon, delta = check_nonnegative("epsilon", epsilon), check_nonnegative("delta", delta)
     if delta >= 1:
-        raise ValueError(f"delta must be below 1, got {delta:g}; use non_private_event for a step without privacy")
+        raise ValueError(f"delta must be below 1, got {delta:g}; use non_private_event() for a step without privacy")
     return ApproximateDpEvent(epsilon, delta)
 
 
 def bounded_range_event(loss_range: float, count: int = 1) -> DpEvent:
-    """``count`` draws of exponential mechanisms of this ``loss_range`` (see ``BoundedRangeDpEvent``)."""
+    """Return the event of draws from exponential mechanisms.
+
+    Parameters
+    ----------
+    loss_range : float
+        See ``BoundedRangeDpEvent``.
+    count : int
+        The number of draws.
+    """
     event = BoundedRangeDpEvent(check_positive("loss_range", loss_range))
     count = _count("count", count)
     return event if count == 1 else SelfComposedDpEvent(event, count)
 
 
 def non_private_event() -> DpEvent:
-    """A step without any privacy; it makes the whole ledger's epsilon infinite."""
+    """Return the event of a step without privacy: epsilon becomes infinite."""
     return NonPrivateDpEvent()
 
 
 def compose(*events: DpEvent) -> DpEvent:
-    """One event for several that were run one after the other on the same records."""
+    """Return one event for several that ran one after the other on the same records.
+
+    Parameters
+    ----------
+    *events : DpEvent
+    """
     for event in events:
         require_event(event)
     if len(events) == 1:
@@ -187,7 +247,13 @@ def compose(*events: DpEvent) -> DpEvent:
 
 
 def parallel(*events: DpEvent) -> DpEvent:
-    """One event for several that were run on disjoint parts of the records (see ``ParallelDpEvent``)."""
+    """Return one event for several that ran on disjoint parts of the records.
+
+    Parameters
+    ----------
+    *events : DpEvent
+        See ``ParallelDpEvent`` for the condition on the parts.
+    """
     for event in events:
         require_event(event)
     distinct = tuple(dict.fromkeys(map(frozen_event, events)))
@@ -197,7 +263,16 @@ def parallel(*events: DpEvent) -> DpEvent:
 
 
 def secret_split(training: DpEvent, held_out: DpEvent, fraction: float) -> DpEvent:
-    """One event for two on random parts of the records (see ``SecretSplitDpEvent``)."""
+    """Return one event for two mechanisms on secret random parts of the records.
+
+    Parameters
+    ----------
+    training, held_out : DpEvent
+    fraction : float
+        The probability that a record is held out; see ``SecretSplitDpEvent``.
+
+    Theory: docs/guarantees.md, the secret split
+    """
     check_probability("fraction", fraction)
     return SecretSplitDpEvent(
         frozen_event(require_event(training)), frozen_event(require_event(held_out)), float(fraction)
@@ -221,7 +296,7 @@ def secret_parts(training: DpEvent, *held_out: tuple[DpEvent, float]) -> DpEvent
 
 
 def require_event(event: object) -> DpEvent:
-    """Return ``event`` if it is one, or raise."""
+    """Return ``event`` if it is an event; raise ``TypeError`` otherwise."""
     if not isinstance(event, DpEvent):
         raise TypeError(f"event must be a DpEvent (see dpscp.privacy.dpsgd_event), got {type(event).__name__}")
     return event
@@ -229,11 +304,25 @@ def require_event(event: object) -> DpEvent:
 
 @dataclass(frozen=True)
 class EventKind:
-    """How the events of one class are written to a file, read back and taken apart.
+    """How the events of one class are written, read, taken apart and described.
 
-    ``read`` takes the fields that ``write`` returned, by name. An event with ``parts`` is put together again by
-    ``rebuilt(event, parts)``. ``histories`` lists what one record may have met, see ``possible_histories``. ``words``
-    says what happened, for a person.
+    Attributes
+    ----------
+    name : str
+        The type in JSON.
+    cls : type
+    read : callable
+        Build an event from the fields that ``write`` returned, by name.
+    write : callable
+        Return the fields of an event as plain JSON values.
+    parts : callable
+        Return the events inside an event.
+    rebuilt : callable
+        ``rebuilt(event, parts)`` returns the event with other parts.
+    histories : callable
+        Return what one record may have been used by, see ``possible_histories``.
+    words : callable
+        Describe an event to a reader.
     """
 
     name: str
@@ -248,14 +337,20 @@ class EventKind:
 
 _KINDS: dict[type[DpEvent], EventKind] = {}
 _KIND_NAMED: dict[str, EventKind] = {}
-# What holds for an event that nobody registered: no parts, met once, refused by every accountant.
+# The kind of an unregistered event: no parts, one history, rejected by every accountant.
 _UNKNOWN = EventKind("unknown", DpEvent, DpEvent)
 
 
 def register_event(kind: EventKind) -> None:
-    """Make a class of events known, so that ledgers hold it and files keep it; a class and a name are taken once."""
+    """Register a class of events, so that ledgers and files accept it.
+
+    Parameters
+    ----------
+    kind : EventKind
+        Class and name must not be registered yet; ``ValueError`` otherwise.
+    """
     if kind.cls in _KINDS or kind.name in _KIND_NAMED:
-        raise ValueError(f"{kind.cls.__name__} or the name {kind.name!r} is registered already")
+        raise ValueError(f"{kind.cls.__name__} or the name {kind.name!r} is registered already; choose another")
     _KINDS[kind.cls] = _KIND_NAMED[kind.name] = kind
 
 
@@ -264,21 +359,23 @@ def _kind_of(event: DpEvent) -> EventKind:
 
 
 def event_to_dict(event: DpEvent) -> dict[str, Any]:
-    """The event as plain JSON values."""
+    """Return the event as plain JSON values."""
     kind = _kind_of(event)
     if kind is _UNKNOWN:
-        raise ValueError(f"{type(event).__name__} has no JSON form; known: {', '.join(_KIND_NAMED)}")
+        raise ValueError(
+            f"{type(event).__name__} has no JSON form; use register_event, or one of: {', '.join(_KIND_NAMED)}"
+        )
     return {"type": kind.name} | kind.write(event)
 
 
 def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
-    """The event that ``event_to_dict`` wrote; anything else is refused."""
+    """Return the event that ``event_to_dict`` wrote; raise ``ValueError`` otherwise."""
     if not isinstance(data, Mapping) or "type" not in data:
-        raise ValueError("an event must be an object with a 'type'")
+        raise ValueError("an event must be a JSON object with the key 'type'")
     fields = {key: value for key, value in data.items() if key != "type"}
     kind = data["type"]
     if not isinstance(kind, str) or kind not in _KIND_NAMED:
-        raise ValueError(f"unknown event type; known: {', '.join(_KIND_NAMED)}")
+        raise ValueError(f"the event type is unknown; it must be one of: {', '.join(_KIND_NAMED)}")
     try:
         return _KIND_NAMED[kind].read(**fields)
     except (TypeError, OverflowError) as error:
@@ -286,32 +383,38 @@ def event_from_dict(data: Mapping[str, Any]) -> DpEvent:
 
 
 def frozen_event(event: DpEvent) -> DpEvent:
-    """The same event with tuples for lists: nobody can change it later, and equal events are found by hashing."""
+    """Return the event with tuples for lists, so that it is immutable and hashable."""
     kind = _kind_of(event)
     return kind.rebuilt(event, tuple(map(frozen_event, kind.parts(event))))
 
 
-def disclosed(event: DpEvent) -> DpEvent:
-    """The event as if everybody knew which part a record fell in: an upper bound that needs no mixture."""
+def disclose_parts(event: DpEvent) -> DpEvent:
+    """Return the event as if the part of every record were public.
+
+    This is an upper bound that needs no mixture.
+    """
     kind = _kind_of(event)
-    parts = tuple(map(disclosed, kind.parts(event)))
+    parts = tuple(map(disclose_parts, kind.parts(event)))
     return ParallelDpEvent(parts) if isinstance(event, SecretSplitDpEvent) else kind.rebuilt(event, parts)
 
 
 def composed_parts(event: DpEvent) -> list[DpEvent]:
-    """The events that ``event`` composes one after the other, itself if it is none of several."""
+    """Return the events that ``event`` composes, or the event itself."""
     if not isinstance(event, ComposedDpEvent):
         return [event]
     return [part for inner in event.events for part in composed_parts(inner)]
 
 
-def event_words(event: DpEvent) -> str:
-    """What happened, for a person; noise in units of what one record can change."""
+def describe_event(event: DpEvent) -> str:
+    """Describe the event; the noise is given in units of one record's effect."""
     return _kind_of(event).words(event)
 
 
 def parallel_parts(event: DpEvent) -> tuple[DpEvent, ...]:
-    """The events of which one record meets exactly one, itself if it meets all."""
+    """Return the events of which each record is used by exactly one.
+
+    This is the event itself if it has no parallel parts.
+    """
     if isinstance(event, SecretSplitDpEvent):
         # the held-out side of three parts is a secret split again
         held_out = event.held_out
@@ -321,7 +424,7 @@ def parallel_parts(event: DpEvent) -> tuple[DpEvent, ...]:
 
 
 def basic_events(event: DpEvent) -> frozenset[DpEvent]:
-    """Every basic event that some record may have met."""
+    """Return every basic event that may have used some record."""
     kind = _kind_of(event)
     parts = kind.parts(event)
     if not parts:
@@ -330,20 +433,20 @@ def basic_events(event: DpEvent) -> frozenset[DpEvent]:
 
 
 def possible_histories(event: DpEvent) -> list[Mapping[DpEvent, int]]:
-    """What one record may have met: for each choice of its parallel parts, how often each basic event ran.
+    """Return the counts of basic events for each choice of parallel parts.
 
-    The privacy of ``event`` is the worst over the list, because a record lies in exactly one part.
+    A record lies in exactly one part, so the cost of ``event`` is the largest over the list.
     """
     return [dict(history) for history in _histories(event)]
 
 
 def _histories(event: DpEvent) -> list[Counter[DpEvent]]:
-    """The histories, each once: the order in which a record met its events does not matter."""
+    """Return each history once: the order of events does not matter."""
     return list({frozenset(h.items()): h for h in _kind_of(event).histories(event)}.values())
 
 
 def _noisy_histories(event: GaussianDpEvent | LaplaceDpEvent) -> list[Counter[DpEvent]]:
-    # dp-accounting's own events may be built with zero noise: they release the exact statistic
+    # events of dp-accounting accept zero noise, which releases the exact statistic
     exact = check_nonnegative("noise_multiplier", event.noise_multiplier) == 0
     return [Counter({NonPrivateDpEvent() if exact else event: 1})]
 
@@ -355,24 +458,24 @@ def _sampled_histories(event: PoissonSampledDpEvent) -> list[Counter[DpEvent]]:
     basic, count = next(iter(inner[0].items()), (None, 0))
     if len(inner) > 1 or len(inner[0]) > 1 or not isinstance(basic, GaussianDpEvent):
         raise UnsupportedEventError(
-            f"only Gaussian noise can be accounted for under Poisson sampling, got {type(event.event).__name__}"
+            f"the event under Poisson sampling must be Gaussian, got {type(event.event).__name__}; use gaussian_event"
         )
-    # releases on one sample are one release with less noise
+    # several releases on one sample cost as much as one release with less noise
     gaussian = basic if count == 1 else GaussianDpEvent(basic.noise_multiplier / count**0.5)
     return [Counter({PoissonSampledDpEvent(event.sampling_probability, gaussian): 1})]
 
 
 def _secret_histories(event: SecretSplitDpEvent) -> list[Counter[DpEvent]]:
-    """The mixture for each choice inside the two parts, which the record itself decides."""
+    """Return the mixture for each choice inside the two parts."""
     choices = [_histories(part) for part in (event.training, event.held_out)]
     if any(NonPrivateDpEvent() in history for histories in choices for history in histories):
         return [Counter({NonPrivateDpEvent(): 1})]
-    first, second = ([_met(history) for history in histories] for histories in choices)
+    first, second = ([_as_one_event(history) for history in histories] for histories in choices)
     return [Counter({SecretSplitDpEvent(a, b, event.fraction): 1}) for a in first for b in second]
 
 
-def _met(history: Counter[DpEvent]) -> DpEvent:
-    """A history as one event."""
+def _as_one_event(history: Counter[DpEvent]) -> DpEvent:
+    """Return a history as one event."""
     return compose(*(event if count == 1 else SelfComposedDpEvent(event, count) for event, count in history.items()))
 
 
@@ -381,7 +484,7 @@ def _repeated_histories(event: SelfComposedDpEvent) -> list[Counter[DpEvent]]:
         return [Counter()]
     inner = _histories(event.event)
     if len(inner) > 1 and event.count > 1:
-        raise ValueError("a parallel event cannot be repeated: write each repetition as its own entry")
+        raise ValueError("a parallel event cannot be repeated; add each repetition as its own ledger entry")
     return [Counter({e: k * event.count for e, k in h.items()}) for h in inner]
 
 
@@ -393,7 +496,7 @@ def _composed_histories(event: ComposedDpEvent) -> list[Counter[DpEvent]]:
         together = list({frozenset((h := a + b).items()): h for a in together for b in choices}.values())
         if len(together) > _MOST_HISTORIES:
             raise TooManyHistoriesError(
-                f"more than {_MOST_HISTORIES} combinations of parallel parts: merge some entries"
+                f"the parallel parts have more than {_MOST_HISTORIES} combinations; merge some ledger entries"
             )
     return together
 
@@ -408,7 +511,7 @@ def _several(
     histories: Callable[[Any], list[Counter[DpEvent]]],
 ) -> EventKind:
     def read(events: Any) -> DpEvent:
-        # an empty string or object would iterate to "nothing was spent"
+        # an empty string or object would be read as "nothing was spent"
         if not isinstance(events, list | tuple):
             raise ValueError("events must be a list")
         return cls(tuple(event_from_dict(e) for e in events))
@@ -421,18 +524,18 @@ def _several(
         lambda event: tuple(event.events),
         lambda _event, parts: cls(parts),
         histories,
-        lambda event: ("; " if cls is ComposedDpEvent else " | ").join(map(event_words, event.events)),
+        lambda event: ("; " if cls is ComposedDpEvent else " | ").join(map(describe_event, event.events)),
     )
 
 
-# ``read`` has named fields: an unknown or missing one is a TypeError, nothing is ignored.
+# ``read`` has named fields, so an unknown or missing field is a TypeError.
 for _kind in (
     EventKind(
         "gaussian",
         GaussianDpEvent,
         lambda noise_multiplier: gaussian_event(noise_multiplier),
         histories=_noisy_histories,
-        words=lambda event: f"a noisy sum, noise {event.noise_multiplier:.4g} times one record",
+        words=lambda event: f"one noisy sum (noise scale: {event.noise_multiplier:.4g} times one record)",
     ),
     EventKind(
         "laplace",
@@ -444,7 +547,7 @@ for _kind in (
         "discrete_gaussian",
         DiscreteGaussianDpEvent,
         lambda sigma, sensitivity: discrete_gaussian_event(sigma, sensitivity),
-        words=lambda event: f"a noisy count, noise {event.sigma / event.sensitivity:.4g} times one record",
+        words=lambda event: f"one noisy count (noise scale: {event.sigma / event.sensitivity:.4g} times one record)",
     ),
     EventKind("bounded_range", BoundedRangeDpEvent, lambda loss_range: bounded_range_event(loss_range)),
     EventKind("approximate_dp", ApproximateDpEvent, lambda epsilon, delta: approximate_dp_event(epsilon, delta)),
@@ -458,9 +561,9 @@ for _kind in (
         _repeated_parts,
         lambda event, parts: SelfComposedDpEvent(parts[0], event.count) if parts else event,
         _repeated_histories,
-        lambda event: f"{event.count} times {event_words(event.event)}",
+        lambda event: f"{event.count} times {describe_event(event.event)}",
     ),
-    # what was sampled together is one basic event, not a part
+    # the event under sampling is part of one basic event: it cannot be accounted for alone
     EventKind(
         "poisson_sampled",
         PoissonSampledDpEvent,
@@ -469,7 +572,7 @@ for _kind in (
         ),
         lambda event: {"sampling_rate": float(event.sampling_probability), "event": event_to_dict(event.event)},
         histories=_sampled_histories,
-        words=lambda event: f"{event_words(event.event)}, over a random share of {event.sampling_probability:.3g}",
+        words=lambda event: f"{describe_event(event.event)}, over a random share of {event.sampling_probability:.3g}",
     ),
     _several("composed", ComposedDpEvent, _composed_histories),
     _several(
@@ -491,7 +594,7 @@ for _kind in (
         lambda event: (event.training, event.held_out),
         lambda event, parts: SecretSplitDpEvent(parts[0], parts[1], event.fraction),
         _secret_histories,
-        lambda event: f"{event_words(event.training)} | {event_words(event.held_out)}, nobody learns which",
+        lambda event: f"{describe_event(event.training)} | {describe_event(event.held_out)} (secret assignment)",
     ),
 ):
     register_event(_kind)

@@ -1,9 +1,9 @@
-"""Randomness that may decide something private.
+"""Exact integer noise for private statistics.
 
-* ``sample_discrete_gaussian``: exact integer noise after Canonne, Kamath and Steinke (2020). Every decision is a
-  comparison of integers drawn from operating-system entropy; no floating-point number takes part.
-* ``LatticeNoise``: the integer noise of a statistic of rational sensitivity. The object that an accountant was asked
-  about is the one that is drawn from: it is handed on, never built a second time.
+* ``sample_discrete_gaussian``: the algorithm of Canonne, Kamath and Steinke (2020). Every decision compares integers
+  drawn from operating-system entropy. No floating-point number takes part.
+* ``LatticeNoise``: integer noise for a statistic of rational sensitivity. The object that the accountant charged is the
+  one that is sampled from. It is passed on and never built a second time.
 """
 
 import math
@@ -18,20 +18,35 @@ from dpscp._base.checks import check_count, check_positive
 from dpscp.privacy.events import DpEvent, discrete_gaussian_event
 from dpscp.privacy.random_streams import secure_bytes
 
-# Scale of the integer noise: fine enough that rounding the scale up to an integer costs less than 0.03 %, and small
-# enough that the sampler's products fit in 64 bits.
+# At this scale, rounding the noise scale up to an integer costs less than 0.03 %, and all products of the sampler fit
+# in 64 bits.
 _LATTICE_SCALE = 4096
 _INT64_SCALE = 2**15
 
 
 class IntegerSource:
-    """Uniform integers from operating-system entropy, or from a seed (not private)."""
+    """Uniform integers from operating-system entropy, or from a seed (not private).
+
+    Parameters
+    ----------
+    random_state : int, optional
+        A seed for tests; warns.
+    """
 
     def __init__(self, random_state: int | None = None) -> None:
         self._bytes = secure_bytes(random_state)
 
     def below(self, bound: int, size: int) -> NDArray[Any]:
-        """``size`` independent integers, uniform on 0 .. bound - 1, by rejection: exactly uniform."""
+        """Return independent integers, exactly uniform on 0 .. bound - 1, by rejection.
+
+        Parameters
+        ----------
+        bound, size : int
+
+        Returns
+        -------
+        ndarray, shape (size,)
+        """
         if bound <= 2**62:
             return self._small(bound, size)
         width = (bound.bit_length() + 7) // 8
@@ -55,15 +70,28 @@ class IntegerSource:
         return drawn
 
     def bernoulli(self, numerator: Any, denominator: int) -> NDArray[np.bool_]:
-        """Independent coins of probability numerator / denominator, one for each entry of ``numerator``."""
+        """Return independent Bernoulli(numerator / denominator) draws.
+
+        Parameters
+        ----------
+        numerator : ndarray of int, shape (k,)
+        denominator : int
+
+        Returns
+        -------
+        ndarray of bool, shape (k,)
+        """
         hits: NDArray[np.bool_] = np.asarray(self.below(denominator, len(numerator)) < numerator, dtype=bool)
         return hits
 
     def bernoulli_exp(self, numerator: Any, denominator: int) -> NDArray[np.bool_]:
-        """Independent coins of probability exp(-numerator / denominator), by von Neumann's series of fair decisions."""
+        """Return independent Bernoulli(exp(-numerator / denominator)) draws.
+
+        Uses the series of von Neumann. Parameters and result are those of ``bernoulli``.
+        """
         alive = np.ones(len(numerator), dtype=bool)
         whole, rest = numerator // denominator, numerator % denominator
-        # exp(-k) is k coins of exp(-1)
+        # a Bernoulli(exp(-k)) draw is true if k draws of Bernoulli(exp(-1)) are true
         pending = np.flatnonzero(whole > 0)
         left = whole[pending]
         while pending.size:
@@ -77,12 +105,15 @@ class IntegerSource:
         return alive
 
     def _exp_below_one(self, numerator: Any, denominator: int) -> NDArray[np.bool_]:
-        """Coins of probability exp(-g) for 0 <= g <= 1: the first k at which a coin of g / k fails is odd."""
+        """Return Bernoulli(exp(-g)) draws for 0 <= g <= 1.
+
+        Draw Bernoulli(g / k) for k = 1, 2, ... until one fails. The result is true if that k is odd.
+        """
         result = np.zeros(len(numerator), dtype=bool)
         running = np.arange(len(numerator))
         k = 1
         while running.size:
-            # a coin of g / k is a coin of g and, independently, one of 1 / k
+            # Bernoulli(g / k) is Bernoulli(g) and, independently, Bernoulli(1 / k)
             again = self.bernoulli(numerator[running], denominator) & (self.below(k, running.size) == 0)
             result[running[~again]] = k % 2 == 1
             running = running[again]
@@ -91,9 +122,23 @@ class IntegerSource:
 
 
 def sample_discrete_gaussian(sigma: int, size: int, source: IntegerSource) -> NDArray[Any]:
-    """``size`` exact draws of the discrete Gaussian: P(x) proportional to exp(-x^2 / (2 sigma^2)) on the integers.
+    """Return exact draws of the discrete Gaussian.
 
-    Integer arithmetic only; 64-bit where the products fit, Python integers beyond.
+    P(x) is proportional to exp(-x^2 / (2 sigma^2)) on the integers. Only integer arithmetic is used: 64-bit integers
+    where the products fit, Python integers otherwise.
+
+    Parameters
+    ----------
+    sigma : int
+        The noise scale.
+    size : int
+    source : IntegerSource
+
+    Returns
+    -------
+    ndarray of int64 or of Python integers, shape (size,)
+
+    Paper: Canonne, Kamath and Steinke (2020), The Discrete Gaussian for Differential Privacy
     """
     sigma = check_count("sigma", sigma)
     dtype: Any = np.int64 if sigma < _INT64_SCALE else object
@@ -117,7 +162,7 @@ def sample_discrete_gaussian(sigma: int, size: int, source: IntegerSource) -> ND
 
 
 def _discrete_laplace(t: int, size: int, source: IntegerSource) -> NDArray[Any]:
-    """Exact draws with P(x) proportional to exp(-|x| / t)."""
+    """Return exact draws with P(x) proportional to exp(-|x| / t)."""
     drawn = np.zeros(size, dtype=np.int64 if t <= _INT64_SCALE else object)
     todo = np.arange(size)
     while todo.size:
@@ -130,7 +175,7 @@ def _discrete_laplace(t: int, size: int, source: IntegerSource) -> NDArray[Any]:
             blocks[running] += 1
         magnitude = offset[kept].astype(drawn.dtype) + t * blocks.astype(drawn.dtype)
         negative = source.below(2, kept.size) == 1
-        # zero would be drawn twice, once for each sign: one of them is refused
+        # zero would be drawn twice as often, once for each sign: reject one of them
         kept_again = ~(negative & np.asarray(magnitude == 0, dtype=bool))
         chosen = todo[kept[kept_again]]
         drawn[chosen] = np.where(negative, -magnitude, magnitude)[kept_again]
@@ -140,9 +185,19 @@ def _discrete_laplace(t: int, size: int, source: IntegerSource) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class LatticeNoise:
-    """Integer noise for a statistic of rational sensitivity: multiply the statistic by ``scale``, add the noise.
+    """Integer noise for a statistic of rational sensitivity.
 
-    ``count_noise`` is the standard deviation in the statistic's own units, never below what was asked for.
+    Multiply the statistic by ``scale`` and add the noise.
+
+    Attributes
+    ----------
+    scale : int
+    sigma : int
+        The noise scale on the integers. It is never below the requested one.
+    sensitivity : int
+        The sensitivity of the scaled statistic.
+
+    Privacy: ``event(count)`` for ``count`` releases.
     """
 
     scale: int
@@ -151,33 +206,43 @@ class LatticeNoise:
 
     @classmethod
     def of(cls, count_noise: "float | LatticeNoise", sensitivity: Fraction) -> "LatticeNoise":
-        """A noise that was accounted for as it is; or, for a standard deviation, the noise that has it."""
+        """Return a ``LatticeNoise`` as it is, or make one of this standard deviation."""
         if not isinstance(count_noise, LatticeNoise):
             return lattice_noise(count_noise, sensitivity)
         if count_noise.scale * sensitivity != count_noise.sensitivity:
             made_for = Fraction(count_noise.sensitivity, count_noise.scale)
             raise ValueError(
                 f"count_noise was made for a statistic of sensitivity {made_for}, this one has {sensitivity}; "
-                "make it with lattice_noise(count_noise, sensitivity) for this one"
+                "call lattice_noise(count_noise, sensitivity) for this statistic"
             )
         return count_noise
 
     @property
     def count_noise(self) -> float:
-        """Standard deviation of the noise in units of the statistic."""
+        """The standard deviation of the noise, in units of the statistic."""
         return self.sigma / self.scale
 
     def event(self, count: int) -> DpEvent:
-        """The event of ``count`` releases."""
+        """Return the event of ``count`` releases."""
         return discrete_gaussian_event(self.sigma, self.sensitivity, count)
 
     def sample(self, size: int, source: IntegerSource) -> list[int]:
-        """``size`` draws, in units of 1 / scale."""
+        """Return ``size`` draws, in units of 1 / scale."""
         return [int(z) for z in sample_discrete_gaussian(self.sigma, size, source)]
 
 
 def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> LatticeNoise:
-    """The integer noise of standard deviation ``count_noise`` (rounded up by less than 0.03 %).
+    """Return integer noise of standard deviation ``count_noise``.
+
+    Parameters
+    ----------
+    count_noise : float
+        It is rounded up by less than 0.03 %.
+    sensitivity : float or Fraction
+
+    Returns
+    -------
+    LatticeNoise
 
     >>> noise = lattice_noise(40, Fraction(1, 2))
     >>> noise.sensitivity / noise.scale, noise.count_noise
@@ -193,7 +258,7 @@ def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> Latt
 
 
 def sensitivity_fraction(sensitivity: float | Fraction) -> Fraction:
-    """The sensitivity as the rational number that integer noise needs, a float rounded up to a multiple of 1e-6."""
+    """Return the sensitivity as a fraction; floats are rounded up to 1e-6."""
     check_positive("sensitivity", sensitivity)
     if isinstance(sensitivity, Fraction):
         return sensitivity

@@ -1,6 +1,6 @@
-"""The smallest noise that fits a budget. Every search ends on the side that keeps the budget.
+"""Find the smallest noise that fits a budget.
 
-The returned value was itself put through the accountant and found within the budget.
+Every search ends on the side that keeps the budget: the accountant has checked the returned value itself.
 """
 
 import math
@@ -10,7 +10,7 @@ from fractions import Fraction
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 
 from dpscp._base.checks import check_count, check_fraction, check_positive, check_probability
-from dpscp._base.format import chosen, format_epsilon
+from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import Accountant, as_accountant, epsilon_of, is_private
 from dpscp.privacy.events import (
@@ -40,18 +40,27 @@ __all__ = [
 
 _PRECISION = 2e-4
 _LARGEST_NOISE, _SMALLEST_NOISE = 1e9, 1e-3
-# Brackets are walked in short strides: far below the answer a privacy loss distribution is wide and slow.
+# Short strides: at a noise far below the answer, a privacy loss distribution is wide and slow.
 _STRIDE = 1.2
-# Where noise hardly changes the cost: how closely it is found, and the first stride from a close guess.
+# Where noise hardly changes the cost: the precision of the noise, and the first stride from a close guess.
 _FLAT_PRECISION, _SHORT_STRIDE = 2e-3, 1.02
-# Beyond this epsilon the mixture of a secret split costs within 1 % of its worse part.
+# Above this epsilon the mixture of a secret split costs within 1 % of its more expensive part.
 _LARGEST_MIXED = 8.0
 
 
 def as_event(training: DpEvent | Ledger | None) -> DpEvent:
-    """The event of a training stage given as an event, a ledger, or None for nothing spent.
+    """Return the event of a training stage: an event, a ledger, or None.
 
-    Noise is solved for one unit: a ledger about persons without ids, whose promise chains several rows, is refused.
+    Noise is computed for one unit, so a ledger about persons without ids is rejected: its promise chains several rows.
+
+    Parameters
+    ----------
+    training : DpEvent, Ledger or None
+        None: nothing was spent.
+
+    Returns
+    -------
+    DpEvent
     """
     if training is None:
         return NoOpDpEvent()
@@ -59,8 +68,8 @@ def as_event(training: DpEvent | Ledger | None) -> DpEvent:
         return require_event(training)
     if training.rows > 1:
         raise ValueError(
-            f"the ledger is about {training.unit.protected_words}, and the noise is solved for one record: use "
-            "calibrate or an estimator with rows_per_person, or ledger.convert_unit(RECORDS) for a promise to a record"
+            f"the ledger is about {training.unit.protected_words}, but this noise is for one record: use calibrate or "
+            "an estimator with rows_per_person, or ledger.convert_unit(RECORDS) for a promise about one record"
         )
     return training.event
 
@@ -74,10 +83,28 @@ def smallest_noise(
     guess: float = 1.0,
     flat: bool = False,
 ) -> float:
-    """The smallest noise at which ``event_at(noise)`` is (epsilon, delta)-DP, to 0.02 % and never below it.
+    """Return the smallest noise at which ``event_at(noise)`` fits the budget.
 
-    ``event_at`` must lose privacy as the noise falls. ``BudgetError`` if no noise is enough. ``flat``: the noise
-    changes epsilon little, so that it is found to 0.2 % itself, from a guess that is expected to be close.
+    Parameters
+    ----------
+    event_at : callable
+        Return the event at a noise. Less noise must cost more.
+    epsilon, delta : float
+    accountant : str or Accountant
+    guess : float
+        Where the search starts.
+    flat : bool
+        The noise changes epsilon little. The noise itself is then found to 0.2 %, from a close guess.
+
+    Returns
+    -------
+    float
+        At most 0.02 % above the smallest noise, and never below it.
+
+    Raises
+    ------
+    BudgetError
+        If no noise is enough.
     """
 
     epsilon, delta = check_positive("epsilon", epsilon), check_probability("delta", delta)
@@ -88,9 +115,11 @@ def smallest_noise(
     good, stride = check_positive("guess", guess), _SHORT_STRIDE if flat else _STRIDE
     good_cost = cost(good)
     bad, bad_cost = math.nan, math.nan
-    while not good_cost <= epsilon or good > _LARGEST_NOISE:  # a cost that is not a number fits no budget
+    while not good_cost <= epsilon or good > _LARGEST_NOISE:  # a NaN cost fits no budget
         if good > _LARGEST_NOISE:
-            raise BudgetError(f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}")
+            raise BudgetError(
+                f"no amount of noise meets epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta"
+            )
         bad, bad_cost = good, good_cost
         good *= stride
         good_cost = cost(good)
@@ -120,9 +149,10 @@ def smallest_noise(
 
 
 def start_below(estimate: float) -> float:
-    """A start for ``smallest_noise`` a little below ``estimate``, among the points it would have walked over from 1.
+    """Return a start for ``smallest_noise`` slightly below ``estimate``.
 
-    So a good estimate saves the walk and changes no digit of what is found.
+    It is one of the points that a search from 1 would visit. A good estimate saves time and changes no digit of the
+    result.
     """
     start = 1.0
     while start * _STRIDE**2 <= estimate:
@@ -133,7 +163,21 @@ def start_below(estimate: float) -> float:
 def noise_multiplier(
     epsilon: float, delta: float, sampling_rate: float, steps: int, accountant: str | Accountant = "pld"
 ) -> float:
-    """The smallest noise multiplier with which DP-SGD is (epsilon, delta)-DP."""
+    """Return the smallest noise multiplier with which DP-SGD fits the budget.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+    sampling_rate : float
+        The probability that a record enters a batch.
+    steps : int
+    accountant : str or Accountant
+
+    Returns
+    -------
+    float
+        The noise scale divided by the clip norm.
+    """
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
     check_fraction("sampling_rate", sampling_rate)
@@ -155,12 +199,25 @@ def count_noise(
     sensitivity: float = 1.0,
     accountant: str | Accountant = "pld",
 ) -> float:
-    """The smallest standard deviation of the noise on each of ``steps`` counts that keeps the whole release in budget.
+    """Return the smallest noise per count that keeps the whole release in budget.
 
-    ``training`` is what was spent before on the same records; leave it out for a held-out part. ``sensitivity``
-    is the rank statistic's (1/2 centred, max(alpha, 1 - alpha) linear, 1 for the paper's). The noise is
-    the integer noise that the search really adds; under an accountant that has no account of it (``gdp``) it is
-    continuous, for planning.
+    Parameters
+    ----------
+    epsilon, delta : float
+    steps : int
+        The number of counts.
+    training : DpEvent or Ledger, optional
+        What was spent before on the same records. Leave it out for a held-out part.
+    sensitivity : float
+        That of the rank statistic: 1/2 centered, max(alpha, 1 - alpha) linear, 1 for the paper's.
+    accountant : str or Accountant
+        The noise is the integer noise of the search. With an accountant that does not support it (``gdp``) it is
+        continuous, for planning.
+
+    Returns
+    -------
+    float
+        The standard deviation of the noise on each count.
 
     >>> [round(count_noise(eps, 1e-5, steps=20, accountant="rdp"), 2) for eps in (0.5, 1, 2)]
     [34.29, 18.09, 9.61]
@@ -178,9 +235,23 @@ def shared_count_noise(
     training: DpEvent | Ledger | None = None,
     accountant: str | Accountant = "pld",
 ) -> tuple[float, ...]:
-    """``count_noise`` for several searches on the same records: one noise each, in proportion to its sensitivity.
+    """Return ``count_noise`` for several searches of the same records.
 
-    Every search of ``steps`` counts costs the same, and all of them with training stay in the budget.
+    Each noise is proportional to the sensitivity of its search, so every search of ``steps`` counts costs the same.
+    Training and all searches together stay in the budget.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+    steps : int
+    sensitivities : sequence of float
+    training : DpEvent or Ledger, optional
+    accountant : str or Accountant
+
+    Returns
+    -------
+    tuple of float
+        One noise for each sensitivity.
     """
     if as_accountant(accountant).supports(DiscreteGaussianDpEvent(1)):
         lattices = shared_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)
@@ -200,7 +271,15 @@ def shared_lattice_noise(
     training: DpEvent | Ledger | None = None,
     accountant: str | Accountant = "pld",
 ) -> tuple[LatticeNoise, ...]:
-    """The noise of ``shared_count_noise`` as the objects that were accounted for, to be drawn from as they are."""
+    """Return the noise of ``shared_count_noise`` as objects to sample from.
+
+    The parameters are those of ``shared_count_noise``.
+
+    Returns
+    -------
+    tuple of LatticeNoise
+        The objects that the accountant charged.
+    """
     return sized_lattice_noise(epsilon, delta, steps, sensitivities, training, accountant)[0]
 
 
@@ -215,12 +294,29 @@ def sized_lattice_noise(
     secret_part: float | None = None,
     beside: tuple[DpEvent, float] | None = None,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
-    """``shared_lattice_noise``, and the noise of one release of the number of scores (None without ``size_share``).
+    """Return ``shared_lattice_noise`` and the noise of one release of the size.
 
-    ``steps`` may be a number for each sensitivity. ``size_share`` is the part of the squared Gaussian-DP level of all
-    these releases that the size gets. ``secret_part``: the searches are on records that ``training`` did not see, this
-    share of all, drawn by secret coins (``SecretSplitDpEvent``). ``beside``: another event on a secret part
-    of its own, and the share of that part.
+    Parameters
+    ----------
+    epsilon, delta : float
+    steps : int or sequence of int
+        The number of counts, or one number for each sensitivity.
+    sensitivities : sequence of float or Fraction
+    training : DpEvent or Ledger, optional
+    accountant : str or Accountant
+    size_share : float
+        The part of the squared Gaussian-DP level of all these releases that the size gets.
+    secret_part : float, optional
+        The searches use a secret random part with this share of all records, which ``training`` did not use
+        (``SecretSplitDpEvent``).
+    beside : (DpEvent, float), optional
+        Another event on a secret part of its own, and the share of that part.
+
+    Returns
+    -------
+    noises : tuple of LatticeNoise
+    size_noise : LatticeNoise or None
+        None if ``size_share`` is 0.
 
     Theory: Result G
     """
@@ -250,14 +346,39 @@ def sized_lattice_noise(
 
 
 def counts_secrecy(epsilon: float, accountant: str | Accountant = "pld") -> bool:
-    """Whether a split is accounted for as a secret one: the accountant can mix, and there is something to gain."""
+    """Return whether the secrecy of a split lowers its cost here.
+
+    The accountant must support mixtures, and epsilon must be small enough that something is gained.
+
+    Parameters
+    ----------
+    epsilon : float
+    accountant : str or Accountant
+
+    Returns
+    -------
+    bool
+    """
     return as_accountant(accountant).keeps_secrets and epsilon <= _LARGEST_MIXED
 
 
 def secret_shares(
     epsilon: float, delta: float, fraction: float, n_records: int, accountant: str | Accountant = "pld"
 ) -> SplitBudget:
-    """What training and a search on a part of this share, drawn by secret coins, may spend."""
+    """Return what training and a search on a secret part may spend.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+    fraction : float
+        The probability that a record is held out.
+    n_records : int
+    accountant : str or Accountant
+
+    Returns
+    -------
+    SplitBudget
+    """
     if counts_secrecy(epsilon, accountant):
         return split_budget(epsilon, delta, fraction, n_records)
     return SplitBudget(epsilon, gdp_mu(epsilon, delta), mixed=False)
@@ -273,12 +394,14 @@ def _smallest_ratio(
     secret_part: float | None = None,
     beside: tuple[DpEvent, float] | None = None,
 ) -> float:
-    """The smallest noise in units of the sensitivity at which training and ``searches`` fit the budget."""
+    """Return the smallest noise / sensitivity at which everything fits the budget."""
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
     spent = as_event(training)
     if not is_private(spent):
-        raise BudgetError("training is not private: no calibration noise can repair that")
+        raise BudgetError(
+            "training is not private, so no calibration noise is enough; train privately, or pass its event or ledger"
+        )
 
     others = () if beside is None else (beside,)
 
@@ -290,8 +413,9 @@ def _smallest_ratio(
     already = epsilon_of(together(NoOpDpEvent()), delta, accountant)
     if already >= epsilon:
         raise BudgetError(
-            f"training alone spends epsilon = {format_epsilon(already)} at delta = {delta:g}, of a budget of "
-            f"epsilon = {chosen(epsilon)}: nothing is left for calibration; raise epsilon or train with more noise"
+            f"training alone spends epsilon = {format_epsilon(already)} at delta = {delta:g} of a budget of "
+            f"epsilon = {format_number(epsilon)}, so nothing is left for calibration; raise epsilon, or train with "
+            "more noise"
         )
     mu = gdp_mu(epsilon, delta)
     if secret_part is not None:

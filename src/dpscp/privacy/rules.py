@@ -1,8 +1,10 @@
-"""The two rules by which a budget store decides whether one more share fits.
+"""The two rules by which a budget store decides whether a share fits.
 
-``AdaptiveRule`` holds whatever the next share was chosen by, also by what earlier ones released: a Gaussian-DP filter
-(``dpscp.privacy.adaptive``). ``SequenceRule`` holds for shares that were declared before the first one, and adds them
-up more tightly. Both look at events only, never at a record: docs/guarantees.md, the budget store.
+``AdaptiveRule`` allows shares that are chosen by earlier outputs: a Gaussian-DP filter (``dpscp.privacy.adaptive``).
+``SequenceRule`` is for shares that were declared in advance, and its total is tighter. Both use events only, never
+records.
+
+Theory: docs/guarantees.md, the budget store
 """
 
 import math
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpscp._base.format import chosen, format_epsilon
+from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import epsilon_of
 from dpscp.privacy.adaptive import Charge, charge_for, least_slack
@@ -18,33 +20,33 @@ from dpscp.privacy.events import compose
 from dpscp.privacy.ledger import Budget, Ledger
 from dpscp.privacy.tradeoff import gdp_epsilon
 
-__all__ = ["AdaptiveRule", "CalibrationRule", "SequenceRule", "Share"]
+__all__ = ["AdaptiveRule", "SequenceRule", "Share", "StoreRule"]
 
 
 @dataclass(frozen=True)
 class Share:
-    """What was reserved, and what was committed in its place: None while the reservation itself counts."""
+    """A reservation, and the commit that replaced it (None before the commit)."""
 
     reserved: Ledger
     committed: Ledger | None = None
 
     @property
     def counted(self) -> Ledger:
-        """What counts as spent."""
+        """The ledger that counts as spent."""
         return self.reserved if self.committed is None else self.committed
 
     @property
     def is_replaced(self) -> bool:
-        """Whether something else was committed than was reserved."""
+        """Whether the commit differs from the reservation."""
         return bool(self.counted.event != self.reserved.event)
 
 
 @dataclass(frozen=True)
 class AdaptiveRule:
-    """A filter: charges whose squares stay within a fixed total, and a fixed slack for what no Gaussian covers.
+    """A Gaussian-DP filter with a fixed total of mu^2 and of slack.
 
-    A single share that the filter refuses may take the whole total if it is (epsilon, delta)-DP by itself: it was
-    chosen before anything was released.
+    The slack covers what Gaussian noise does not. A first share that the filter rejects may take the whole total if it
+    is (epsilon, delta)-DP alone, because it was chosen before anything was released.
     """
 
     budget: Budget
@@ -53,39 +55,42 @@ class AdaptiveRule:
 
     @property
     def words(self) -> str:
-        """What may be chosen, for a person."""
-        return f"fits may be chosen by what earlier ones released; slack {self.slack:g} of delta"
+        """The rule, for the reader."""
+        return f"each fit may be chosen by the results of earlier fits (slack {self.slack:g} of delta)"
 
     def spent(self, shares: Sequence[Share], delta: float) -> float:
-        """Epsilon at ``delta`` of a filter that would be full now; the whole total for a share that takes all of it."""
-        if any(share.counted.seeded for share in shares):  # an earlier release wrote such
+        """Return epsilon at ``delta`` of a filter that would be full now.
+
+        A share that takes the whole total counts as the whole total.
+        """
+        if any(share.counted.seeded for share in shares):  # files of earlier versions may contain seeded runs
             return math.inf
         if not self._is_whole(shares):
-            return self._filtered(shares, delta)
+            return self._filter_epsilon(shares, delta)
         return self.budget.epsilon if delta == self.budget.delta else _worse_alone(shares[0], delta)
 
     def require(self, shares: Sequence[Share], trouble: str) -> None:
-        """``BudgetError`` if these shares do not fit together."""
+        """Raise ``BudgetError`` if these shares do not fit together."""
         spent = self.spent(shares, self.budget.delta)
         if not spent <= self.budget.epsilon:
             raise BudgetError(over_total(self.budget, spent, trouble))
 
     def _is_whole(self, shares: Sequence[Share]) -> bool:
-        """Whether the only share is one that takes the whole total."""
-        if len(shares) != 1 or self._filtered(shares, self.budget.delta) <= self.budget.epsilon:
+        """Return whether the only share takes the whole total."""
+        if len(shares) != 1 or self._filter_epsilon(shares, self.budget.delta) <= self.budget.epsilon:
             return False
         return _worse_alone(shares[0], self.budget.delta) <= self.budget.epsilon
 
-    def _filtered(self, shares: Sequence[Share], delta: float) -> float:
+    def _filter_epsilon(self, shares: Sequence[Share], delta: float) -> float:
         mu = math.hypot(*(charge.mu for charge in self.charges(shares)))
         return gdp_epsilon(delta - self.slack, mu) if delta > self.slack and math.isfinite(mu) else math.inf
 
     def charges(self, shares: Sequence[Share]) -> list[Charge]:
-        """What each share is charged.
+        """Return the charge of each share.
 
-        The slack of each is fixed when it is reserved, from those reserved before, and never given back: a commit
-        changes its mu alone. That a run did less than it had reserved lowers mu for Gaussian releases only: their
-        squares add up even if their number was decided on the way. Otherwise the larger of the two mu counts.
+        The slack of a share is fixed when it is reserved, and never returned: a commit changes its mu only. A commit
+        that spent less lowers mu for Gaussian releases only, because their squares add up even if their number was
+        decided during the run. Otherwise the larger mu counts.
         """
         left, users, charges = self.slack, 0, []
         for share in shares:
@@ -102,13 +107,13 @@ class AdaptiveRule:
 
 
 def _worse_alone(share: Share, delta: float) -> float:
-    """Epsilon of what was reserved or of what was committed instead, the larger."""
+    """Return the larger epsilon of reservation and commit."""
     return max(epsilon_of(ledger.event, delta) for ledger in (share.reserved, share.counted))
 
 
 @dataclass(frozen=True)
 class SequenceRule:
-    """Shares that were declared at creation, in their order: the total of the whole sequence fits, and is exact."""
+    """Shares that were declared at creation, in their order; the total is exact."""
 
     budget: Budget
     sequence: tuple[Ledger, ...]
@@ -116,9 +121,11 @@ class SequenceRule:
 
     @classmethod
     def declare(cls, budget: Budget, sequence: Sequence[Ledger]) -> "SequenceRule":
-        """The rule of a new store; ``BudgetError`` for a sequence that does not fit its total."""
+        """Return the rule of a new store; ``BudgetError`` if the sequence does not fit."""
         if not sequence:
-            raise ValueError("sequence must hold at least one event or ledger; leave it out for free choices")
+            raise ValueError(
+                "sequence must have at least one event or ledger; leave it out if fits are not known in advance"
+            )
         spent = epsilon_of(compose(*(ledger.event for ledger in sequence)), budget.delta)
         if not spent <= budget.epsilon:
             raise BudgetError(over_total(budget, spent, "the declared sequence does not fit"))
@@ -126,15 +133,15 @@ class SequenceRule:
 
     @property
     def words(self) -> str:
-        """What may be chosen, for a person."""
-        return f"the {len(self.sequence)} fits that were declared at creation, in their order"
+        """The rule, for the reader."""
+        return f"only the {len(self.sequence)} fits that were declared at creation, in their order"
 
     def spent(self, shares: Sequence[Share], delta: float) -> float:
-        """Epsilon at ``delta`` of the shares that were reserved, as they were declared."""
+        """Return epsilon at ``delta`` of the reserved shares."""
         return epsilon_of(compose(*(share.reserved.event for share in shares)), delta)
 
     def require(self, shares: Sequence[Share], trouble: str) -> None:
-        """``BudgetError`` unless these shares are the first of the sequence."""
+        """Raise ``BudgetError`` unless these shares are the first of the sequence."""
         for place, share in enumerate(shares):
             if place >= len(self.sequence):
                 raise BudgetError(f"{trouble}: all {place} fits of the declared sequence are reserved already")
@@ -142,16 +149,16 @@ class SequenceRule:
             if share.reserved.event != declared or share.counted.event != declared:
                 raise BudgetError(
                     f"{trouble}: it is not fit {place + 1} of the {len(self.sequence)} that were declared when the "
-                    "store was created; run the declared one, or create a store without a sequence for free choices"
+                    "store was created; run the declared fit, or create a store without a sequence"
                 )
 
 
-CalibrationRule = AdaptiveRule | SequenceRule
+StoreRule = AdaptiveRule | SequenceRule
 
 
 def over_total(budget: Budget, spent: float, trouble: str) -> str:
-    """The message for a total that is too large."""
+    """Return the message for a total that is too large."""
     return (
-        f"{trouble}: the store would hold epsilon = {format_epsilon(spent)} at delta = {chosen(budget.delta)}, over "
-        f"its total of {chosen(budget.epsilon)}"
+        f"{trouble}: the store would reach epsilon = {format_epsilon(spent)} at delta = {format_number(budget.delta)}, "
+        f"which is over its total of {format_number(budget.epsilon)}"
     )

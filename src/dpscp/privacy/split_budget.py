@@ -1,7 +1,7 @@
-"""How a budget is shared by the two parts of a secret split, as if both were Gaussian.
+"""Divide a budget between the two parts of a secret split, for planning.
 
-These numbers plan: they set what training may spend and where the search for the noise of the held-out part starts.
-What is spent is proven by the accountant, on the events themselves.
+Both parts are treated as Gaussian. The numbers decide what training may spend and where the search for the noise of the
+held-out part starts. The accountant proves the cost from the events themselves.
 """
 
 import math
@@ -16,19 +16,19 @@ from dpscp.privacy.tradeoff import gdp_epsilon, gdp_mu, last_where
 
 __all__ = ["SplitBudget", "spare_mu", "split_budget"]
 
-# What an e-fold of training's mu takes off the size of the sets (4 to 15 % for each doubling on real tables), and what
-# an overshoot in coverage adds to it; the search overshoots by about 1.5 / (held-out records * mu): docs/recipe.md.
+# The relative decrease of the set size for an e-fold of training's mu (4 to 15 % per doubling on real tables), its
+# relative increase with an overshoot in coverage, and the overshoot times (held-out records * mu): docs/recipe.md.
 _TRAINING_GAIN = 0.1
 _SIZE_OF_OVERSHOOT, _OVERSHOOT = 3.0, 1.5
-# Shares of its largest mu that training may give up for the search.
+# Candidate shares of its largest mu that training gives up for the search.
 _GIVEN_UP = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
 
 
 @dataclass(frozen=True)
 class SplitBudget:
-    """What two parts may spend: epsilon of training, and the Gaussian-DP level of the search.
+    """What two parts may spend: epsilon of training, and mu of the search.
 
-    ``mixed``: as a secret split; otherwise each has the whole budget, and the worse of the two counts.
+    ``mixed``: the split is secret. Otherwise each part may spend the whole budget, and the more expensive part counts.
     """
 
     train_epsilon: float
@@ -38,10 +38,10 @@ class SplitBudget:
 
 @lru_cache(maxsize=256)
 def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) -> SplitBudget:
-    """How training and a search on a secret part share a budget, by the smallest expected sets.
+    """Divide a budget between training and search for the smallest expected sets.
 
-    Alone, training would be a release on a Poisson sample of rate 1 - ``fraction``, and the more it gives up of what
-    that allows, the more the search gets.
+    Training alone would be a release on a Poisson sample of rate 1 - ``fraction``. The more it gives up of what that
+    allows, the more the search gets.
 
     >>> found = split_budget(1.0, 1e-5, 0.125, 15_000)
     >>> round(found.train_epsilon, 3), round(found.held_out_mu / gdp_mu(1.0, 1e-5), 2)
@@ -55,7 +55,7 @@ def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) 
         overshoot = _OVERSHOOT / (fraction * n_records * mu) if mu > 0 else math.inf
         return _SIZE_OF_OVERSHOOT * overshoot - _TRAINING_GAIN * math.log(mu_training)
 
-    # near delta a small level costs no epsilon at all, and nothing could be solved for it: then the whole of epsilon
+    # a level near delta costs no epsilon, so no noise could be computed for it: training then gets the whole epsilon
     levels = [(1 - given_up) * largest for given_up in _GIVEN_UP]
     levels = [level for level in levels if gdp_epsilon(delta, level) > 0] or [gdp_mu(epsilon, delta)]
     shares = [(level, _held_out_mu(epsilon, delta, fraction, level)) for level in levels]
@@ -64,21 +64,21 @@ def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) 
 
 
 def _sampled_mu(epsilon: float, delta: float, rate: float) -> float:
-    """The Gaussian-DP level on a Poisson sample of that rate that is (epsilon, delta)-DP when records are removed."""
+    """Return the mu on a Poisson sample that is (epsilon, delta)-DP for removal."""
     # log(1 + (e^epsilon - 1) / rate), where e^epsilon may be too large for a float
     return gdp_mu(epsilon + math.log1p((rate - 1) * math.exp(-epsilon)) - math.log(rate), min(delta / rate, 0.5))
 
 
 def spare_mu(epsilon: float, delta: float, fraction: float, train_epsilon: float) -> float:
-    """About the Gaussian-DP level that a secret part of this share may have beside training of ``train_epsilon``."""
+    """Estimate mu of a secret part beside training of ``train_epsilon``."""
     found = _held_out_mu(epsilon, delta, fraction, gdp_mu(train_epsilon, delta))
     return found or gdp_mu(epsilon, delta)
 
 
 def _held_out_mu(epsilon: float, delta: float, fraction: float, mu_training: float) -> float:
-    """The largest Gaussian-DP level of the held-out part beside training of level ``mu_training``; 0 if there is none.
+    """Return the largest mu of the held-out part beside training; 0 if there is none.
 
-    By the integral of the mixture over the training's normal variable; the other integral is a formula.
+    One integral is numerical, over the normal variable of training. The other one has a formula.
     """
     z = np.linspace(-9.0, 9.0, 361)
     weights = np.exp(-(z**2) / 2)
@@ -99,7 +99,10 @@ def _held_out_mu(epsilon: float, delta: float, fraction: float, mu_training: flo
 
 
 def _call(strike: NDArray[np.float64], mu: float) -> NDArray[np.float64]:
-    """E max(0, L - strike) of the density ratio L = exp(mu Z - mu^2 / 2) of two normal laws."""
+    """Return E max(0, L - strike) for L = exp(mu Z - mu^2 / 2).
+
+    L is the density ratio of two normal laws.
+    """
     positive = np.maximum(strike, 1e-300)
     reach = mu / 2 - np.log(positive) / mu
     return np.asarray(np.where(strike > 0, special.ndtr(reach) - positive * special.ndtr(reach - mu), 1 - strike))

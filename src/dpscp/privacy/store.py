@@ -1,21 +1,21 @@
-"""A study's total privacy budget in one SQLite file that several processes and many months can share.
+"""The total privacy budget of a study, in one SQLite file.
 
     BudgetStore.create("study.budget", epsilon=3.0, delta=1e-6, dataset="clinic 2025")     # once
     store = BudgetStore.open("study.budget", dataset="clinic 2025")                        # from then on
     clf.fit(X, y, budget=store)                                                            # reserves, trains, commits
     store.remaining()
 
-A total belongs to one set of records. The file carries a name for it, given once by ``create``; whoever spends repeats
-the name, so that a fit on other records is not charged here by mistake, nor a missing file replaced by a fresh total.
+Several processes can share the file, over months. A total belongs to one set of records, and ``create`` names that
+set. Spending must repeat the name. So a fit on other records is not charged by mistake, and a missing file is not
+replaced by a new total.
 
-Before a fit uses a record it *reserves* what it is going to spend; after it has finished it *commits* what it spent. A
-reservation without a commit counts as spent: whoever kills a fit half-way has still looked at the records. A
-reservation is written in one transaction that first takes the only write lock and then adds everything up, so two
-processes can never both get the last share.
+A fit *reserves* its cost before it uses a record. It *commits* what it spent after it has finished. A reservation
+without a commit counts as spent, because an interrupted fit has used the records. A reservation is one transaction: it
+takes the only write lock and then computes the total. So two processes can never both get the last share.
 
-The file only grows: the database refuses to change or delete a line, each line carries the digest of the one before,
-and all digests are checked whenever the file is read. The order is the line number and never the clock. What the file
-cannot do is protect itself from its owner: a copy or an older backup knows nothing of what was spent since.
+The file only grows. The database rejects changed or deleted lines. Each line has the digest of the line before, and all
+digests are checked at every reading. The order is the line number, never the clock. The file cannot protect itself from
+its owner: a copy or an older backup does not know what was spent later.
 """
 
 import errno
@@ -33,7 +33,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import chosen, format_epsilon, remaining_epsilon
+from dpscp._base.format import format_epsilon, format_number, format_remaining_epsilon
 from dpscp.exceptions import BudgetError
 from dpscp.privacy import Budget, Ledger
 from dpscp.privacy.events import require_event
@@ -43,21 +43,21 @@ from dpscp.privacy.store_log import Account, Line, slack_of
 __all__ = ["BudgetStore", "Line", "Reservation"]
 
 _FORMAT = "dpscp-budget"
-# Version 1 had no name of the data set; such a file stays valid, and spending from it repeats none. Version 3 says by
-# which rule shares are added up; the filter decides on earlier files too, with its default slack.
+# Version 1 has no name of the data set; such files stay valid, and spending from them needs no name. Version 3 states
+# the rule for the total. Earlier files use the filter with its default slack.
 _VERSION = 3
 _READABLE = (1, 2, 3)
-# "DPSB" in SQLite's application_id: `file study.budget` and a foreign database tell themselves apart.
+# "DPSB" in SQLite's application_id distinguishes a budget store from other databases.
 _APPLICATION_ID = 0x44505342
 _LOCK_SECONDS = 60.0
 
 _SEEDED = (
-    "a budget store pays for private runs only, and the noise of this one comes from a seed: use random_state=None (no "
+    "a budget store accepts private runs only, but the noise of this run comes from a seed: use random_state=None (no "
     "--seed), or run it without the store and release nothing of it"
 )
 _GROUPED = (
-    "a budget store adds up what one record or one person with ids costs, and this ledger is about several records at "
-    "once without ids: fit with persons=..., or run it without the store"
+    "a budget store adds up the cost for one record or one person with ids, but this ledger is about several records "
+    "at once without ids: fit with persons=..., or run it without the store"
 )
 
 _SCHEMA = (
@@ -66,7 +66,7 @@ _SCHEMA = (
     "content TEXT NOT NULL, digest TEXT NOT NULL, UNIQUE (kind, reservation))",
     "CREATE TRIGGER no_update BEFORE UPDATE ON lines BEGIN SELECT RAISE(ABORT, 'lines are never changed'); END",
     "CREATE TRIGGER no_delete BEFORE DELETE ON lines BEGIN SELECT RAISE(ABORT, 'lines are never deleted'); END",
-    # INSERT OR REPLACE deletes without asking the trigger above
+    # INSERT OR REPLACE deletes without calling the trigger above
     "CREATE TRIGGER in_order BEFORE INSERT ON lines WHEN NEW.line IS NOT (SELECT COALESCE(MAX(line), -1) + 1 FROM "
     "lines) OR EXISTS (SELECT 1 FROM lines WHERE kind = NEW.kind AND reservation = NEW.reservation) "
     "BEGIN SELECT RAISE(ABORT, 'lines are only appended'); END",
@@ -75,35 +75,47 @@ _SCHEMA = (
 
 @dataclass(frozen=True)
 class Reservation:
-    """A share that already counts as spent; ``commit`` replaces it by what really happened."""
+    """A share that already counts as spent; ``commit`` replaces it."""
 
     store: "BudgetStore"
     identity: str
 
     def commit(self, spent: Ledger | DpEvent, note: str | None = None) -> None:
-        """See ``BudgetStore.commit``."""
+        """Call ``BudgetStore.commit`` with this reservation."""
         self.store.commit(self, spent, note)
 
 
 class BudgetStore:
     """The total budget of a study and everything spent from it, in one file.
 
-    ``BudgetStore.create`` makes the file and refuses one that exists; ``BudgetStore.open`` and the plain constructor
-    open it and never create: a missing file must not pass for an unspent total. ``epsilon`` and ``delta`` of the
-    constructor are a check that the file holds this very total. ``dataset`` repeats the name that the file was created
-    with; reading works without, spending does not. The object holds path and name only: it can be pickled and used from
-    several processes at once.
+    ``BudgetStore.create`` makes the file and fails if it exists. ``BudgetStore.open`` and the constructor open it and
+    never create it: a missing file must not count as an unspent total. The object holds the path and the name only, so
+    it can be pickled and used by several processes at once.
 
-    Promise: everything ever reserved and not replaced by a smaller commit is together (epsilon, delta)-DP for adding or
-    removing one record, also where each fit was chosen by what earlier ones released (``sequence``: where it was not),
-    whatever processes run at once and wherever they are killed. It holds for one set of records (the name is the user's
-    word that it is the same one) and for releases that go through the store; copies of the file do not know of each
-    other. Runs whose noise came from a seed are not private, so they are refused.
+    Parameters
+    ----------
+    path : str or path
+    epsilon, delta : float, optional
+        Check that the file has this total.
+    dataset : str, optional
+        The name that the file was created with. Spending needs it, reading does not.
 
-    Raises ``BudgetError`` when a share does not fit, ``ValueError`` for another name, a seeded run, or a file that is
-    foreign, altered, damaged or too new, ``FileNotFoundError`` and ``FileExistsError`` where opening and creating are
-    mixed up, ``PermissionError`` for a file that cannot be written, ``TimeoutError`` when another process holds the
-    lock for a minute, ``OSError`` for a full disk. After any of them the file is as it was before the call.
+    Privacy: all reservations, each replaced by its commit, are together (epsilon, delta)-DP for adding or removing one
+    record (or one person with ids). This holds if each fit is chosen by the results of earlier fits; with a declared
+    ``sequence``, if it is not. It holds for all processes at once and wherever they are stopped.
+
+    Assumes: the name always denotes the same records; every release goes through this one file, not through a copy of
+    it.
+
+    Raises
+    ------
+    BudgetError
+        If a share does not fit.
+    ValueError
+        For another name, a seeded run, or a file that is not a store, altered, damaged or too new.
+    OSError
+        ``FileNotFoundError``, ``FileExistsError``, ``PermissionError``, ``TimeoutError`` (another process holds the
+        lock for a minute), or a full disk. After any error the file is as it was before the call.
 
     >>> import tempfile, os
     >>> from dpscp.privacy import gaussian_event
@@ -128,19 +140,21 @@ class BudgetStore:
         self.path = os.path.abspath(os.fspath(path))
         self._repeated = dataset
         if (epsilon is None) != (delta is None):
-            raise ValueError("give both epsilon and delta to check a store's total, or neither")
+            raise ValueError("give both epsilon and delta to check the total of the store, or neither")
         wanted = None if epsilon is None or delta is None else Budget(epsilon, delta)
         if not os.path.exists(self.path):
             raise FileNotFoundError(
-                f"no budget store at {self.path!r}; if it was moved, open it there; if the study is new, make it with "
-                "BudgetStore.create(path, epsilon=..., delta=..., dataset=...) or 'dpscp budget create'"
+                f"there is no budget store at {self.path!r}. If it was moved, open it at its new path. If the study is "
+                "new, create it with BudgetStore.create(path, epsilon=..., delta=..., dataset=...) or 'dpscp budget "
+                "create'"
             )
         account = self._read()
         existing = account.budget
         if wanted is not None and existing != wanted:
             raise ValueError(
-                f"{self.path!r} exists with epsilon = {chosen(existing.epsilon)}, delta = {chosen(existing.delta)}; "
-                "open it without a budget, or take another path: a budget is never changed afterwards"
+                f"{self.path!r} exists with epsilon = {format_number(existing.epsilon)}, "
+                f"delta = {format_number(existing.delta)}; open it without a budget, or take another path: a budget "
+                "is never changed afterwards"
             )
         if dataset is not None:
             self._require_name(account)
@@ -156,45 +170,71 @@ class BudgetStore:
         sequence: Sequence[Ledger | DpEvent] | None = None,
         slack: float | None = None,
     ) -> "BudgetStore":
-        """A new file with this total, for the records that ``dataset`` names; ``FileExistsError`` if there is a file.
+        """Create a file with this total; ``FileExistsError`` if there is a file.
 
-        The name is public: it appears in ``summary`` and is repeated by everybody who spends. ``sequence`` declares
-        every fit ahead, as events or ledgers in their order: such a total adds up more tightly, and refuses any other
-        fit. ``slack`` is the part of delta (default: a twentieth) for what Gaussian noise does not cover; more of it
-        helps steps of which only an epsilon and a delta are known.
+        Parameters
+        ----------
+        path : str or path
+        epsilon, delta : float
+        dataset : str
+            A public name for the records. ``summary`` shows it, and spending must repeat it.
+        sequence : sequence of DpEvent or Ledger, optional
+            All fits, in their order. The total is then tighter, and every other fit is rejected.
+        slack : float, optional
+            The part of delta for what Gaussian noise does not cover (default: a twentieth). More slack helps steps of
+            which only an epsilon and a delta are known.
+
+        Returns
+        -------
+        BudgetStore
         """
         budget = Budget(epsilon, delta)
         rule = _rule_content(budget, sequence, slack)
         if not isinstance(dataset, str) or not dataset.strip():
-            raise ValueError(f"dataset must be a text that names the records, such as 'clinic 2025', got {dataset!r}")
+            raise ValueError(
+                f"dataset must be a text that names the records, for example 'clinic 2025', got {dataset!r}"
+            )
         store = cls.__new__(cls)
         store.path, store._repeated = os.path.abspath(os.fspath(path)), dataset
         try:
-            # claims the name in one step: of two processes that create at once, one is refused
+            # one atomic step: of two processes that create the file at once, one fails
             os.close(os.open(store.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
         except FileExistsError:
             raise FileExistsError(
                 errno.EEXIST,
-                "there is a file already, which may hold what was spent: open it with BudgetStore.open, or take "
-                "another path for a new study on new records",
+                "the file exists and may contain what was spent: open it with BudgetStore.open, or use another path "
+                "for a new study on new records",
                 store.path,
             ) from None
         except OSError as error:
             raise OSError(
-                error.errno, "the budget store cannot be made: check that its folder exists and may be used", store.path
+                error.errno,
+                "the budget store cannot be created: check that its folder exists and is writable",
+                store.path,
             ) from None
         try:
             with store._transaction() as connection:
                 _write_head(connection, budget, dataset, rule)
         except BaseException:
-            if os.path.getsize(store.path) == 0:  # written in one piece: what has a length is a whole store
+            if os.path.getsize(store.path) == 0:  # written in one transaction: a file with content is complete
                 os.unlink(store.path)
             raise
         return store
 
     @classmethod
     def open(cls, path: str | PathLike[str], *, dataset: str | None = None) -> "BudgetStore":
-        """The store in an existing file; ``dataset`` repeats its name, which spending needs and reading does not."""
+        """Open the store in an existing file.
+
+        Parameters
+        ----------
+        path : str or path
+        dataset : str, optional
+            The name of the records. Spending needs it, reading does not.
+
+        Returns
+        -------
+        BudgetStore
+        """
         return cls(path, dataset=dataset)
 
     def __repr__(self) -> str:
@@ -209,35 +249,74 @@ class BudgetStore:
 
     @property
     def dataset(self) -> str | None:
-        """The name of the records that the total belongs to; None in a file of an earlier release."""
+        """The name of the records; None in a file of an earlier version."""
         return self._read().dataset
 
     def lines(self) -> tuple[Line, ...]:
-        """Everything in the file, in order, checked."""
+        """Return all lines of the file, in order and checked.
+
+        Returns
+        -------
+        tuple of Line
+        """
         return self._read().lines
 
     def ledger(self) -> Ledger:
-        """What counts as spent: every commit, and every reservation that was never committed."""
+        """Return what counts as spent: commits, and reservations without a commit.
+
+        Returns
+        -------
+        Ledger
+        """
         return self._read().ledger()
 
     def spent(self, delta: float | None = None) -> float:
-        """Epsilon of everything that counts as spent, at ``delta`` (default: the budget's), by the rule that decides.
+        """Return epsilon of everything that counts as spent, by the rule of the store.
 
-        That rule allows fits that were chosen by what earlier ones released, so this is a little more than the epsilon
-        of ``ledger()``, which holds for a sequence that was fixed ahead. What is promised is the total.
+        The rule allows fits that are chosen by the results of earlier fits. So this is slightly more than the epsilon
+        of ``ledger()``, which assumes a sequence that was fixed in advance. The promise is about the total.
+
+        Parameters
+        ----------
+        delta : float, optional
+            Default: that of the budget.
+
+        Returns
+        -------
+        float
         """
         return self._read().spent(delta)
 
     def remaining(self, delta: float | None = None) -> float:
-        """How far epsilon at ``delta`` (default: the budget's) lies below the total.
+        """Return the total epsilon less the epsilon that is spent.
 
-        Composition is not a sum, so this is a summary and not a price list: ``fits`` answers for one event.
+        Composition is not a sum, so this is only a summary: ``fits`` decides about one event.
+
+        Parameters
+        ----------
+        delta : float, optional
+            Default: that of the budget.
+
+        Returns
+        -------
+        float
         """
         account = self._read()
         return account.budget.epsilon - account.spent(delta)
 
     def fits(self, event: Ledger | DpEvent) -> bool:
-        """Whether this could be reserved now; another process may be faster, so only ``reserve`` decides."""
+        """Return whether this could be reserved now.
+
+        Another process may reserve first, so only ``reserve`` decides.
+
+        Parameters
+        ----------
+        event : DpEvent or Ledger
+
+        Returns
+        -------
+        bool
+        """
         try:
             self._read().require("", Share(_as_ledger(event, "")), "the share does not fit")
         except BudgetError:
@@ -245,29 +324,29 @@ class BudgetStore:
         return True
 
     def summary(self) -> str:
-        """A few lines for a person: the total, what is spent, and every line of the file."""
+        """Return a summary as text: the total, what is spent, and every line."""
         account = self._read()
         budget, ledger = account.budget, account.ledger()
         spent = account.spent()
         done = {line.reservation for line in account.lines if line.kind == "commit"}
         text = [f"data set: {account.dataset or 'not named'}"]
         if ledger.seeded:
-            text.append("NOT private: an earlier release charged a seeded run here, which no budget covers")
+            text.append("NOT private: the file contains a seeded run of an earlier version, which no budget covers")
         text += [
-            f"budget: epsilon {chosen(budget.epsilon)} at delta {chosen(budget.delta)}",
+            f"budget: epsilon {format_number(budget.epsilon)} at delta {format_number(budget.delta)}",
             f"rule: {account.rule.words}",
             f"spent: epsilon {format_epsilon(spent)} by this rule; remaining "
-            f"{remaining_epsilon(budget.epsilon - spent)}",
+            f"{format_remaining_epsilon(budget.epsilon - spent)}",
         ]
         for line in account.lines[1:]:
-            state = " (never committed: counts as spent)" if line.kind == "reserve" else ""
+            state = " (not committed: counts as spent)" if line.kind == "reserve" else ""
             if line.kind == "commit" or line.reservation not in done:
                 alone = format_epsilon(account.alone(line))
                 text.append(f"{line.line}: {line.written} {line.kind} epsilon {alone} alone: {line.note}{state}")
         return "\n".join(text)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON values; None for an infinite epsilon, which JSON has not."""
+        """Return ``summary`` as plain JSON values; None for an infinite epsilon."""
         account = self._read()
         budget, ledger, rule = account.budget, account.ledger(), account.rule
         spent = account.spent()
@@ -290,7 +369,10 @@ class BudgetStore:
     # ---- what is spent
 
     def require_spendable(self, *, seeded: bool) -> None:
-        """``ValueError`` for a run that this store cannot pay for, whatever it costs: seeded, or for other records."""
+        """Raise ``ValueError`` for a run that this store can never pay for.
+
+        These are seeded runs and runs on other records.
+        """
         if seeded:
             raise ValueError(_SEEDED)
         self._require_name(self._read())
@@ -300,18 +382,33 @@ class BudgetStore:
         if name is not None and self._repeated != name:
             given = "none was given" if self._repeated is None else f"got {self._repeated!r}"
             raise ValueError(
-                f"dataset must be {name!r}, the name of the records that this total belongs to; {given}. If the fit is "
-                "on these records, open the store with BudgetStore.open(path, dataset=...) or --dataset; other records "
-                "have a store of their own"
+                f"dataset must be {name!r}, the name of the records of this store; {given}. If the fit uses these "
+                "records, open the store with BudgetStore.open(path, dataset=...) or --dataset. If not, use the store "
+                "of those records"
             )
 
     def reserve(self, event: Ledger | DpEvent, note: str = "") -> Reservation:
-        """Set a share aside before any record is used; ``BudgetError`` if it does not fit.
+        """Reserve a share before any record is used.
 
-        The share counts as spent from now on, whatever happens to this process. A seeded ledger is refused.
+        The share counts as spent from now on, whatever happens to this process.
+
+        Parameters
+        ----------
+        event : DpEvent or Ledger
+            A seeded ledger is rejected.
+        note : str
+
+        Returns
+        -------
+        Reservation
+
+        Raises
+        ------
+        BudgetError
+            If the share does not fit.
         """
         share = _as_ledger(event, note)
-        self.fits(share)  # accounting is cached: the lock below is then held for milliseconds only
+        self.fits(share)  # fill the cache of the accountant, so that the lock below is held for milliseconds only
         identity = uuid.uuid4().hex
         with self._transaction() as connection:
             account = _checked_account(connection)
@@ -321,35 +418,50 @@ class BudgetStore:
         return Reservation(self, identity)
 
     def commit(self, reservation: Reservation, spent: Ledger | DpEvent, note: str | None = None) -> None:
-        """Replace a reservation by what was spent; ``note=None`` keeps the reservation's note.
+        """Replace a reservation by what was spent.
 
-        Less than was reserved is counted as less for Gaussian releases only: how many other steps a run takes may have
-        been decided by what it saw. If it is more than was reserved and no longer fits, ``BudgetError`` is raised; if
-        it is seeded, ``ValueError``. The reservation then stays and the caller must not release anything.
+        A smaller cost counts only for Gaussian releases: the number of other steps may have been decided by the
+        records. After an error the reservation stays, and the caller must not release anything.
+
+        Parameters
+        ----------
+        reservation : Reservation
+        spent : DpEvent or Ledger
+        note : str, optional
+            Default: the note of the reservation.
+
+        Raises
+        ------
+        BudgetError
+            If this is more than was reserved and does not fit.
+        ValueError
+            If the ledger is seeded, or the reservation is unknown or was committed before.
         """
         with self._transaction() as connection:
             account = _checked_account(connection)
             known = [line for line in account.lines if line.reservation == reservation.identity]
             if [line.kind for line in known] != ["reserve"]:
-                raise ValueError("this reservation is not in the store, or it was committed before")
+                raise ValueError(
+                    "this reservation is not in the store, or it was committed before; reserve a new share"
+                )
             note = known[0].note if note is None else note
             share = _as_ledger(spent, note)
             replaced = Share(Ledger.from_json(known[0].content), share)
-            account.require(reservation.identity, replaced, "the run spent other than it had reserved: release nothing")
+            account.require(reservation.identity, replaced, "the run spent other than it reserved: release nothing")
             _append(connection, account.next_line("commit", reservation.identity, note, share.to_json()))
 
     # ---- the file
 
     def _read(self) -> Account:
-        # a writer that was killed leaves a journal, and reading rolls it back: that needs the right to write
+        # a writer that was killed leaves a journal, which the next reader rolls back: this needs write permission
         with self._errors(), self._connection() as connection:
             return _checked_account(connection)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """The only write lock, taken before anything is read; all or nothing."""
+        """Take the only write lock before anything is read; commit all or nothing."""
         with self._errors(), self._connection() as connection:
-            # every write reaches the disk, the folder's entry included, before the transaction counts
+            # every write, including that of the directory entry, reaches the disk before the transaction ends
             connection.execute("PRAGMA synchronous = EXTRA")
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -363,7 +475,7 @@ class BudgetStore:
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         quoted = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        # never "rwc": a file that is not there must not be replaced by an empty one
+        # never "rwc": a missing file must not be replaced by an empty one
         connection = sqlite3.connect(f"file:{quoted}?mode=rw", uri=True, timeout=_LOCK_SECONDS, isolation_level=None)
         try:
             yield connection
@@ -372,13 +484,13 @@ class BudgetStore:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """SQLite's errors as errors that say what to do."""
+        """Turn errors of SQLite into errors that say what to do."""
         try:
             yield
         except sqlite3.Error as error:
-            raise self._explained(error) from None
+            raise self._translate_error(error) from None
 
-    def _explained(self, error: sqlite3.Error) -> Exception:
+    def _translate_error(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorcode", None)
         primary = None if code is None else code & 0xFF
         if primary == sqlite3.SQLITE_FULL:
@@ -388,7 +500,7 @@ class BudgetStore:
         if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
             return PermissionError(
                 errno.EACCES,
-                "the budget store cannot be written, so nothing may be spent; make the file and its folder writable",
+                "the budget store cannot be written, so nothing can be spent; make the file and its folder writable",
                 self.path,
             )
         if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -399,7 +511,7 @@ class BudgetStore:
             )
         if primary == sqlite3.SQLITE_CANTOPEN:
             return OSError(
-                errno.EIO, "the budget store cannot be opened: check that its folder exists and may be used", self.path
+                errno.EIO, "the budget store cannot be opened: check that its folder exists and is readable", self.path
             )
         if primary == sqlite3.SQLITE_IOERR:
             return OSError(
@@ -414,21 +526,24 @@ class BudgetStore:
 def _rule_content(
     budget: Budget, sequence: Sequence[Ledger | DpEvent] | None, slack: float | None
 ) -> dict[str, object]:
-    """The rule of a new store as line 0 holds it; ``BudgetError`` for a sequence that does not fit."""
+    """Return the rule of a new store for line 0.
+
+    Raises ``BudgetError`` for a sequence that does not fit.
+    """
     if sequence is None:
         part = slack_of(budget) if slack is None else check_probability("slack", slack)
         if part >= budget.delta:
-            raise ValueError(f"slack must be below delta = {chosen(budget.delta)}, got {chosen(part)}")
+            raise ValueError(f"slack must be below delta = {format_number(budget.delta)}, got {format_number(part)}")
         return {"slack": part}
     if slack is not None:
-        raise ValueError("give a sequence or a slack, not both: a declared sequence needs none")
-    # a plan: whether a trial run that it comes from was seeded does not matter
+        raise ValueError("give a sequence or a slack, not both: a declared sequence needs no slack")
+    # a sequence is a plan, so it may come from a seeded trial run
     planned = [_as_ledger(replace(s, seeded=False) if isinstance(s, Ledger) else s, "") for s in sequence]
     return {"sequence": [ledger.to_dict() for ledger in SequenceRule.declare(budget, planned).sequence]}
 
 
 def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str, rule: dict[str, object]) -> None:
-    """Tables, triggers and line 0 of a new file."""
+    """Write tables, triggers and line 0 of a new file."""
     for statement in _SCHEMA:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
@@ -438,19 +553,21 @@ def _write_head(connection: sqlite3.Connection, budget: Budget, dataset: str, ru
 
 
 def _checked_account(connection: sqlite3.Connection) -> Account:
-    """All lines, with the file and every digest checked."""
+    """Return all lines after a check of the file and of every digest."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     if not tables:
         raise ValueError(
             "the budget store is empty: if its creation was interrupted, delete the file and create it again; if it "
-            "ever held anything, restore it from a backup"
+            "was ever used, restore it from a backup"
         )
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
-        raise ValueError("this SQLite file is not a budget store")
+        raise ValueError("this SQLite file is not a budget store; check the path")
     if version not in _READABLE:
-        raise ValueError(f"the budget store has version {version}, this release reads up to {_VERSION}: update dpscp")
-    # digests cannot tell that the last lines are missing; a page that lost them does not match its index
+        raise ValueError(
+            f"the budget store has version {version}, but this release reads up to {_VERSION}: update dpscp"
+        )
+    # digests do not show that the last lines are missing; a page that lost lines does not match its index
     if connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
         raise ValueError(
             "the budget store is damaged; restore it from a backup and treat everything since that backup as spent"
@@ -462,7 +579,10 @@ def _checked_account(connection: sqlite3.Connection) -> Account:
 
 
 def _as_ledger(event: Ledger | DpEvent, note: str) -> Ledger:
-    """What a caller wants to spend as a ledger without facts; ``ValueError`` if it is seeded."""
+    """Return what a caller wants to spend as a ledger without facts.
+
+    Raises ``ValueError`` for a seeded ledger.
+    """
     if isinstance(event, Ledger):
         if event.seeded:
             raise ValueError(_SEEDED)

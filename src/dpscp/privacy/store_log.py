@@ -1,6 +1,6 @@
-"""The lines of a budget store and what they say: a total, whose records it is for, and what was spent of it.
+"""The lines of a budget store and their meaning, without file access.
 
-Pure: where the lines lie, and who may write, is the store's business (``dpscp.privacy.store``).
+They state the total, the data set and what was spent. ``dpscp.privacy.store`` reads and writes the file.
 """
 
 import hashlib
@@ -12,19 +12,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import chosen, format_epsilon
+from dpscp._base.format import format_epsilon, format_number
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.ledger import Budget, Ledger
-from dpscp.privacy.rules import AdaptiveRule, CalibrationRule, SequenceRule, Share
+from dpscp.privacy.rules import AdaptiveRule, SequenceRule, Share, StoreRule
+from dpscp.privacy.units import RECORDS, join_units
 
 _FIRST_DIGEST = "0" * 64
-# Measured on 1 to 10 fits: Gaussian noise alone would want none, a split with a small part wants more.
+# Measured on 1 to 10 fits: Gaussian noise alone needs no slack, a split with a small part needs more.
 _SLACK_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the file: the budget itself (line 0), a reservation, or the commit that replaces one."""
+    """One line of the file: the budget (line 0), a reservation, or its commit."""
 
     line: int
     kind: str
@@ -35,24 +36,24 @@ class Line:
     digest: str
 
     def expected_digest(self, previous: str) -> str:
-        """The digest that binds this line to everything before it."""
+        """Return the digest that binds this line to all lines before it."""
         fields = [previous, self.line, self.kind, self.reservation, self.written, self.note, self.content]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Account:
-    """The lines of a store, each sealed by the last."""
+    """The lines of a store; each contains a digest of the line before."""
 
     lines: tuple[Line, ...] = ()
 
     @classmethod
     def of_rows(cls, rows: Sequence[tuple[Any, ...]]) -> "Account":
-        """The rows of the file; ``ValueError`` unless the first is a budget and each is sealed by the last."""
+        """Return the lines of the file; ``ValueError`` if a digest or line 0 is wrong."""
         lines = tuple(Line(*row) for row in rows)
         previous = _FIRST_DIGEST
         for place, (line, row) in enumerate(zip(lines, rows, strict=True)):
-            # SQLite keeps any type in any column: a damaged file may hold bytes where a text was
+            # SQLite accepts any type in any column: a damaged file may contain bytes instead of text
             texts = all(isinstance(value, str) for value in row[1:])
             if line.line != place or not texts or line.digest != line.expected_digest(previous):
                 raise ValueError(f"the budget store was altered at line {place}; restore it from a backup")
@@ -62,9 +63,9 @@ class Account:
         return cls(lines)
 
     def next_line(self, kind: str, reservation: str, note: str, content: str) -> Line:
-        """The line that comes after these, sealed."""
+        """Return the next line with its digest."""
         last = self.lines[-1] if self.lines else Line(-1, "", "", "", "", "", _FIRST_DIGEST)
-        # a clock that went backwards must not make the file look out of order
+        # times must not decrease, even if the clock was set back
         written = max(datetime.now(UTC).isoformat(timespec="seconds"), last.written)
         line = Line(last.line + 1, kind, reservation, written, str(note), content, "")
         return replace(line, digest=line.expected_digest(last.digest))
@@ -76,7 +77,7 @@ class Account:
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
-            raise ValueError("the budget store is damaged: its first line holds no budget")
+            raise ValueError("the budget store is damaged: its first line has no budget; restore it from a backup")
         return content
 
     @property
@@ -86,29 +87,35 @@ class Account:
         try:
             return Budget(content["epsilon"], content["delta"])
         except (KeyError, TypeError, ValueError):
-            raise ValueError("the budget store is damaged: its first line holds no budget") from None
+            raise ValueError(
+                "the budget store is damaged: its first line has no budget; restore it from a backup"
+            ) from None
 
     @property
     def dataset(self) -> str | None:
-        """The name of the records that the total belongs to; None in a file of an earlier release."""
+        """The name of the records; None in a file of an earlier version."""
         name = self._head.get("dataset")
         if name is not None and not isinstance(name, str):
-            raise ValueError("the budget store is damaged: its data set has no name")
+            raise ValueError(
+                "the budget store is damaged: the name of its data set is not a text; restore it from a backup"
+            )
         return name
 
     @property
-    def rule(self) -> CalibrationRule:
-        """What decides whether one more share fits; the filter in a file of an earlier release."""
+    def rule(self) -> StoreRule:
+        """The rule that decides whether a share fits; the filter in earlier files."""
         content = self._head
         try:
             if "sequence" in content:
                 return SequenceRule(self.budget, tuple(map(Ledger.from_dict, content["sequence"])))
             return AdaptiveRule(self.budget, check_probability("slack", content.get("slack", slack_of(self.budget))))
         except (TypeError, ValueError):
-            raise ValueError("the budget store is damaged: its first line holds no rule") from None
+            raise ValueError(
+                "the budget store is damaged: its first line has no rule; restore it from a backup"
+            ) from None
 
     def shares(self) -> dict[str, Share]:
-        """Every reservation and the commit in its place, by its identity, in the order of the reservations."""
+        """Return each reservation with its commit, in the order of reservation."""
         found: dict[str, Share] = {}
         for line in self.lines[1:]:
             spent = Ledger.from_json(line.content)
@@ -117,35 +124,41 @@ class Account:
         return found
 
     def ledger(self) -> Ledger:
-        """Commits, and reservations without one, as one ledger in the order of the reservations."""
-        total = Ledger()
-        for share in self.shares().values():
-            total = total.then(share.counted)
-        # facts belong to one fit each and would overwrite one another
-        return Ledger(total.entries, {}, total.seeded)
+        """Return commits, and reservations without a commit, as one ledger."""
+        ledgers = [share.counted for share in self.shares().values()]
+        entries = tuple(entry for ledger in ledgers for entry in ledger.entries)
+        if len({entry.unit.by_person for entry in entries}) > 1:
+            # versions 0.1 to 0.3 accepted fits with and without ids in one store: it stays readable
+            entries = tuple(replace(entry, unit=RECORDS) for entry in entries)
+        # each fit has its own facts, which would overwrite each other
+        return Ledger(entries, {}, any(ledger.seeded for ledger in ledgers))
 
     def spent(self, delta: float | None = None) -> float:
-        """Epsilon at ``delta`` (None: the budget's) of all shares, by the rule that decides."""
+        """Return epsilon of all shares at ``delta`` (default: the budget's)."""
         at = self.budget.delta if delta is None else check_probability("delta", delta)
         return self.rule.spent(tuple(self.shares().values()), at)
 
     def alone(self, line: Line) -> float:
-        """What a line costs by itself at the budget's delta: composition is not a sum."""
+        """Return the cost of one line alone, at the budget's delta."""
         ledger = Ledger.from_json(line.content)
         return math.inf if ledger.seeded else ledger.epsilon(self.budget.delta)
 
     def require(self, identity: str, share: Share, trouble: str) -> None:
-        """``BudgetError`` if ``share``, new or in the place of the one of this identity, does not fit."""
+        """Raise ``BudgetError`` if ``share``, new or as a replacement, does not fit.
+
+        Raise ``ValueError`` if it protects rows and the other shares protect persons with ids, or the reverse.
+        """
         shares = self.shares() | {identity: share}
+        join_units(other.counted.unit for other in shares.values())  # rows and persons are not added up
         try:
             self.rule.require(tuple(shares.values()), trouble)
         except BudgetError as error:
             raise BudgetError(
-                f"{error} (now {format_epsilon(self.spent())} of {chosen(self.budget.epsilon)}); spend less, or start "
-                "a new study with new records"
+                f"{error} (spent so far: {format_epsilon(self.spent())} of {format_number(self.budget.epsilon)}); "
+                "spend less, or start a new study with new records"
             ) from None
 
 
 def slack_of(budget: Budget) -> float:
-    """The part of delta that a filter sets aside where nothing else is said."""
+    """Return the default part of delta that a filter reserves."""
     return budget.delta * _SLACK_SHARE

@@ -1,7 +1,7 @@
-"""f-DP: trade-off functions and Gaussian DP.
+"""Trade-off functions (f-DP) and Gaussian DP.
 
-A trade-off function f maps an attacker's false-alarm rate to the smallest miss rate possible. All functions here
-accept floats and arrays.
+A trade-off function f maps the false-alarm rate of an attacker to the smallest possible miss rate. All functions accept
+floats and arrays.
 """
 
 import math
@@ -37,12 +37,12 @@ _LARGEST_EXPONENT = 700.0
 
 
 def _on_unit_interval(body: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Tradeoff:
-    """Give ``body`` the usual manners: floats in, floats out; arrays in, arrays out; nothing outside [0, 1]."""
+    """Make ``body`` accept floats and arrays on [0, 1] and return values in [0, 1]."""
 
     def f(x: ArrayLike) -> Any:
         points = np.asarray(x, dtype=float)
         if np.any(~((points >= 0) & (points <= 1))):
-            raise ValueError("a trade-off function takes error rates between 0 and 1")
+            raise ValueError("the argument of a trade-off function must lie between 0 and 1")
         values = np.clip(body(points), 0.0, 1.0)
         return float(values) if points.ndim == 0 else values
 
@@ -50,19 +50,32 @@ def _on_unit_interval(body: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def perfect_privacy() -> Tradeoff:
-    """f(x) = 1 - x: nothing is released, the attacker can only guess."""
+    """Return f(x) = 1 - x: the attacker can only guess.
+
+    Returns
+    -------
+    callable
+    """
     return _on_unit_interval(lambda x: 1 - x)
 
 
 def epsilon_delta_tradeoff(epsilon: float, delta: float) -> Tradeoff:
-    """f_{eps,delta}(x) = max(0, 1 - delta - e^eps x, e^-eps (1 - delta - x)).
+    """Return f(x) = max(0, 1 - delta - e^eps x, e^-eps (1 - delta - x)).
+
+    Parameters
+    ----------
+    epsilon, delta : float
+
+    Returns
+    -------
+    callable
 
     Paper: Section 2.1, definition of f_{eps,delta}
     """
     epsilon, delta = check_nonnegative("epsilon", epsilon), check_nonnegative("delta", delta)
     if delta > 1:
         raise ValueError(f"delta must be at most 1, got {delta:g}")
-    if epsilon > _LARGEST_EXPONENT:  # nothing is left of f but its value at 0
+    if epsilon > _LARGEST_EXPONENT:  # f is 0 except at 0
         return _on_unit_interval(lambda x: np.where(x == 0, 1 - delta, 0.0))
     return _on_unit_interval(
         lambda x: np.maximum(1 - delta - math.exp(epsilon) * x, math.exp(-epsilon) * (1 - delta - x))
@@ -70,7 +83,15 @@ def epsilon_delta_tradeoff(epsilon: float, delta: float) -> Tradeoff:
 
 
 def gaussian_tradeoff(mu: float) -> Tradeoff:
-    """G_mu(x) = Phi(Phi^-1(1 - x) - mu), the trade-off of telling N(0, 1) from N(mu, 1).
+    """Return G_mu(x) = Phi(Phi^-1(1 - x) - mu), the trade-off of N(0,1) and N(mu,1).
+
+    Parameters
+    ----------
+    mu : float
+
+    Returns
+    -------
+    callable
 
     Paper: Supplement S2, explicit form of G_mu
     """
@@ -79,11 +100,21 @@ def gaussian_tradeoff(mu: float) -> Tradeoff:
 
 
 def tradeoff_from_profile(epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: bool = True) -> Tradeoff:
-    """The trade-off function that a list of proven (epsilon, delta) pairs implies.
+    """Return the trade-off function that proven (epsilon, delta) pairs imply.
 
-    Each pair gives the line 1 - delta - e^eps x, and f is the largest of them, so a finite list errs on the safe side.
-    ``symmetric=True`` adds the mirrored lines e^-eps (1 - delta - x), for pairs that hold in both directions;
-    ``False`` is for pairs of one direction: P(A) <= e^eps Q(A) + delta, with f the trade-off of rejecting Q for P.
+    Each pair gives the line 1 - delta - e^eps x. The function is the largest of the lines, so a finite list is a valid
+    lower bound.
+
+    Parameters
+    ----------
+    epsilons, deltas : array, shape (k,)
+    symmetric : bool
+        True: the pairs hold in both directions, and the mirrored lines e^-eps (1 - delta - x) are added. False: P(A) <=
+        e^eps Q(A) + delta only, and f is the trade-off of rejecting Q for P.
+
+    Returns
+    -------
+    callable
 
     Theory: Result B, f from a privacy profile
     """
@@ -93,7 +124,7 @@ def tradeoff_from_profile(epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: 
     if np.any(~np.isfinite(eps)) or np.any(~((dlt >= 0) & (dlt <= 1))):
         raise ValueError("epsilons must be finite and deltas must lie between 0 and 1")
     if symmetric and np.any(eps < 0):
-        raise ValueError("a symmetric profile takes epsilons of at least 0")
+        raise ValueError("epsilons must be at least 0 with symmetric=True")
     intercepts, slopes = 1 - dlt, np.exp(eps)
     if symmetric:
         intercepts = np.concatenate([intercepts, np.exp(-eps) * (1 - dlt)])
@@ -111,9 +142,9 @@ def tradeoff_from_profile(epsilons: ArrayLike, deltas: ArrayLike, *, symmetric: 
 def upper_envelope(
     intercepts: NDArray[np.float64], slopes: NDArray[np.float64]
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """The falling lines that are somewhere on top for x >= 0, from left to right, and where each takes over.
+    """Return the lines of the upper envelope for x >= 0, and where each one starts.
 
-    Rounding may pick a neighbour of the best line: a lower value, so still a valid bound.
+    The lines fall. Rounding may select a neighbor of the best line. Its value is lower, so it is still a valid bound.
     """
     order = np.lexsort((slopes, -intercepts))
     kept, starts = [order[0]], [-math.inf]
@@ -132,7 +163,16 @@ def upper_envelope(
 
 
 def invert(f: Tradeoff) -> Tradeoff:
-    """The trade-off function with the two error rates exchanged: f^-1(y) = inf{x : f(x) <= y}."""
+    """Return the function with exchanged error rates: f^-1(y) = inf{x : f(x) <= y}.
+
+    Parameters
+    ----------
+    f : callable
+
+    Returns
+    -------
+    callable
+    """
 
     def smallest(y: float) -> float:
         if f(0.0) <= y:
@@ -144,7 +184,7 @@ def invert(f: Tradeoff) -> Tradeoff:
 
 
 def chained_misses(f: Tradeoff, x: ArrayLike, rows: int) -> Any:
-    """The smallest miss rate at false-alarm rate ``x`` against someone with ``rows`` records, from f of one.
+    """Return the smallest miss rate against someone with ``rows`` records.
 
     The chain is Theorem 2.14 of Dong, Roth and Su, Gaussian Differential Privacy.
 
@@ -157,7 +197,17 @@ def chained_misses(f: Tradeoff, x: ArrayLike, rows: int) -> Any:
 
 
 def gdp_delta(epsilon: float, mu: float) -> float:
-    """The smallest delta for which a mu-GDP mechanism is (epsilon, delta)-DP; any real epsilon.
+    """Return the smallest delta of a mu-GDP mechanism at ``epsilon``.
+
+    Parameters
+    ----------
+    epsilon : float
+        Any real number.
+    mu : float
+
+    Returns
+    -------
+    float
 
     Paper: Supplement S2, conversion between mu-GDP and (epsilon, delta)-DP
     """
@@ -165,16 +215,28 @@ def gdp_delta(epsilon: float, mu: float) -> float:
 
 
 def _gdp_delta(epsilon: float, mu: float) -> float:
-    """``gdp_delta`` of numbers that were looked at: a bisection asks for dozens."""
+    """Compute ``gdp_delta`` without checks: a bisection calls it many times."""
     if mu == 0:
         return max(0.0, -math.expm1(epsilon))
-    # log of the second term first: exp(epsilon) alone may overflow while the product is tiny
+    # use the log of the second term: exp(epsilon) may overflow although the product is tiny
     second = math.exp(epsilon + special.log_ndtr(-epsilon / mu - mu / 2))
     return max(0.0, float(special.ndtr(-epsilon / mu + mu / 2)) - second)
 
 
 def gdp_epsilon(delta: float, mu: float) -> float:
-    """The smallest epsilon >= 0 for which a mu-GDP mechanism is (epsilon, delta)-DP, rounded up."""
+    """Return the smallest epsilon >= 0 of a mu-GDP mechanism at ``delta``.
+
+    Parameters
+    ----------
+    delta, mu : float
+
+    Returns
+    -------
+    float
+        Rounded up.
+
+    Paper: Supplement S2, conversion between mu-GDP and (epsilon, delta)-DP
+    """
     return _gdp_epsilon(check_probability("delta", delta), check_nonnegative("mu", mu))
 
 
@@ -189,10 +251,21 @@ def _gdp_epsilon(delta: float, mu: float) -> float:
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
-    """The largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP, rounded down.
+    """Return the largest mu whose mu-GDP mechanisms are (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+
+    Returns
+    -------
+    float
+        Rounded down.
 
     >>> round(gdp_mu(0.5, 1e-5), 4)
     0.1422
+
+    Paper: Supplement S2, conversion between mu-GDP and (epsilon, delta)-DP
     """
     return _gdp_mu(check_nonnegative("epsilon", epsilon), check_probability("delta", delta))
 
@@ -206,9 +279,10 @@ def _gdp_mu(epsilon: float, delta: float) -> float:
 
 
 def last_where(holds: Callable[[float], bool], good: float, bad: float, *, within: float = 0.0) -> float:
-    """From ``good``, where ``holds``, towards ``bad``, where not: a point where it holds, ``within`` of one where not.
+    """Bisect from ``good``, where ``holds`` is true, to ``bad``, where it is false.
 
-    0: neighbouring floats.
+    Returns a point where it is true that lies at most ``within`` from one where it is false. With 0 they are adjacent
+    floats.
     """
     while abs(good - bad) > within:
         middle = 0.5 * (bad + good)

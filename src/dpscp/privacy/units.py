@@ -1,7 +1,7 @@
-"""The unit of privacy: who a promise is about, as a type with three cases.
+"""The unit of privacy: a record, a person with ids, or a person without ids.
 
-Every entry of a ledger carries its unit, and every number and word about who is protected follows from it. No public
-fact takes part.
+Every entry of a ledger has a unit. All numbers and words about who is protected follow from it, and from no public
+fact.
 
 Theory: Result H
 """
@@ -22,105 +22,106 @@ _WHOLE_PERSON = "adding or removing one person with all their records"
 
 @dataclass(frozen=True)
 class Unit(ABC):
-    """Who is protected and who is covered, in public numbers and in words: one of the three classes below.
+    """Who is protected and who is covered, as public numbers and in words.
 
     Theory: Result H
     """
 
     kind: ClassVar[str]
     by_person: ClassVar[bool] = False
-    """Whether whose row is whose is known, so that persons are counted."""
+    """Whether ids assign rows to persons, so that persons are counted."""
     protected: ClassVar[str] = "person"
-    """Who privacy is about."""
+    """The unit that is protected."""
 
     @property
     @abstractmethod
     def limit(self) -> int | None:
-        """The public number of rows of one person; None where privacy is about a record."""
+        """The public number of rows of one person; None if records are protected."""
 
     @property
     @abstractmethod
     def neighbours(self) -> str:
-        """Between which tables a promise about this unit holds, in words."""
+        """The pairs of tables between which the promise holds, in words."""
 
     @property
     @abstractmethod
     def assumptions(self) -> tuple[str, ...]:
-        """What coverage needs of those who come and those who were there."""
+        """What coverage assumes about new and old units."""
 
     @property
     def group(self) -> int:
-        """How many rows at once the privacy of a row must cover: the bound where nobody knows whose row is whose."""
+        """The number of rows that the privacy of a row must cover at once."""
         return 1 if self.by_person else self.cap
 
     @property
     def cap(self) -> int:
-        """The most rows that a person has."""
+        """The largest number of rows of a person."""
         return self.limit or 1
 
     @property
     def counted(self) -> "Unit":
-        """The unit of one counted thing: a person where ids are known, else a record."""
+        """The unit that is counted: a person with ids, otherwise a record."""
         return self if self.by_person else RECORDS
 
     @property
     def noun(self) -> str:
-        """What is counted."""
+        """The name of what is counted."""
         return "person" if self.by_person else "record"
 
     @property
     def count_name(self) -> str:
-        """What the nominal number of units is called."""
+        """The name of the nominal number of units."""
         return f"n_{self.noun}s"
 
     @property
     def covered(self) -> str:
-        """What coverage is about, one of them."""
-        return "a record chosen at random among those of a new person" if self.by_person else "a new record"
+        """What coverage is about."""
+        return "a random record of a new person" if self.by_person else "a new record"
 
     @property
     def nominal_is_true(self) -> str:
-        """The assumption where the number of units is not released."""
+        """The assumption if the number of units is not released."""
         return f"{self.count_name} is the true number of {self.noun}s"
 
     @property
     def limit_facts(self) -> dict[str, int]:
-        """The public cap or bound, for people to read; empty for a record."""
+        """The public cap or bound; empty for a record."""
         return {} if self.limit is None else {"rows_per_person": self.limit}
 
     def facts(self, nominal: int) -> dict[str, Any]:
-        """The public facts: the nominal number of units, and the cap."""
+        """Return the public facts: the nominal number of units, and the cap."""
         return {self.count_name: nominal, **self.limit_facts}
 
     def join(self, other: "Unit") -> "Unit":
-        """The unit of a composition of steps about these two; ``ValueError`` where no proof leads to one.
+        """Return the unit of a composition of steps about both units.
 
-        What one row meets is known of steps about records and about persons without ids: their composition, chained,
-        covers the larger bound. Steps about persons with ids compose whatever their caps are.
+        Steps about records and about persons without ids describe one row. Their composition, chained, covers the
+        larger bound. Steps about persons with ids compose for all caps. Raises ``ValueError`` for the other pairs:
+        there is no proof.
 
         Theory: Result H
         """
         if self.by_person != other.by_person:
             raise ValueError(
-                f"steps about {self.protected_words} and steps about {other.protected_words} cannot be added up: what "
-                "a row meets does not say what a person with any number of rows meets. Use persons=ids in all of them, "
+                f"steps about {self.protected_words} and steps about {other.protected_words} cannot be added up: the "
+                "cost for a row does not bound the cost for a person with many rows. Use persons=ids in all of them, "
                 "or in none"
             )
-        # equal numbers: a person says more than a record
+        # at equal numbers a promise about a person is stronger than one about a record
         return max(self, other, key=lambda unit: (unit.cap, unit.limit is not None))
 
     @property
     @abstractmethod
     def protected_words(self) -> str:
-        """Who is protected, many of them, in a few words."""
+        """Who is protected, as a plural noun."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, as ``from_dict`` reads them."""
+        """Return plain JSON values for ``from_dict``."""
         return {"kind": self.kind, **self.limit_facts}
 
     @staticmethod
     def from_dict(data: Any) -> "Unit":
-        """The unit that ``to_dict`` wrote; ``ValueError`` for anything else."""
+        """Return the unit that ``to_dict`` wrote; raise ``ValueError`` otherwise."""
         kinds: dict[str, type[PersonWithIds | PersonWithoutIds]] = {
             kind.kind: kind for kind in (PersonWithIds, PersonWithoutIds)
         }
@@ -128,12 +129,12 @@ class Unit(ABC):
             return RECORDS
         if isinstance(data, dict) and set(data) == {"kind", "rows_per_person"} and data["kind"] in kinds:
             return kinds[data["kind"]](data["rows_per_person"])
-        raise ValueError("unit must be a record, or a person with or without ids and their rows_per_person")
+        raise ValueError("unit must be a record, or a person with or without ids and with rows_per_person")
 
 
 @dataclass(frozen=True)
 class OneRecord(Unit):
-    """One record: whoever has several is protected less."""
+    """One record; a person with several records is protected less."""
 
     kind = "record"
     protected = "record"
@@ -160,7 +161,7 @@ RECORDS = OneRecord()
 
 @dataclass(frozen=True)
 class _Person(Unit):
-    """A person, with the public number of their rows that are used, or that they have."""
+    """A person, with a public number of rows."""
 
     rows_per_person: int
 
@@ -174,9 +175,13 @@ class _Person(Unit):
 
 @dataclass(frozen=True)
 class PersonWithIds(_Person):
-    """A person with all their records, known by ids, of which at most ``rows_per_person`` are used.
+    """A person with all their records, identified by ids.
 
-    An event is then what a whole person meets.
+    At most ``rows_per_person`` of their rows are used. An event is what happens to a whole person.
+
+    Parameters
+    ----------
+    rows_per_person : int
     """
 
     kind = "person with ids"
@@ -194,15 +199,19 @@ class PersonWithIds(_Person):
     def assumptions(self) -> tuple[str, ...]:
         return (
             "new persons are exchangeable with the ones used (records of one person may depend on each other in "
-            "any way); the promise is for a record chosen at random among those of a new person",
+            "any way); the promise is for a random record of a new person",
         )
 
 
 @dataclass(frozen=True)
 class PersonWithoutIds(_Person):
-    """A person with at most ``rows_per_person`` records, and nobody knows which.
+    """A person with at most ``rows_per_person`` records that are not identified.
 
-    An event is then what one row meets, and the promise is that of the chain of so many rows. Coverage is per record.
+    An event is what happens to one row. The promise chains so many rows. Coverage is per record.
+
+    Parameters
+    ----------
+    rows_per_person : int
     """
 
     kind = "person without ids"
@@ -219,22 +228,22 @@ class PersonWithoutIds(_Person):
     def assumptions(self) -> tuple[str, ...]:
         return (
             _EXCHANGEABLE,
-            f"privacy is per person, who has at most {self.rows_per_person} records (without ids nobody checked); "
-            "coverage is per record, not per person",
+            f"privacy is per person with at most {self.rows_per_person} records (not checked, because there are no "
+            "ids); coverage is per record, not per person",
         )
 
 
 def join_units(units: Iterable[Unit]) -> Unit:
-    """The unit of a composition of steps; a record where there are none."""
+    """Return the unit of a composition of steps; a record if there are none."""
     found = tuple(units)
     return reduce(Unit.join, found) if found else RECORDS
 
 
 def unit_of_old_facts(facts: Mapping[str, Any]) -> Unit:
-    """The unit that a file of 0.1 to 0.3 speaks of, from the public facts or terms that those releases wrote.
+    """Return the unit of a file of 0.1 to 0.3, from its public facts or terms.
 
-    A number of records beside one of persons is the mark of steps about both: the larger epsilon is taken, that of a
-    person without ids.
+    If it has a number of records and one of persons, its steps are about both. The unit with the larger epsilon is
+    returned: a person without ids.
     """
     if "rows_per_person" not in facts:
         return RECORDS

@@ -1,4 +1,4 @@
-"""The quantile room: exact counts from any source, and the private threshold search."""
+"""Exact counts from any source of scores, and the private threshold search."""
 
 from dpscp.quantile.correction import expected_maximum, marginal_offset, marginal_rank_target, union_noise_buffer
 from dpscp.quantile.counted_size import counted_offset

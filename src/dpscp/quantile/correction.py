@@ -1,4 +1,6 @@
-"""How far above the target rank a noisy search must aim so that its noise never costs coverage.
+"""Offsets of Result A and of the paper: how far above the rank a search aims.
+
+With such an offset the noise never costs coverage.
 
 Paper: Algorithm 2 [alg:dp_binary_search]; Theory: Result A
 """
@@ -19,7 +21,15 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 @lru_cache(maxsize=256)
 def expected_maximum(steps: int) -> float:
-    """E of the largest of ``steps`` independent standard normals.
+    """Return the expected maximum of ``steps`` independent standard normals.
+
+    Parameters
+    ----------
+    steps : int
+
+    Returns
+    -------
+    float
 
     >>> [round(expected_maximum(n), 3) for n in (10, 12, 20)]
     [1.539, 1.629, 1.867]
@@ -30,21 +40,21 @@ def expected_maximum(steps: int) -> float:
 
 
 def _shortfall(level: float, steps: int) -> float:
-    """E[(level - M)+] of the largest M of ``steps`` standard normals: the integral of P(M <= x) up to ``level``."""
+    """Return E[(level - M)+] for the maximum M: the integral of P(M <= x)."""
     if level >= _REACH:
         return level - expected_maximum(steps)
     return _integral(lambda x: np.exp(steps * special.log_ndtr(x)), -_REACH, level)
 
 
 def expected_excess(level: float, steps: int) -> float:
-    """E[(M - level)+] of the largest M of ``steps`` standard normals: the integral of P(M > x) from ``level``."""
+    """Return E[(M - level)+] for the maximum M: the integral of P(M > x)."""
     if level <= -_REACH:
         return expected_maximum(steps) - level
     return _integral(lambda x: -np.expm1(steps * special.log_ndtr(x)), level, _REACH)
 
 
 def _integral(f: Callable[[NDArray[np.float64]], NDArray[np.float64]], low: float, high: float) -> float:
-    """Gauss-Legendre on pieces of a quarter, to the precision of a float for these smooth integrands."""
+    """Integrate by Gauss-Legendre on pieces of length 1/4, to float precision."""
     if high <= low:
         return 0.0
     pieces = np.linspace(low, high, math.ceil((high - low) * 4) + 1)
@@ -53,11 +63,21 @@ def _integral(f: Callable[[NDArray[np.float64]], NDArray[np.float64]], low: floa
 
 
 def marginal_offset(n_min: float, alpha: float, count_noise: float, steps: int) -> float:
-    """The smallest c with E[min(c - max Z, alpha (n_min + 1))] >= 0 for ``steps`` normal noises Z.
+    """Return the smallest c with E[min(c - max Z, alpha (n_min + 1))] >= 0.
 
-    A search that accepts only above (1 - alpha)(n + 1) + c misses an exchangeable score with probability at most
-    alpha, for every n >= n_min: the returned threshold has C(threshold) >= (1 - alpha)(n + 1) + c - max Z, whatever
-    path the search took, and the maximum is independent of the scores.
+    Z are the ``steps`` normal noises. A search that accepts above (1 - alpha)(n + 1) + c misses an exchangeable score
+    with probability at most alpha, for every n >= n_min. On every path the returned threshold has C(threshold) >= (1 -
+    alpha)(n + 1) + c - max Z, and the maximum is independent of the scores.
+
+    Parameters
+    ----------
+    n_min, alpha, count_noise : float
+    steps : int
+
+    Returns
+    -------
+    float
+        The offset, in ranks.
 
     Theory: Result A
     """
@@ -87,9 +107,20 @@ def marginal_offset(n_min: float, alpha: float, count_noise: float, steps: int) 
 
 
 def marginal_rank_target(n: int, alpha: float, count_noise: float, steps: int) -> float:
-    """R of Result A: the noisy count a search must reach so that coverage is at least 1 - alpha on average.
+    """Return R of Result A: the noisy count that a search must reach.
 
-    Called with public numbers only (the nominal n), never with the true number of records.
+    Coverage is then at least 1 - alpha on average.
+
+    Parameters
+    ----------
+    n : int
+        The nominal, public number of scores, never the true one.
+    alpha, count_noise : float
+    steps : int
+
+    Returns
+    -------
+    float
 
     >>> round((marginal_rank_target(10**6, 0.1, 40.0, 20) - 0.9 * (10**6 + 1)) / 40.0, 3)
     1.867
@@ -102,7 +133,21 @@ def marginal_rank_target(n: int, alpha: float, count_noise: float, steps: int) -
 
 
 def union_noise_buffer(count_noise: float, steps: int, failure_probability: float) -> float:
-    """tau = count_noise Phi^-1(1 - beta / N) - 1: with probability 1 - beta no step accepts below its rank.
+    """Return tau = count_noise Phi^-1(1 - beta / N) - 1.
+
+    With probability 1 - beta no step accepts below its rank.
+
+    Parameters
+    ----------
+    count_noise : float
+    steps : int
+        N.
+    failure_probability : float
+        beta.
+
+    Returns
+    -------
+    float
 
     Paper: Lemma 1 [lem:one_sided_qhat]
     """
@@ -113,12 +158,12 @@ def union_noise_buffer(count_noise: float, steps: int, failure_probability: floa
 
 
 def expected_clipped_rank(rank_target: float, most: float, count_noise: float, steps: int) -> float:
-    """E[clip(rank_target - max Z, 0, most)] for ``steps`` normal noises Z of standard deviation ``count_noise``.
+    """Return E[clip(rank_target - max Z, 0, most)] for ``steps`` normal noises Z.
 
     Theory: Result A
     """
     count_noise, steps = check_positive("count_noise", count_noise), check_count("steps", steps)
     top = rank_target / count_noise
-    # (top - M)+ capped at most: what exceeds the cap is (top - most - M)+
+    # (top - M)+ above the cap ``most`` is (top - most - M)+
     capped = _shortfall(top, steps) - _shortfall(top - most / count_noise, steps)
     return count_noise * capped

@@ -1,18 +1,18 @@
-"""The offset of a part that secret coins drew from a counted table: no size is released, the coins' law is used.
+"""The offset for a secret random part of a counted table; no size is released.
 
-The table has n records, a public count, and each was drawn with probability f. The search compares the centred
+The table has n records, a public count, and each was drawn with probability f. The search compares the centered
 statistic with (1/2 - alpha)(f n + 1) + c. Given that k records were drawn, this is the search of Result F with the
-offset c + (1/2 - alpha)(f n - k), so with V_N of the game, in units of the noise,
+offset c + (1/2 - alpha)(f n - k). So with V_N of the game, in units of the noise,
 
     P(miss | k) <= alpha + W(c + (1/2 - alpha)(f n - k), alpha (k + 1)) noise / (k + 1) = E[Gamma] / (k + 1) + alpha,
 
-W(c, A) = V_N(c - A) - c, Gamma the final gap. The k drawn scores and the new one are exchangeable given the coins, so
-the factor 1/(k + 1) is inside the mean over k: c is valid when
+W(c, A) = V_N(c - A) - c, Gamma the final gap. Given the assignment, the k drawn scores and the new one are
+exchangeable, so the factor 1/(k + 1) is inside the mean over k. The offset c is valid if
 
     sum_k Bin(n, f)(k) W(c + (1/2 - alpha)(f n - k), alpha (k + 1)) / (k + 1) <= 0.
 
-Since alpha (k + 1) is what W subtracts at its start, the left side is the mean of (V_N(l_k) - l_k) noise / (k + 1) less
-alpha, with l_k = c - alpha (k + 1) + (1/2 - alpha)(f n - k): numbers of like size are never subtracted.
+W subtracts alpha (k + 1) at its start. So the left side is the mean of (V_N(l_k) - l_k) noise / (k + 1) less alpha,
+with l_k = c - alpha (k + 1) + (1/2 - alpha)(f n - k). Numbers of similar size are never subtracted.
 
 Theory: section 14
 """
@@ -29,7 +29,9 @@ from dpscp.quantile.single_release import LEFT_OUT, CountedSize
 def counted_miss_bound(
     alpha: float, size: CountedSize, offset: float, count_noise: float, steps: int, *, graded: bool = False
 ) -> float:
-    """Bound the miss rate of a search of a drawn part, whatever the scores are; an average over the coins.
+    """Bound the miss rate of a search of a drawn part, for any scores.
+
+    It is an average over the random assignment.
 
     Theory: section 14
     """
@@ -42,11 +44,25 @@ def counted_miss_bound(
 
 @lru_cache(maxsize=1024)
 def counted_offset(alpha: float, size: CountedSize, count_noise: float, steps: int, *, graded: bool = False) -> float:
-    """Return the smallest offset c, in ranks, of a search of a part that coins drew from a counted table.
+    """Return the smallest offset c of a search of a secret part of a counted table.
 
-    The search compares the centred statistic with (1/2 - alpha)(f n + 1) + c, f n the expected size of the part. One
-    more exchangeable score is then missed with probability at most alpha, over scores, noise and coins, ties included.
-    ``graded``: the offset of the last step, where earlier ones aim higher by ``step_rises``. It may be negative.
+    The search compares the centered statistic with (1/2 - alpha)(f n + 1) + c, where f n is the expected size of the
+    part. It then misses one more exchangeable score with probability at most alpha, over scores, noise and assignment.
+    Ties are allowed.
+
+    Parameters
+    ----------
+    alpha : float
+    size : CountedSize
+    count_noise : float
+    steps : int
+    graded : bool
+        Return the offset of the last step; earlier steps aim higher by ``step_rises``.
+
+    Returns
+    -------
+    float
+        In ranks; it may be negative.
 
     >>> round(counted_offset(0.1, CountedSize(150, 0.5), 5.6, 6, graded=True), 1)
     0.5

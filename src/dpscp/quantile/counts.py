@@ -1,18 +1,18 @@
-"""Where the counts C(t) = #{scores <= t} come from.
+"""Exact counts C(t) = #{scores <= t} from any source of scores.
 
-A binary search over a public range asks for the count at one midpoint after the other. Reading the scores once for
-each question is slow, so each source answers in its own way:
+A binary search needs the count at one midpoint after the other. Reading all scores for each count is slow, so each
+source has its own method:
 
 ``ArrayCounts``    scores in memory: a few counting passes, then passes over the few scores left in the bracket;
-``ChunkCounts``    scores that are read in chunks, again and again: many midpoints are answered in one reading;
+``ChunkCounts``    scores that can be read in chunks repeatedly: one reading counts at many midpoints;
 ``StreamCounts``   scores that can be read only once: one exact dyadic histogram of the whole range;
-``DaskCounts``     a Dask array: partitions count, only counts travel;
-anything else with ``size`` and ``counts_at(thresholds)``: another process, a database, a federation.
+``DaskCounts``     a Dask array: partitions count, and only counts are transferred;
+any object with ``size`` and ``counts_at(thresholds)``: another process, a database, a federation.
 
-All counts are exact, ties and float32 included: intervals are closed on the right, midpoints come from the search's
-own ``Halving``, and a threshold is rounded *down* to the scores' precision before it is compared (or both are
-compared as float64, where that holds the scores exactly). A score that is not a number lies above every threshold:
-refusing it would tell that one record made the score overflow.
+All counts are exact, with ties and float32 too: intervals are closed on the right, midpoints come from the ``Halving``
+of the search, and a threshold is rounded *down* to the precision of the scores before the comparison (or both are
+compared as float64, if that is exact). NaN lies above every threshold: an error would reveal that some record's score
+overflowed.
 """
 
 import math
@@ -28,26 +28,26 @@ from dpscp._base.checks import check_count, check_scores, real_number
 Edges = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# Scores compared, or put into bins, at once: the block and what is computed from it stay in the cache.
+# Scores per block: the block and its results stay in the processor cache.
 _BLOCK = 1 << 16
 # The bracket is copied out once it holds less than this share of the scores.
 _EXTRACT_SHARE = 16
-# Passes that may leave the bracket full before its ends are looked at.
+# Passes without a smaller bracket before the ends of its scores are computed.
 _PATIENCE = 7
-# Levels of the midpoint tree answered by one reading of a source: 2^11 - 1 thresholds. A search that chooses its own
-# number of steps takes at most 22, so two readings are enough for it.
+# Levels of the midpoint tree in one reading of a source: 2^11 - 1 thresholds. The default number of steps is at most
+# 22, so two readings are enough for it.
 _LEVELS_A_READING = 11
-# Cells of a table of thresholds, thresholds in one of them, and how few are not worth a table.
+# Limits of a table of thresholds: its cells, thresholds in one cell, and the smallest number worth a table.
 _MOST_CELLS, _MOST_IN_A_CELL, _FEWEST_IN_CELLS = 1 << 20, 4, 8
 # Deepest histogram for a stream: 2^22 counters are 32 MB.
 _STREAM_LEVELS = 22
-# Within this part of the range around the point where it is fine, a fine grid is nearly even.
+# A fine grid is nearly even within this part of the range around its finest point.
 _KNEE, _NARROW = 1e-4, 1e-300
 
 
 @runtime_checkable
 class CountSource(Protocol):
-    """Anything that knows how many scores there are and how many are at most each of some thresholds."""
+    """Any object that counts scores: its size, and counts at thresholds."""
 
     @property
     def size(self) -> int:
@@ -55,13 +55,22 @@ class CountSource(Protocol):
         ...
 
     def counts_at(self, thresholds: Edges) -> Any:
-        """#{scores <= t} for each of the increasing ``thresholds``."""
+        """Return #{scores <= t} for each of the increasing ``thresholds``.
+
+        Parameters
+        ----------
+        thresholds : ndarray of float, shape (k,)
+
+        Returns
+        -------
+        array of int, shape (k,)
+        """
         ...
 
 
 @runtime_checkable
 class DaskArray(Protocol):
-    """What is used of a Dask array, so that it is known without importing dask."""
+    """The part of a Dask array that is used, so that dask is not imported."""
 
     ndim: int
     dtype: np.dtype[Any]
@@ -69,35 +78,36 @@ class DaskArray(Protocol):
 
     @property
     def size(self) -> float:
-        """The number of scores; NaN where the chunks do not know their lengths."""
+        """The number of scores; NaN if the lengths of the chunks are unknown."""
         ...
 
     def to_delayed(self) -> Any:
-        """The chunks."""
+        """Return the chunks."""
         ...
 
 
 class Counter(Protocol):
-    """Answers the questions of one search."""
+    """Counts for one search."""
 
     size: int
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """#{scores <= middle of the bracket}; ``steps_left`` questions, this one included, remain."""
+        """Return #{scores <= middle}; ``steps_left`` counts, this one included, remain."""
         ...
 
 
 @dataclass(frozen=True)
 class Halving:
-    """Where the middle of a bracket is: one formula for the search and for every counter, equal to the last bit.
+    """The middle of a bracket: one formula for the search and every counter.
 
-    Halves are even in the value itself, or in a coordinate that is finest near one or two ``points`` (p, or p < q):
+    All of them get the same float. Halves are even in the value itself, or in a coordinate that is finest near one or
+    two ``points`` (p, or p < q):
 
         sign(t - p) log(1 + |t - p| / knee)    or    log(t - p + knee) - log(q - t + knee).
 
-    Any increasing public coordinate keeps every promise. These tell thresholds apart by ratios, so residuals in a range
-    that is 100 times too wide, and probabilities of a model that is nearly sure, cost no more than others. Sums,
-    products, quotients and roots only: these are rounded the same way for one number and for many.
+    Any increasing public coordinate keeps every promise. These coordinates separate thresholds by ratios. So residuals
+    in a range that is 100 times too wide, and probabilities of a nearly certain model, cost no more than others. Only
+    sums, products, quotients and roots are used: they are rounded the same way for one number and for arrays.
 
     Theory: Result F
     """
@@ -107,18 +117,21 @@ class Halving:
 
     @classmethod
     def fine(cls, near: float | tuple[float, float] | None, score_range: tuple[float, float]) -> "Halving":
-        """Finest near a point of the range, or near both of its ends; even for None or where floats are too few."""
+        """Return halves that are finest near a point, or near both ends, of the range.
+
+        They are even for None, and if the range has too few floats.
+        """
         low, high = score_range
         points = () if near is None else near if isinstance(near, tuple) else (real_number("fine_near", near),)
         if points != score_range and not (len(points) < 2 and all(low <= point <= high for point in points)):
             raise ValueError(
-                f"fine_near must be a value within score_range ({low:g} to {high:g}), both of its ends, or None for "
-                f"even cells; got {near}"
+                f"fine_near must be a value in score_range ({low:g} to {high:g}), both of its ends, or None for even "
+                f"cells; got {near}"
             )
         return cls(points, _KNEE * (high - low)) if points and high - low > _NARROW else EVEN
 
     def middle(self, left: Any, right: Any) -> Any:
-        """The middle of a bracket, or of many."""
+        """Return the middle of a bracket, or of many."""
         if not self.points:
             return (left + right) / 2
         found = self._near_one(left, right) if len(self.points) == 1 else self._near_ends(left, right)
@@ -128,7 +141,7 @@ class Halving:
         (point,), knee = self.points, self.knee
         a, b = np.abs(left - point) + knee, np.abs(right - point) + knee
         above, below = np.greater_equal(left, point), np.less_equal(right, point)
-        # on one side the geometric mean of the distances; across, what is left of the longer side
+        # on one side: the geometric mean of the distances; across the point: the rest of the longer side
         away = np.where(above | below, np.sqrt(a) * np.sqrt(b), knee * np.sqrt(np.maximum(a, b) / np.minimum(a, b)))
         return point + np.where(above | (~below & (b >= a)), 1.0, -1.0) * (away - knee)
 
@@ -146,9 +159,9 @@ EVEN = Halving()
 def as_counter(
     scores: Any, score_range: tuple[float, float], steps: int, *, allow_empty: bool = False, halving: Halving = EVEN
 ) -> Counter:
-    """The counter for whatever the caller has: an array, chunks, a stream, a Dask array, or a count source.
+    """Return the counter for an array, chunks, a stream, a Dask array or a source.
 
-    ``allow_empty`` is for parts of random size: refusing an empty one would tell that it is empty.
+    ``allow_empty`` is for parts of random size: an error would reveal that the part is empty.
     """
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
         return LookaheadCounter(scores, score_range, steps, allow_empty=allow_empty, halving=halving)
@@ -162,7 +175,7 @@ def as_counter(
 
 
 def known_size(scores: Any) -> int | None:
-    """The number of scores, where it can be known without reading them; None for chunks and streams."""
+    """Return the number of scores if it is known without reading them, or None."""
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
         return scores.size
     if isinstance(scores, DaskArray):
@@ -173,9 +186,9 @@ def known_size(scores: Any) -> int | None:
 
 
 def midpoint_tree(left: float, right: float, levels: int, halving: Halving = EVEN) -> Edges:
-    """The 2^levels + 1 ends of all brackets that ``levels`` halvings can reach, in order.
+    """Return the 2^levels + 1 ends of all brackets of ``levels`` halvings, sorted.
 
-    Computed by the search's own recursion and not by ``linspace``, which rounds differently.
+    They come from the recursion of the search, because ``linspace`` rounds differently.
     """
     edges = np.array([left, right])
     for _ in range(levels):
@@ -187,10 +200,11 @@ def midpoint_tree(left: float, right: float, levels: int, halving: Halving = EVE
 
 
 def round_down(threshold: float, dtype: np.dtype[Any]) -> Any:
-    """The largest number of ``dtype`` that is at most ``threshold``: comparing with it counts the same scores.
+    """Return the largest number of ``dtype`` that is at most ``threshold``.
 
-    NumPy would round the threshold to nearest, which may lie above a score that is not counted, and would round large
-    integer scores to the nearest float. Minus infinity where ``dtype`` has no number that small.
+    Comparing with it counts the same scores. NumPy would round the threshold to the nearest number, which may lie above
+    a score that is not counted. It would also round large integer scores to floats. The result is minus infinity if
+    ``dtype`` has no number that small.
     """
     if np.issubdtype(dtype, np.integer) and math.isfinite(threshold):
         whole, limits = math.floor(threshold), np.iinfo(dtype)
@@ -205,7 +219,7 @@ def round_down(threshold: float, dtype: np.dtype[Any]) -> Any:
 
 
 def _ends(array: NDArray[Any]) -> tuple[Any, Any]:
-    """The smallest and the largest score, exactly; one that is not a number counts as infinite."""
+    """Return the smallest and the largest score, exactly; NaN counts as infinite."""
     smallest, largest = math.inf, -math.inf
     for i in range(0, array.size, _BLOCK):
         block = array[i : i + _BLOCK]
@@ -218,32 +232,32 @@ def _ends(array: NDArray[Any]) -> tuple[Any, Any]:
 
 
 class ArrayCounts:
-    """Scores in memory (any float or integer dtype, any stride): count, then extract.
+    """Scores in memory (any float or integer dtype, any stride).
 
-    Each pass halves the bracket; once it holds under 1/16 of the scores they are copied out, and the remaining
-    questions are answered from the copy in the same way. Where ties keep a bracket full, questions beyond the scores in
-    it are free. Extra memory: a few blocks and 1/16 of the scores.
+    Each pass halves the bracket. Once it contains under 1/16 of the scores, they are copied, and the remaining counts
+    use the copy in the same way. If ties keep a bracket full, counts outside its scores need no pass. Extra memory: a
+    few blocks and 1/16 of the scores.
     """
 
     def __init__(self, scores: Any, *, allow_empty: bool = False, halving: Halving = EVEN) -> None:
         self._scores, self._halving = check_scores(scores), halving
         self.size = int(self._scores.size) if allow_empty else _not_empty(int(self._scores.size))
-        # scores left out of the working copy because they lie below every later question
+        # scores that are not in the working copy because they lie below every later threshold
         self._base = 0
-        # the ends of the scores that can still be met, and the counts below and from them on
+        # the ends of the scores in the bracket, and the counts below and above them
         self._smallest, self._largest = _ends(self._scores)
         self._outside = 0, self.size
         self._known: dict[float, int] = {}
         self._passes = 0
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """#{scores <= middle of the bracket}."""
+        """Return #{scores <= middle of the bracket}."""
         threshold = float(self._halving.middle(left, right))
         if self._smallest <= threshold < self._largest and steps_left > 1:
             self._narrow(left, right)
         if self._smallest <= threshold < self._largest:
             self._known[threshold] = self._base + self._pass(threshold)
-        else:  # a wide public range, or a bracket of ties, costs no pass
+        else:  # no pass is needed in a wide public range or in a bracket of ties
             below, from_there = self._outside
             self._known[threshold] = below if threshold < self._smallest else from_there
         return self._known[threshold]
@@ -254,7 +268,7 @@ class ArrayCounts:
         return sum(int(np.count_nonzero(scores[i : i + _BLOCK] <= bound)) for i in range(0, scores.size, _BLOCK))
 
     def _narrow(self, left: float, right: float) -> None:
-        """Copy the bracket out if few scores are left in it; else, after some passes, look where its scores end."""
+        """Copy a bracket with few scores; otherwise, after some passes, find its ends."""
         below, up_to = self._known.get(left, 0), self._known.get(right, self.size)
         low, high = left if left in self._known else None, right if right in self._known else None
         if (up_to - below) * _EXTRACT_SHARE <= self._scores.size:
@@ -270,22 +284,22 @@ class ArrayCounts:
             self._outside, self._passes = (below, up_to), 0
 
     def _bracket(self, left: float | None, right: float | None) -> Iterator[NDArray[Any]]:
-        """The scores of the bracket (left, right], block by block; None leaves that side open."""
+        """Yield the scores of (left, right] by blocks; None leaves that side open."""
         dtype = self._scores.dtype
         for i in range(0, self._scores.size, _BLOCK):
             block = self._scores[i : i + _BLOCK]
             inside = np.ones(block.size, dtype=bool)
             if left is not None:
-                inside = ~(block <= round_down(left, dtype))  # not '>': what is no number lies above
+                inside = ~(block <= round_down(left, dtype))  # not '>': NaN lies above
             if right is not None:
                 inside &= block <= round_down(right, dtype)
             yield block[inside]
 
 
 class LookaheadCounter:
-    """Answers a search from a source where every reading is dear: each reading settles the next eleven steps.
+    """Counts from a source that is expensive to read: 11 steps per reading.
 
-    The first look is taken before the size is asked for, so that a source can find both in one reading.
+    The first counts are taken before the size is needed, so that a source can find both in one reading.
     """
 
     def __init__(
@@ -300,20 +314,20 @@ class LookaheadCounter:
         self._source, self._halving = source, halving
         looked = self._look(*score_range, steps)
         self.size = check_count("scores.size", source.size, minimum=0 if allow_empty else 1)
-        self._known = self._checked(*looked)
+        self._known = self._check_counts(*looked)
 
     def count(self, left: float, right: float, steps_left: int) -> int:
-        """#{scores <= middle of the bracket}."""
+        """Return #{scores <= middle of the bracket}."""
         threshold = float(self._halving.middle(left, right))
         if threshold not in self._known:
-            self._known = self._checked(*self._look(left, right, steps_left))
+            self._known = self._check_counts(*self._look(left, right, steps_left))
         return self._known[threshold]
 
     def _look(self, left: float, right: float, steps: int) -> tuple[Edges, Any]:
         inner = np.unique(midpoint_tree(left, right, min(steps, _LEVELS_A_READING), self._halving)[1:-1])
         return inner, np.asarray(self._source.counts_at(inner))
 
-    def _checked(self, thresholds: Edges, counts: Any) -> dict[float, int]:
+    def _check_counts(self, thresholds: Edges, counts: Any) -> dict[float, int]:
         if counts.shape != thresholds.shape or not np.issubdtype(counts.dtype, np.integer):
             raise TypeError("counts_at must return one integer for each threshold")
         if np.any(np.diff(counts) < 0) or counts[0] < 0 or counts[-1] > self.size:
@@ -322,7 +336,10 @@ class LookaheadCounter:
 
 
 class ChunkCounts:
-    """Scores read in chunks as often as needed: ``open_chunks()`` returns a fresh iterator of flat arrays."""
+    """Scores that can be read repeatedly in chunks.
+
+    ``open_chunks()`` returns a new iterator of one-dimensional arrays.
+    """
 
     def __init__(self, open_chunks: Callable[[], Iterable[Any]]) -> None:
         self._open = open_chunks
@@ -330,13 +347,13 @@ class ChunkCounts:
 
     @property
     def size(self) -> int:
-        """The number of scores, from the first reading, whatever it was for."""
+        """The number of scores, from the first reading."""
         if self._size is None:
             self.counts_at(np.empty(0))
         return _not_empty(self._size or 0)
 
     def counts_at(self, thresholds: Edges) -> Counts:
-        """#{scores <= t} for each threshold, in one reading."""
+        """Return #{scores <= t} for each threshold, in one reading."""
         histogram = Histogram(thresholds)
         for chunk in self._open():
             histogram.add(check_scores(chunk))
@@ -347,18 +364,18 @@ class ChunkCounts:
 
 def _not_empty(size: int) -> int:
     if size == 0:
-        raise ValueError("scores are empty: at least one is needed")
+        raise ValueError("scores are empty: pass at least one score")
     return size
 
 
 class Bins:
-    """The bins (-inf, t_0], (t_0, t_1], ..., (t_last, inf] of increasing thresholds, found by a guess.
+    """The bins (-inf, t_0], (t_0, t_1], ..., (t_last, inf] of thresholds.
 
-    Thresholds of a search are (nearly) evenly spaced, so one product tells a score's bin or the one before it, and one
-    comparison with the bin's exact end which. That this is so for every score follows from the thresholds alone: the
-    guess never falls as the score grows (subtraction, product and rounding are monotone), so it is within one in a
-    whole bin if it is at the bin's two ends. Where it is not, thresholds may crowd at their ends (``Cells``); and where
-    nothing is known about them (a range a few floats wide) scores are looked up.
+    Thresholds of a search are nearly evenly spaced. So one product gives the bin of a score or the one before it, and
+    one comparison with the exact end of the bin decides. That this holds for every score follows from the thresholds
+    alone. The guess never falls as the score grows (subtraction, product and rounding are monotone), so it is within
+    one in a whole bin if it is at the two ends of the bin. Otherwise ``Cells`` handles thresholds that are dense at
+    their ends. If neither applies (a range a few floats wide), scores are searched.
     """
 
     def __init__(self, thresholds: Edges) -> None:
@@ -380,7 +397,7 @@ class Bins:
         return bool(np.all(self._guess(self._thresholds) <= bins) and np.all(self._guess(just_above) >= bins))
 
     def _guess(self, scores: Edges) -> NDArray[np.intp]:
-        """The bin or the one before it; the last one for what is no number."""
+        """Return the bin or the one before it; the last bin for NaN."""
         with np.errstate(over="ignore"):
             guess = scores - self._origin
             guess *= self._rate
@@ -389,9 +406,9 @@ class Bins:
         return guess.astype(np.intp)
 
     def of(self, scores: Edges) -> NDArray[np.intp]:
-        """The bin of each score, in any order of the scores."""
+        """Return the bin of each score, in any order of the scores."""
         if self._cells is not None:
-            scores = np.fmin(scores, self._cells.beyond)  # also what is no number
+            scores = np.fmin(scores, self._cells.beyond)  # NaN too
             bins = self._cells.first[self._cells.of(scores)]
             for _ in range(self._cells.most):
                 bins += scores > self._ends[bins]
@@ -405,11 +422,12 @@ class Bins:
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells with few thresholds each, where thresholds crowd at one end or at both: equal steps of a distance's bits.
+    """Cells with few thresholds each, for thresholds that are dense at the ends.
 
-    The bits of a positive float grow with it, about as its logarithm. A score's cell follows from its distance to the
-    nearer end of the thresholds and never falls as the score grows (subtraction and rounding are monotone), so those of
-    lower cells (``first`` counts them) lie below the score, and only the up to ``most`` in its own are compared.
+    Cells are equal steps of the bits of a distance. The bits of a positive float grow about as its logarithm. The cell
+    of a score follows from its distance to the nearer end of the thresholds. It never falls as the score grows
+    (subtraction and rounding are monotone). So thresholds of lower cells (``first`` counts them) lie below the score,
+    and only the up to ``most`` thresholds in its own cell are compared.
     """
 
     ends: tuple[float, float]
@@ -420,7 +438,7 @@ class Cells:
 
     @classmethod
     def of_thresholds(cls, thresholds: Edges) -> "Cells | None":
-        """None where there are too many cells for a table, or thresholds in one of them."""
+        """Return the cells, or None if there are too many for a table."""
         if thresholds.size < _FEWEST_IN_CELLS or not np.isfinite(thresholds[[0, -1]]).all():
             return None
         low, second, before, high = thresholds[[0, 1, -2, -1]].tolist()  # Python's floats overflow without a warning
@@ -439,7 +457,7 @@ class Cells:
         return math.nextafter(self.ends[1], math.inf)
 
     def of(self, scores: Edges) -> NDArray[np.int64]:
-        """The cell of each score; those beyond the ends are in the outermost ones."""
+        """Return the cell of each score; those beyond the ends are in the outermost."""
         (low, high), (inner, outer) = self.ends, self.knees
         inside = np.clip(scores, low, high)
         middle = np.array([low / 2 + high / 2])
@@ -453,7 +471,7 @@ class Cells:
 
 
 class Histogram:
-    """How many scores lie in each bin of some increasing thresholds; scores come in parts of any real dtype."""
+    """Counts of scores in the bins of increasing thresholds, for any real dtype."""
 
     def __init__(self, thresholds: Edges) -> None:
         self.size = 0
@@ -461,7 +479,7 @@ class Histogram:
         self._bins = Bins(thresholds)
         self._in_dtype: dict[np.dtype[Any], NDArray[Any]] = {}
         self._totals = np.zeros(thresholds.size + 1, dtype=np.int64)
-        # bins wait here until there are enough of them to make a pass over all totals worth it
+        # bins are collected here, because each update passes over all totals
         self._waiting = np.empty(max(_BLOCK, self._totals.size), dtype=np.intp)
         self._n_waiting = 0
 
@@ -479,7 +497,7 @@ class Histogram:
                 self._add_sorted(np.sort(block))
 
     def counts(self) -> Counts:
-        """#{scores <= t} for each threshold."""
+        """Return #{scores <= t} for each threshold."""
         self._flush()
         return np.cumsum(self._totals)[:-1]
 
@@ -489,17 +507,17 @@ class Histogram:
         if 2 * (n_up_to_last - n_below) > block.size:
             self._wait(self._bins.of(block))
             return
-        # few lie between the thresholds: only they have to be looked at, and those above the last count nowhere
+        # few scores lie between the thresholds: only they need bins, and those above the last are not counted
         self._totals[0] += n_below
         self._wait(self._bins.of(block[up_to_last & ~below]))
 
     def _add_sorted(self, block: NDArray[Any]) -> None:
-        """64-bit integers and long doubles do not fit into a float64: the thresholds are rounded down to them."""
-        bounds = self._rounded(block.dtype)
+        """Count scores that do not fit into a float64; thresholds are rounded down."""
+        bounds = self._thresholds_in(block.dtype)
         self._wait(self._totals.size - 1 - bounds.size + np.searchsorted(bounds, block, side="left"))
 
-    def _rounded(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The thresholds in ``dtype``, without those that are below its smallest number: no score is so small."""
+    def _thresholds_in(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the thresholds in ``dtype``, without those below its smallest number."""
         if dtype not in self._in_dtype:
             rounded = [round_down(t, dtype) for t in self._thresholds.tolist()]
             self._in_dtype[dtype] = np.array(rounded[rounded.count(-math.inf) :], dtype=dtype)
@@ -517,9 +535,9 @@ class Histogram:
 
 
 class StreamCounts:
-    """Scores that can be read only once: an exact histogram over every bracket the search can reach.
+    """Scores that can be read only once: an exact histogram of all brackets.
 
-    Bins are closed on the right and their ends are the search's own midpoints, so every later count is a partial sum.
+    Bins are closed on the right and their ends are the midpoints of the search, so every later count is a partial sum.
     """
 
     def __init__(
@@ -528,7 +546,7 @@ class StreamCounts:
         if steps > _STREAM_LEVELS:
             raise ValueError(
                 f"steps must be at most {_STREAM_LEVELS} for scores that can be read only once, got {steps}; "
-                "pass a function that returns the chunks anew, or fewer steps"
+                "pass a function that returns a new iterator of chunks, or use fewer steps"
             )
         self._halving = halving
         self._edges = midpoint_tree(*score_range, steps, halving)[1:-1]
@@ -538,15 +556,15 @@ class StreamCounts:
         self.size = _not_empty(histogram.size)
         self._counts = histogram.counts()
 
-    def count(self, left: float, right: float, steps_left: int) -> int:  # noqa: ARG002 (the interface's question)
-        """#{scores <= middle of the bracket}."""
-        # equal midpoints (a range too narrow for its steps) all count alike: the last one sees every bin up to it
+    def count(self, left: float, right: float, steps_left: int) -> int:  # noqa: ARG002 (part of the interface)
+        """Return #{scores <= middle of the bracket}."""
+        # equal midpoints (a range too narrow for its steps) have equal counts: the last one includes all bins
         index = int(np.searchsorted(self._edges, self._halving.middle(left, right), side="right")) - 1
         return int(self._counts[index])
 
 
 class DaskCounts:
-    """A Dask array of scores: the partitions count where they are, and only sums of counts come back."""
+    """A Dask array of scores: partitions count, and only sums are returned."""
 
     def __init__(self, array: DaskArray) -> None:
         if array.ndim != 1:
@@ -557,13 +575,13 @@ class DaskCounts:
 
     @property
     def size(self) -> int:
-        """The number of scores, from the first round, whatever it was for."""
+        """The number of scores, from the first computation."""
         if self._size is None:
             self.counts_at(np.empty(0))
         return _not_empty(self._size or 0)
 
     def counts_at(self, thresholds: Edges) -> Counts:
-        """#{scores <= t} for each threshold, in one round."""
+        """Return #{scores <= t} for each threshold, in one computation."""
         import dask
 
         looks = dask.compute(*(dask.delayed(look_at)(part, thresholds) for part in self._parts))
@@ -573,7 +591,7 @@ class DaskCounts:
 
 
 def look_at(part: NDArray[Any], thresholds: Edges) -> tuple[int, Counts]:
-    """What travels from a partition: its size and its counts."""
+    """Return the size and the counts of one partition."""
     histogram = Histogram(thresholds)
     histogram.add(part)
     return histogram.size, histogram.counts()

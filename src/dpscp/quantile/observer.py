@@ -1,7 +1,6 @@
-"""What a search can tell an observer: its public constants, and every noisy count with the exact one behind it.
+"""What a search shows an observer: public constants, noisy and exact counts.
 
-For tests and audits only. An observer hears exact counts, which no ledger pays for: what it hears is not private and
-must not be released.
+For tests and audits only. No ledger pays for the exact counts: they are not private and must not be released.
 """
 
 from collections.abc import Callable
@@ -13,7 +12,10 @@ from dpscp.quantile.size import ReleasedSize
 
 
 class CountView(NamedTuple):
-    """One question: its bracket, the exact count at the middle, and the noisy margin over the last step's bar."""
+    """One count: its bracket, the exact count at the middle, and the noisy margin.
+
+    The margin is relative to the acceptance level of the last step.
+    """
 
     bracket: tuple[float, float]
     exact: int
@@ -22,10 +24,10 @@ class CountView(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchView:
-    """One search: scale * count - base + noise was compared with bar; ``bought_size`` is the size it released, if any.
+    """One search: scale * count - base + noise was compared with bar.
 
-    The number of scores enters ``base`` only. A step accepts when its margin reaches its ``rises``; ``halving`` says
-    where a bracket's middle is.
+    The number of scores enters ``base`` only. A step accepts if its margin reaches its ``rises``. ``halving`` gives the
+    middle of a bracket. ``bought_size`` is the size that the search released, if any.
     """
 
     score_range: tuple[float, float]

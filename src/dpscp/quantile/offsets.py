@@ -1,8 +1,8 @@
-"""Where a private search aims: rank statistics, corrections, levels and offsets, from public numbers only.
+"""Where a private search aims: rank statistics, corrections and offsets.
 
-The one place for offset arithmetic. The search, the planner and the certificates make an ``Aim`` and ask it; the
-formulas behind it are in ``correction`` (Result A and the paper), ``minimax`` (Result F), ``released_size`` (Result G),
-``counted_size`` (parts of a counted table) and ``release_level`` (Result I).
+All offset arithmetic is here, from public numbers only. The search, the planner and the certificates use an ``Aim``.
+The formulas are in ``correction`` (Result A and the paper), ``minimax`` (Result F), ``size`` (Result G),
+``counted_size`` (parts of a counted table) and ``single_release`` (Result I).
 """
 
 import math
@@ -24,14 +24,14 @@ from dpscp.quantile.size import size_tail, sized_offset
 __all__ = ["Aim", "Correction", "Rank", "conformal_rank", "rank_sensitivity", "round_level", "search_level"]
 
 _LEVEL_UNIT = 10**6
-# Nodes and weights of a mean over a normal law: exact for polynomials up to degree five.
+# Nodes and weights of a mean over a normal law, exact for polynomials up to degree five.
 _NODES, _WEIGHTS = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 2 / 3, 1 / 6)
-# One unit of the lattice of a search's noise is less than this part of the noise.
+# One lattice unit of the noise is less than this part of the noise.
 _UNIT_SHARE = 1e-3
 
 
 class Rank(StrEnum):
-    """The rank statistic that a search compares: the count C less a part that follows the number of scores n.
+    """The rank statistic of a search: the count C minus a function of the size n.
 
     Theory: section 1.2
     """
@@ -41,7 +41,7 @@ class Rank(StrEnum):
     LINEAR = "linear"
     """C - (1 - alpha)(n + 1)."""
     CEIL = "ceil"
-    """C - ceil((1 - alpha)(n + 1)), the paper's."""
+    """C - ceil((1 - alpha)(n + 1)), as in the paper."""
 
     @classmethod
     def parse(cls, value: str) -> "Rank":
@@ -50,7 +50,7 @@ class Rank(StrEnum):
 
     @property
     def is_same_at_all_levels(self) -> bool:
-        """Whether one noisy value of the statistic serves every level."""
+        """Whether one noisy value of the statistic can be used at every level."""
         return self is Rank.CENTRED
 
     def sensitivity(self, level: Fraction) -> Fraction:
@@ -60,7 +60,7 @@ class Rank(StrEnum):
         return max(level, 1 - level) if self is Rank.LINEAR else Fraction(1)
 
     def removed(self, level: Fraction, size: Fraction | int) -> Fraction:
-        """Return what the statistic takes off a count of ``size`` scores."""
+        """Return what the statistic subtracts from a count of ``size`` scores."""
         if self is Rank.CEIL:
             return Fraction(conformal_rank(level, size))
         return (Fraction(1, 2) if self is Rank.CENTRED else 1 - level) * (size + 1)
@@ -70,11 +70,11 @@ class Correction(StrEnum):
     """What a search adds to the wanted rank, so that its noise costs no coverage."""
 
     MINIMAX = "minimax"
-    """The smallest offsets that keep the level whatever the scores are; earlier steps aim higher (Result F)."""
+    """The smallest offsets that keep the level for any scores; earlier steps aim higher (Result F)."""
     MARGINAL = "marginal"
     """The mean of the largest noise (Result A)."""
     UNION = "union"
-    """The paper's buffer: no step accepts below its rank, but for a failure probability."""
+    """The buffer of the paper: except with a failure probability, no step accepts below its rank."""
     NONE = "none"
     """Nothing, and no promise."""
 
@@ -103,19 +103,32 @@ class Correction(StrEnum):
 
 
 def round_level(alpha: float) -> Fraction:
-    """``alpha`` rounded down to a multiple of 1e-6, so that the scaled rank statistic is an integer."""
+    """Round ``alpha`` down to a multiple of 1e-6.
+
+    The scaled rank statistic is then an integer.
+
+    Parameters
+    ----------
+    alpha : float
+
+    Returns
+    -------
+    Fraction
+    """
     alpha = check_probability("alpha", alpha)
     exact, level = Fraction(alpha), Fraction(round(alpha * _LEVEL_UNIT), _LEVEL_UNIT)
-    # a float such as 0.1 or 1 - 0.9 lies a hair above or below its decimal, which is what was meant
+    # a float such as 0.1 or 1 - 0.9 differs slightly from its decimal, which is the intended number
     if level - exact > Fraction(1, 2**52):
         level = Fraction(math.floor(exact * _LEVEL_UNIT), _LEVEL_UNIT)
     if level == 0:
-        raise ValueError(f"alpha must be at least {1 / _LEVEL_UNIT:g}, got {alpha:g}")
+        raise ValueError(f"alpha must be at least {1 / _LEVEL_UNIT:g}, got {alpha:g}; raise alpha")
     return level
 
 
 def search_level(alpha: float, *, size_is_released: bool) -> Fraction:
-    """Return the level that a search uses: less the charge for a released size, and rounded down.
+    """Return the level of a search, less the charge for a released size.
+
+    It is rounded down.
 
     Theory: Result G
     """
@@ -124,10 +137,18 @@ def search_level(alpha: float, *, size_is_released: bool) -> Fraction:
 
 
 def rank_sensitivity(rank: str, alpha: float) -> Fraction:
-    """How much one added or removed record changes the rank statistic.
+    """Return how much one added or removed record changes the rank statistic.
 
-    ``centred`` C - (n + 1)/2: 1/2; ``linear`` C - (1 - alpha)(n + 1): max(alpha, 1 - alpha);
-    ``ceil`` C - ceil((1 - alpha)(n + 1)): 1.
+    Parameters
+    ----------
+    rank : {"centred", "linear", "ceil"}
+        C - (n + 1)/2, C - (1 - alpha)(n + 1), or C - ceil((1 - alpha)(n + 1)).
+    alpha : float
+
+    Returns
+    -------
+    Fraction
+        1/2, max(alpha, 1 - alpha), or 1.
 
     Theory: section 1.2
     """
@@ -135,19 +156,31 @@ def rank_sensitivity(rank: str, alpha: float) -> Fraction:
 
 
 def conformal_rank(level: Fraction, n: Fraction | int) -> int:
-    """ceil((1 - alpha)(n + 1)) in exact arithmetic."""
+    """Return ceil((1 - alpha)(n + 1)) in exact arithmetic."""
     return math.ceil((1 - level) * (n + 1))
 
 
 @dataclass(frozen=True)
 class Aim:
-    """Where a search aims, from public numbers: the wanted rank, and how far above it the noise makes it go.
+    """Where a search aims: the wanted rank and the offset above it.
 
-    ``level`` is the miscoverage that is used, ``size`` what is known about the number of scores, ``least`` the smallest
-    number that the promise must hold for (None: the known one). ``unit`` is the spacing of the integers that the noise
-    is drawn on: one of them covers the difference to the normal law of the formulas (0 in a plan).
+    Offsets are in ranks and may be negative. They are those of the last step unless stated otherwise.
 
-    Offsets are in ranks, and those of the last step unless said otherwise. They may be negative.
+    Attributes
+    ----------
+    level : Fraction
+        The miscoverage that the search uses.
+    rank : Rank
+    correction : Correction
+    size : KnownSize, NoisySize or CountedSize
+        What is known about the number of scores.
+    count_noise : float
+    steps : int
+    unit : Fraction
+        The lattice spacing of the integer noise. It is added to the offset to cover the difference to a normal law (0
+        in a plan).
+    least : float, optional
+        The smallest number of scores for which the promise must hold. Default: the known number.
     """
 
     level: Fraction
@@ -170,28 +203,31 @@ class Aim:
                 f"{name} needs rank='centred' and correction='minimax', got '{self.rank}' and '{self.correction}'"
             )
         if self.least is not None:
-            raise ValueError(f"n_min must be None with {name}, got {self.least:g}: the size is found, not assumed")
+            raise ValueError(f"n_min must be None with {name}, got {self.least:g}: the size is not assumed; remove it")
 
     @property
     def planned(self) -> Fraction:
-        """The number of scores that the target is computed from."""
+        """The number of scores from which the target is computed."""
         return Fraction(self.size.planned)
 
     @property
     def wanted_rank(self) -> Fraction:
-        """The rank of the quantile; an integer where the statistic or the paper's buffer is about one."""
+        """The rank of the quantile.
+
+        It is an integer if the statistic or the buffer of the paper needs one.
+        """
         if self.rank is Rank.CEIL or (self.correction is Correction.UNION and self.rank is not Rank.LINEAR):
             return Fraction(conformal_rank(self.level, self.planned))
         return (1 - self.level) * (self.planned + 1)
 
     @property
     def mean_rise(self) -> float:
-        """How far above the last step the steps aim on average, in ranks."""
+        """The mean aim of the steps above the last step, in ranks."""
         return self.count_noise * self.correction.mean_rise(self.steps)
 
     @property
     def spread(self) -> float:
-        """The standard deviation of the aim, in ranks, that comes from not knowing the number of scores."""
+        """The standard deviation of the aim, in ranks, due to an unknown size."""
         return abs(0.5 - float(self.level)) * self.size.deviation
 
     def needed(self, offset: Fraction) -> Fraction:
@@ -199,7 +235,7 @@ class Aim:
         return self.wanted_rank - self.rank.removed(self.level, self.planned) + offset
 
     def public_numbers(self, offset: Fraction) -> dict[str, Any]:
-        """Return what a result tells about its aim: offset and target are means over the steps."""
+        """Return the public numbers of a result; offset and target are step means."""
         mean = offset + Fraction(self.mean_rise)
         return {
             "rank_target": float(self.wanted_rank + mean),
@@ -212,7 +248,7 @@ class Aim:
         }
 
     def lattice_rises(self, sigma: int) -> tuple[int, ...]:
-        """Return how far above the last step's bar that of each step lies, rounded up to the lattice of the noise."""
+        """Return the rises of the steps in lattice units, rounded up."""
         return tuple(math.ceil(sigma * rise) for rise in self.correction.rises(self.steps).tolist())
 
     def offset(self, failure_probability: float | None = None) -> Fraction:
@@ -234,7 +270,7 @@ class Aim:
         if self.correction is Correction.MARGINAL:
             return marginal_offset(least, alpha, noise, steps)
         beta = failure_probability if failure_probability is not None else min(0.5, 1 / size.n)
-        # the -1 of tau stands for "a count below an integer rank lies at least 1 below it": the rank must be one
+        # the -1 of tau assumes an integer rank: a count below it lies at least 1 below it
         return Fraction(union_noise_buffer(noise, steps, beta)) + (1 if self.rank is Rank.LINEAR else 0)
 
     def whole_offset(
@@ -244,21 +280,24 @@ class Aim:
         release_confidence: float | None = None,
         covered: float = 0.0,
     ) -> Fraction:
-        """Return the offset with whole ranks of a buffer, and at least that of one release where it is wanted."""
+        """Return the offset with the rank buffer, and at least that of one release.
+
+        The buffer is rounded up to whole ranks. The offset of one release applies if ``release_confidence`` is given.
+        """
         offset = math.ceil(rank_buffer) + self.offset(failure_probability)
         if release_confidence is None:
             return offset
         return max(offset, self.offset_of_one_release(release_confidence, covered))
 
     def offset_of_one_release(self, confidence: float, covered: float) -> Fraction:
-        """Return the offset with which this one threshold covers a level with this confidence.
+        """Return the offset with which one release covers a level at this confidence.
 
         Theory: Result I
         """
         if self.least is not None or not self.correction.keeps_the_level:
             raise ValueError(
-                f"release_confidence={confidence:g} needs a number of scores that is public or released (no "
-                "n_min) and correction='minimax' or 'marginal'"
+                f"release_confidence={confidence:g} needs a public or released number of scores (no n_min) and "
+                "correction='minimax' or 'marginal'"
             )
         alone = release_offset(
             confidence,
@@ -272,10 +311,10 @@ class Aim:
         return Fraction(alone) + self.unit
 
     def level_of_one_release(self, confidence: float, offset: float) -> float:
-        """Return the level that one release with this offset covers with this confidence.
+        """Return the level that one release with this offset covers at this confidence.
 
-        With a released size the offset is that of the largest number that could have been released: offsets fall with
-        it. One unit of the lattice is taken off for the integer noise.
+        Offsets fall with the size. So for a released size the offset is that of the largest number that could have been
+        released. One lattice unit is subtracted for the integer noise.
 
         Theory: Result I
         """
@@ -295,10 +334,10 @@ class Aim:
         )
 
     def typical_overshoot(self) -> float:
-        """Return the mean aim above the wanted rank and one standard deviation of it, in ranks.
+        """Return the mean aim above the wanted rank plus one standard deviation.
 
-        Two ways to treat an unknown number of scores are compared by it: the mean is what all releases pay, the
-        deviation what a single one may pay on top.
+        It compares two ways to treat an unknown number of scores. All releases pay the mean, and a single release may
+        pay the deviation too.
         """
         mean = float(self.offset())
         if isinstance(self.size, NoisySize):
@@ -308,12 +347,15 @@ class Aim:
         return mean + self.mean_rise + self.spread
 
     def with_size(self, n: int) -> "Aim":
-        """Return the aim of the same search where ``n`` scores are known, released or expected."""
+        """Return the aim of the same search if ``n`` scores are known or expected."""
         if isinstance(self.size, CountedSize):
             return replace(self, size=CountedSize(max(n, math.ceil(n / self.size.part)), self.size.part))
         known = KnownSize(n) if isinstance(self.size, KnownSize) else NoisySize(n, self.size.size_noise)
         return replace(self, size=known)
 
     def has_target_within(self, n: float, offset: float) -> bool:
-        """Whether the mean target of all steps lies among ``n`` scores: if not, full sets are expected."""
+        """Return whether the mean target lies among ``n`` scores.
+
+        If not, full sets are expected.
+        """
         return (1 - float(self.level)) * (n + 1) + offset + self.mean_rise <= n

@@ -1,7 +1,7 @@
-"""The private threshold: a binary search over a public range that asks noisy counts and errs upwards only.
+"""The private threshold: a binary search over a public range by noisy counts.
 
-All decisions are comparisons of integers: the rank statistic is scaled until it is an integer, and exact discrete
-Gaussian noise is added to it. What is released is the threshold; counts and the true number of scores stay inside.
+It errs upwards only. All decisions compare integers: the rank statistic is scaled to an integer, and exact discrete
+Gaussian noise is added. Only the threshold is released, not the counts and not the true number of scores.
 """
 
 import math
@@ -24,25 +24,48 @@ from dpscp.quantile.size import ReleasedSize, release_size
 __all__ = [
     "AskedCounts",
     "PrivateQuantile",
+    "SharedCounts",
     "default_steps",
     "noisy_midpoint_quantile",
     "private_quantile",
 ]
 
-# Scores may crowd: the grid's share of the error is planned for a density this many times the uniform one.
+# Scores may be dense: the error of the grid is planned for this multiple of the uniform density.
 _CROWDING = 2.0
 _FEWEST, _MOST = 6, 22
-# Graded steps: halvings beyond those that leave one unit of a single count's noise in a cell, by exact recursion over
-# all paths of the search, with a budget that the counts share and with one for each count.
+# Graded steps: halvings beyond those that leave one unit of a single count's noise in a cell, if the counts share a
+# budget and if each has its own. From an exact recursion over all paths of the search.
 _SHARED_HALVINGS, _OWN_HALVINGS = 1.0, 2.6
 _STREAM_STEPS = 16
 
 
 @dataclass(frozen=True)
 class PrivateQuantile:
-    """A released threshold and the public numbers it was made with; no count, no score, no exact n.
+    """A released threshold and its public numbers; no count, no score, no exact n.
 
-    ``offset`` and ``rank_target`` are means over the steps of the search, which aim ``step_rises`` above the last.
+    Attributes
+    ----------
+    threshold : float
+    rank_target : float
+        The mean over the steps of the rank that the search aims at; the steps aim ``step_rises`` above the last.
+    count_noise : float
+        The standard deviation of the noise on each count.
+    steps : int
+    event : DpEvent
+    alpha : float
+        The miscoverage that the search used, rounded down.
+    score_range : tuple of float
+    n_records : int
+        The nominal number of scores.
+    correction : Correction
+    rank : Rank
+    offset : float
+        The mean over the steps of the offset, in ranks.
+    seeded : bool
+        Whether a seed was used; then the result is not private.
+    released_size : ReleasedSize, optional
+    fine_near : float or tuple of float, optional
+    counted_size : CountedSize, optional
     """
 
     threshold: float
@@ -79,13 +102,14 @@ class PrivateQuantile:
         return self.threshold < self.score_range[1]
 
 
-class AskedCounts:
-    """What searches of the same scores have asked for: give it to each of them, and no count is released twice.
+class SharedCounts:
+    """Noisy counts that several searches of the same scores share.
 
-    A noisy count of the centred statistic is the same question at every level, so a search that comes to a bracket
-    takes the answer that is there. The brackets of one path differ and their noises are independent: each search alone
-    has the law that it would have without the others, and its offset holds. At depth d (from 0) k paths meet at most
-    min(2^d, k) different brackets, so all k searches together release at most the sum of their ``new_questions``.
+    Pass one object to all searches, and no count is released twice. A noisy count of the centered statistic is the same
+    at every level, so a search that reaches a bracket uses the existing count. The brackets of one path differ and
+    their noises are independent. So each search alone has its usual law, and its offset is valid. At depth d (from 0),
+    k paths reach at most min(2^d, k) different brackets. So all k searches together release at most the sum of their
+    ``new_questions``.
 
     Theory: Result F; section 1.2
     """
@@ -95,31 +119,51 @@ class AskedCounts:
         self._search: tuple[Any, ...] | None = None
 
     def require_alike(self, *search: Any) -> None:
-        """Refuse a search whose noisy counts are other numbers than those of the searches before."""
+        """Raise if the noisy counts of this search differ from those of earlier ones."""
         if self._search not in (None, search):
-            raise ValueError("asked must come from searches of the same rank, noise, steps, score_range and fine_near")
+            raise ValueError(
+                "asked must come from searches with the same rank, noise, steps, score_range and fine_near"
+            )
         self._search = search
 
     def noise(self, step: int, left: float, right: float, fresh: int) -> int:
-        """The noise on the count in the middle of a bracket: ``fresh`` where nobody asked for it before."""
+        """Return the noise at the middle of a bracket: ``fresh`` if it is new."""
         return self._noise.setdefault((step, left, right), fresh)
 
     @staticmethod
     def new_questions(place: int, steps: int) -> int:
-        """How many counts the search at ``place`` (from 0) adds: one for each depth with more than ``place`` brackets.
+        """Return how many counts the search at ``place`` (from 0) adds.
 
-        >>> [sum(AskedCounts.new_questions(j, 12) for j in range(k)) for k in (1, 2, 3, 10)]
+        It adds one for each depth with more than ``place`` brackets.
+
+        >>> [sum(SharedCounts.new_questions(j, 12) for j in range(k)) for k in (1, 2, 3, 10)]
         [12, 23, 33, 95]
         """
         return max(1, steps - place.bit_length())
 
 
-def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = True, graded: bool = False) -> int:
-    """How many halvings balance the noise they cost against the width of the last bracket, from public numbers.
+# The name of 0.3.
+AskedCounts = SharedCounts
 
-    ``unit_noise`` is the noise of a single count; with ``shared_budget`` N counts need sqrt(N) times as much each.
-    ``graded``: for the steps of ``correction="minimax"``, which need fewer: those with the smallest mean overshoot on
-    scores that are even over a part of the range.
+
+def default_steps(n_records: int, *, unit_noise: float, shared_budget: bool = True, graded: bool = False) -> int:
+    """Return the number of halvings that balances noise against bracket width.
+
+    Parameters
+    ----------
+    n_records : int
+        The public number of scores.
+    unit_noise : float
+        The noise of a single count.
+    shared_budget : bool
+        N counts share a budget and need sqrt(N) times as much noise each.
+    graded : bool
+        For the steps of ``correction="minimax"``: fewer steps, with the smallest mean overshoot on scores that are even
+        over a part of the range.
+
+    Returns
+    -------
+    int
     """
     if graded:
         more = _SHARED_HALVINGS if shared_budget else _OWN_HALVINGS
@@ -150,50 +194,75 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     released_size: ReleasedSize | None = None,
     counted_size: CountedSize | None = None,
     release_confidence: float | None = None,
-    asked: AskedCounts | None = None,
+    asked: SharedCounts | None = None,
     fine_near: float | tuple[float, float] | None = None,
     random_state: int | None = None,
     observer: SearchObserver | None = None,
 ) -> PrivateQuantile:
-    """A private threshold above the 1 - alpha quantile of ``scores``, with noise that errs upwards only.
+    """Return a private threshold above the 1 - alpha quantile of ``scores``.
 
-    Promise (``correction="minimax"``, with the smallest offsets that keep it, or ``"marginal"``, with a larger one): if
-    the scores and one more are exchangeable and the number of scores is at least ``n_min``, the one more is at most
-    ``threshold`` (or the threshold is the end of the range, which means "no finite threshold") with probability at
-    least 1 - alpha over data and noise. Ties are allowed. ``"union"`` is the paper's buffer: with probability
-    1 - ``failure_probability`` (default 1 / n_records) the threshold is at least the wanted order statistic.
-    ``"none"`` promises nothing.
-
-    Privacy: ``event`` for adding or removing one score; give ``mu`` (the noise is then sensitivity * sqrt(steps) / mu)
-    or ``count_noise``, the standard deviation of the noise on each count, or the ``LatticeNoise`` itself as it was
-    accounted for.
+    With ``correction="minimax"`` or ``"marginal"``, one more score is at most ``threshold`` with probability at least 1
+    - alpha over data and noise. Ties are allowed. A threshold at the end of the range means "no finite threshold".
 
     Parameters
     ----------
-    scores : array, Dask array, iterator of chunks (read once), function returning chunks anew, or a ``CountSource``.
-        Values outside ``score_range`` are clipped without a word: saying how many would leak. NaN counts as its end.
-    rank : ``"centred"`` (sensitivity 1/2; exact when n = n_records), ``"linear"`` (follows the true n by itself),
-        ``"ceil"`` (the paper's, sensitivity 1).
-    n_records : the public nominal number of scores; None declares the number found as public.
-    n_min : a public lower bound on the number of scores, for parts of random size (which may then be empty); None
-        means ``n_records``.
-    size_noise : the number of scores is private: release it once with integer noise of this standard deviation, and
-        aim at the rank that follows from it. The promise then holds for every number of scores, none included,
-        whatever ``n_records`` says (it is a plan only). Needs ``rank="centred"`` and ``correction="minimax"``.
-    released_size : the ``released_size`` of an earlier search of the same scores, to be used again at no cost.
-    counted_size : the scores are a part that secret coins drew, each record with the same probability, from a table
-        whose number of records is public: ``CountedSize(n_records, part)``. No size is released; the promise is an
-        average over the coins too. Needs ``rank="centred"`` and ``correction="minimax"``.
-    release_confidence : aim so high that, with this probability over scores and noise, this one threshold lies at or
-        above the 1 - alpha quantile of the scores' law, beside the average. For independent scores whose number is
-        public (n_records), released, or drawn from a counted table.
-    asked : shared by several searches of the same scores, see ``AskedCounts``; ``event`` is still that of this search
-        alone. Needs ``rank="centred"``.
-    fine_near : a public value near which thresholds are told apart most finely: the further away, the wider the cells
-        of the grid, so that a ``score_range`` that is far too wide costs little. 0 suits residuals; both ends of the
-        range, (low, high), suit probabilities. None: even cells.
-    random_state : None draws from the operating system; an integer is for tests, warns, and is not private.
-    observer : for tests and audits: called with a ``SearchView``, exact counts included. What it hears is not private.
+    scores : array, Dask array, iterator of chunks, function that returns chunks, or ``CountSource``
+        An iterator is read once. Values outside ``score_range`` are clipped without a warning, because their number is
+        private. NaN counts as the end of the range.
+    alpha : float
+    score_range : tuple of float
+        The public (low, high).
+    mu : float, optional
+        The GDP level of the whole search; the noise is then sensitivity * sqrt(steps) / mu. Give this or
+        ``count_noise``.
+    count_noise : float or LatticeNoise, optional
+        The standard deviation of the noise on each count, or the noise that the accountant charged.
+    steps : int, optional
+    correction : {"minimax", "marginal", "union", "none"}
+        ``"minimax"`` has the smallest valid offsets, ``"marginal"`` a larger one. ``"union"`` is the buffer of the
+        paper: with probability 1 - ``failure_probability`` the threshold is at least the wanted order statistic.
+        ``"none"`` promises nothing.
+    rank : {"centred", "linear", "ceil"}
+        ``"centred"`` has sensitivity 1/2 and is exact if n = n_records. ``"linear"`` needs no n. ``"ceil"`` is that of
+        the paper, with sensitivity 1.
+    rank_buffer : float
+        Ranks that are added to the offset, rounded up.
+    failure_probability : float, optional
+        Default: 1 / n_records.
+    n_records : int, optional
+        The public number of scores. None declares the exact number public.
+    n_min : float, optional
+        A public lower bound on the number of scores, for parts of random size (which may be empty). Default:
+        ``n_records``.
+    size_noise : float or LatticeNoise, optional
+        The number of scores is private: release it once with integer noise of this standard deviation. The promise then
+        holds for every number of scores, and ``n_records`` is only a plan. Needs ``rank="centred"`` and
+        ``correction="minimax"``.
+    released_size : ReleasedSize, optional
+        That of an earlier search of the same scores, at no cost.
+    counted_size : CountedSize, optional
+        The scores are a secret random part of a table whose number of records is public. No size is released, and the
+        promise is an average over the assignment too. Needs ``rank="centred"`` and ``correction="minimax"``.
+    release_confidence : float, optional
+        With this probability over scores and noise, this one threshold is at least the 1 - alpha quantile of the
+        scores' law. Needs independent scores whose number is public, released or drawn from a counted table.
+    asked : SharedCounts, optional
+        Shared by several searches of the same scores; ``event`` is that of this search alone. Needs ``rank="centred"``.
+    fine_near : float or tuple of float, optional
+        A public value near which the grid is finest, so that a ``score_range`` that is far too wide costs little. 0
+        suits residuals; both ends of the range, (low, high), suit probabilities. Default: even cells.
+    random_state : int, optional
+        A seed for tests; warns, and the result is not private.
+    observer : callable, optional
+        For tests and audits: called with a ``SearchView``, which contains exact counts and is not private.
+
+    Returns
+    -------
+    PrivateQuantile
+
+    Privacy: ``event``, for adding or removing one score.
+
+    Assumes: the scores and one more are exchangeable, and there are at least ``n_min`` of them.
 
     >>> import numpy as np
     >>> q = private_quantile(np.linspace(0, 1, 10_001), alpha=0.1, score_range=(0, 1), mu=1.0, random_state=0)
@@ -214,23 +283,23 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
     stream_steps = steps or plan.stream_steps(n_records)
     may_be_empty = is_released or counted_size is not None or n_min is not None
     counter = as_counter(scores, span, stream_steps, allow_empty=may_be_empty, halving=halving)
-    source, bought = IntegerSource(random_state), None
+    source, new_size = IntegerSource(random_state), None
     if size_noise is not None:
-        released_size = bought = release_size(counter.size, size_noise, source)
+        released_size = new_size = release_size(counter.size, size_noise, source)
     nominal = n_records or max(1, counter.size if released_size is None else round(released_size.value))
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
     noise, size = plan.noise(steps), _size_known(nominal, released_size, counted_size)
     aim = Aim(level, statistic_kind, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
     offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
     statistic = _Statistic.of(aim, offset, noise, counter.size)
-    asked = AskedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, span, halving)
+    asked = SharedCounts() if asked is None else _for_this_search(asked, aim.rank, noise, steps, span, halving)
     threshold, seen = _right_endpoint_search(counter, span, statistic, noise.sample(steps, source), halving, asked)
     if observer is not None:
-        observer(statistic.view(span, seen, bought, halving))
+        observer(statistic.view(span, seen, new_size, halving))
     return _warn_of_full_sets(
         PrivateQuantile(
             threshold=threshold,
-            event=noise.event(steps) if bought is None else compose(bought.event, noise.event(steps)),
+            event=noise.event(steps) if new_size is None else compose(new_size.event, noise.event(steps)),
             score_range=span,
             n_records=nominal,
             seeded=random_state is not None,
@@ -259,12 +328,12 @@ def _check_numbers(
 def _check_sizes(
     size_noise: float | LatticeNoise | None, released_size: ReleasedSize | None, counted_size: CountedSize | None
 ) -> bool:
-    """Return whether a size is released; more than one way to treat a private number of scores is refused."""
+    """Return whether a size is released; raise if two ways are given."""
     is_released = size_noise is not None or released_size is not None
     if size_noise is not None and released_size is not None:
-        raise ValueError("give size_noise (release the size) or released_size (use one again), not both")
+        raise ValueError("give size_noise (release a size) or released_size (reuse a size), not both")
     if counted_size is not None and is_released:
-        raise ValueError("give counted_size or a released size, not both: the law of the coins replaces the release")
+        raise ValueError("give counted_size or a released size, not both: counted_size needs no release")
     return is_released
 
 
@@ -278,20 +347,20 @@ def _size_known(
 
 
 def _for_this_search(
-    asked: AskedCounts, rank: Rank, noise: LatticeNoise, steps: int, score_range: tuple[float, float], halving: Halving
-) -> AskedCounts:
-    """``asked``, if its counts are those of this search."""
+    asked: SharedCounts, rank: Rank, noise: LatticeNoise, steps: int, score_range: tuple[float, float], halving: Halving
+) -> SharedCounts:
+    """Return ``asked`` if its counts are those of this search; raise otherwise."""
     if not rank.is_same_at_all_levels:
-        raise ValueError(f"asked needs rank='centred', got '{rank}': other statistics differ from level to level")
+        raise ValueError(f"asked needs rank='centred', got '{rank}': other statistics differ between levels")
     asked.require_alike(noise, steps, score_range, halving)
     return asked
 
 
 @dataclass(frozen=True)
 class _Statistic:
-    """scale * (C - removed) + noise is compared with scale * needed, and with ``rises`` more at earlier steps.
+    """scale * (C - removed) + noise is compared with scale * needed.
 
-    ``scale * removed`` is an integer.
+    Earlier steps need ``rises`` more. ``scale * removed`` is an integer.
     """
 
     scale: int
@@ -301,7 +370,10 @@ class _Statistic:
 
     @classmethod
     def of(cls, aim: Aim, offset: Fraction, noise: LatticeNoise, size: int) -> "_Statistic":
-        """Return what is taken off each count and the bar; ``size`` is the true number of scores."""
+        """Return what is subtracted from each count, and the acceptance level.
+
+        ``size`` is the true number of scores.
+        """
         removed = aim.rank.removed(aim.level, size)
         return cls(noise.scale, removed, aim.needed(offset), aim.lattice_rises(noise.sigma))
 
@@ -314,9 +386,9 @@ class _Statistic:
         return math.ceil(self.scale * self.needed)
 
     def view(
-        self, score_range: tuple[float, float], seen: list[CountView], bought: ReleasedSize | None, halving: Halving
+        self, score_range: tuple[float, float], seen: list[CountView], new_size: ReleasedSize | None, halving: Halving
     ) -> SearchView:
-        return SearchView(score_range, self.scale, self.base, self.bar, tuple(seen), bought, self.rises, halving)
+        return SearchView(score_range, self.scale, self.base, self.bar, tuple(seen), new_size, self.rises, halving)
 
 
 def _right_endpoint_search(
@@ -325,11 +397,11 @@ def _right_endpoint_search(
     statistic: _Statistic,
     draws: list[int],
     halving: Halving,
-    asked: AskedCounts,
+    asked: SharedCounts,
 ) -> tuple[float, list[CountView]]:
-    """Halve the range; move the right end only where the noisy statistic reaches its bar: integers are compared.
+    """Halve the range; move the right end if the noisy statistic is large enough.
 
-    Returns the right end that is left, and each count that was asked for.
+    All comparisons are between integers. Returns the final right end and all counts.
     """
     left, right = score_range
     seen: list[CountView] = []
@@ -340,7 +412,7 @@ def _right_endpoint_search(
         at_the_end = middle >= score_range[1]
         count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
         margin = scale * count - base + asked.noise(step, left, right, noise) - bar
-        # a count at the very end of the range is not asked for: such a step tells no more than its noise
+        # no count is needed at the end of the range: the step depends on its noise only
         if not at_the_end:
             seen.append(CountView((left, right), count, margin))
         if margin >= rise:
@@ -352,7 +424,7 @@ def _right_endpoint_search(
 
 @dataclass(frozen=True)
 class _NoisePlan:
-    """The noise a caller asked for: a GDP level to be shared by all counts, or a fixed noise for each."""
+    """The requested noise: a GDP level for all counts, or a noise for each count."""
 
     mu: float | None
     count_noise: LatticeNoise | None
@@ -375,7 +447,7 @@ class _NoisePlan:
         return lattice_noise(float(self.sensitivity) * math.sqrt(steps) / (self.mu or 0.0), self.sensitivity)
 
     def stream_steps(self, n_records: int | None) -> int:
-        """Return the steps of a stream: it is read while its histogram is made, before its length is known."""
+        """Return the steps of a stream, whose length is not known before it is read."""
         return self.default_steps(n_records) if n_records else _STREAM_STEPS
 
     def default_steps(self, n_records: int) -> int:
@@ -385,19 +457,19 @@ class _NoisePlan:
 
 
 def _warn_of_full_sets(result: PrivateQuantile) -> PrivateQuantile:
-    """Return ``result``, with a warning to the caller of the search where it ended at the end of its range."""
+    """Return ``result``, and warn if the search stopped at the end of its range."""
     if not result.is_finite:
         warnings.warn(_end_of_range_message(result), GuaranteeWarning, stacklevel=3)
     return result
 
 
 def _end_of_range_message(result: PrivateQuantile) -> str:
-    """Public numbers and the released value only."""
+    """Return the warning; it contains public numbers and the released value only."""
     return (
-        f"no finite threshold: the search ended at the end of its range ({result.score_range[1]:g}), so prediction "
-        f"sets are full. It aims at rank {result.rank_target:.0f} of nominally {result.n_records} scores with noise "
-        f"{result.count_noise:.3g} on each count; more records, a larger budget, a larger alpha or a wider range "
-        "would help"
+        f"no finite threshold: the search stopped at the end of its range ({result.score_range[1]:g}), so prediction "
+        f"sets contain every answer. It aims at rank {result.rank_target:.0f} of nominally {result.n_records} scores, "
+        f"with noise {result.count_noise:.3g} on each count. Use more records, a larger budget, a larger alpha or a "
+        "wider range"
     )
 
 
@@ -412,12 +484,29 @@ def noisy_midpoint_quantile(
     n_records: int | None = None,
     random_state: int | None = None,
 ) -> PrivateQuantile:
-    """The midpoint rule of earlier work, kept as a baseline: it can under-cover, by design of the rule.
+    """Return a threshold by the midpoint rule of earlier work, as a baseline.
 
-    Both ends move on noisy evidence, the left one by ``precision`` (default: the range over 2^steps) beyond the
-    midpoint, and the midpoint is returned. Privacy is the same as for ``private_quantile(rank="ceil")``: the true
-    number of scores enters the noisy counts only, and the result carries ``n_records``, the public nominal number, and
-    the rank that follows from it; None declares the number found as public.
+    The rule itself can under-cover. Both ends move on noisy evidence, the left one by ``precision`` beyond the
+    midpoint, and the midpoint is returned.
+
+    Parameters
+    ----------
+    scores : as in ``private_quantile``, but no iterator
+    alpha : float
+    score_range : tuple of float
+    count_noise : float or LatticeNoise
+    steps : int
+    precision : float, optional
+        Default: the range over 2^steps.
+    n_records : int, optional
+        The public number of scores. None declares the exact number public.
+    random_state : int, optional
+
+    Returns
+    -------
+    PrivateQuantile
+
+    Privacy: the same as ``private_quantile(rank="ceil")``. The true number of scores enters the noisy counts only.
 
     Paper: Algorithm 4 [alg:noisy-midpoint]
     """
@@ -428,16 +517,16 @@ def noisy_midpoint_quantile(
         check_count("n_records", n_records)
     jump = check_positive("precision", precision) if precision is not None else (high - low) / 2.0**steps
     noise = LatticeNoise.of(count_noise, Fraction(1))
-    # with a public nominal number the true one is secret, and refusing none would tell it
+    # if n_records is public, the true number is secret: an error for an empty input would reveal it
     counter = as_counter(scores, (low, high), steps, allow_empty=n_records is not None)
     if isinstance(counter, StreamCounts):
-        raise TypeError("noisy_midpoint_quantile needs scores that can be read again; pass an array")
+        raise TypeError("noisy_midpoint_quantile needs scores that can be read again, not an iterator; pass an array")
     nominal = n_records or counter.size
     rank = conformal_rank(level, counter.size)
     left, right = low, high
     for drawn in noise.sample(steps, IntegerSource(random_state)):
         middle = EVEN.middle(left, right)
-        # the left end leaves the grid of midpoints, so each question is asked on its own
+        # the left end is not on the grid of midpoints, so each count needs its own pass
         count = counter.size if middle >= high else counter.count(left, right, 1)
         if noise.scale * (count - rank) + drawn < 0:
             left = middle + jump

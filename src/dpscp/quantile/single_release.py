@@ -1,15 +1,16 @@
-"""What one release covers: a bound on the chance that this threshold, held by this user, covers less than a level.
+"""What one release covers: a bound on the chance of covering less than a level.
 
-The other results speak of the average over records and noise. Given a model that never saw the n scored records, let x
-be a level and B the number of these scores in the lower x part of their law, so that B is Binomial(n, x) (with an atom
-there, at most that in law). The search accepts where C + Z_k >= R + r_k (rises r_k of zero, or those of graded steps),
-so it returns a threshold with a count of at least R - M, M the largest Z_k - r_k and independent of the scores, or the
-end of the range. If it covers less than x, all the scores it counts lie in that lower part: B >= R - M. Therefore
+The other results are about averages over records and noise. Given a model that never used the n scored records, let x
+be a level and B the number of these scores in the lower x part of their law. Then B is Binomial(n, x) (with an atom
+there, at most that in law). The search accepts where C + Z_k >= R + r_k (rises r_k of zero, or those of graded steps).
+So it returns a threshold with a count of at least R - M, or the end of the range. M is the largest Z_k - r_k, and it is
+independent of the scores. If the release covers less than x, all scores it counts lie in that lower part: B >= R - M.
+Therefore
 
     P(this release covers less than x) <= P(B + M >= R),
 
-for tied and for continuous scores; an atom of mass just below x attains it. What remains is to add this up for what is
-known about n. It is rounded to the safe side throughout.
+for tied and for continuous scores; an atom of mass just below x attains it. This module computes it for what is known
+about n, always rounded to the safe side.
 
 Theory: Result I
 """
@@ -36,11 +37,11 @@ from dpscp._base.checks import (
 from dpscp.privacy.tradeoff import last_where
 from dpscp.quantile.minimax import step_rises
 
-# Numbers n that lie this close together, in standard deviations of the rank, are bounded by one of them.
+# Sizes n this close to each other, in standard deviations of the rank, share one bound.
 _BLOCK = 0.02
-# Mass that the sums leave out, and the rounding of what they add up.
+# The mass that the sums leave out, plus their rounding error.
 LEFT_OUT = 1e-12
-# Part of 1 - confidence that is charged for a size that came out far from the truth.
+# The part of 1 - confidence that is charged for a released size far from the true one.
 _SIZE_SHARE = 0.02
 # The law of noise and size together, in units of the noise: spacing and reach of its table.
 _SPACING, _REACH = 1 / 96, 9.0
@@ -53,7 +54,10 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Values of n in blocks of ``width``, by their first; ``masses`` to be added up, None where the worst counts."""
+    """Values of n in blocks of ``width``, by their first value.
+
+    ``masses`` are summed; None if the worst block counts.
+    """
 
     starts: NDArray[np.int64]
     width: int
@@ -67,7 +71,12 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class KnownSize:
-    """The number of scores is public: n."""
+    """The number of scores is public: n.
+
+    Parameters
+    ----------
+    n : int
+    """
 
     n: int
 
@@ -76,7 +85,7 @@ class KnownSize:
 
     @property
     def planned(self) -> int:
-        """The number of scores that the target is computed from."""
+        """The number of scores from which the target is computed."""
         return self.n
 
     @property
@@ -85,25 +94,33 @@ class KnownSize:
         return 0.0
 
     def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need them)
-        """The one value."""
+        """Return the one value."""
         return _Blocks.of(self.n, self.n, 1, 0.0)
 
     def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
-        """No noise of the size enters the rank."""
+        """Return 0: no noise of the size enters the rank."""
         return 0.0, 0.0
 
     def target(self, alpha: float, n: int) -> float:
-        """The rank that a search of n scores aims at, its offset aside."""
+        """Return the target rank of a search of n scores, without the offset."""
         return (1 - alpha) * (n + 1)
 
     def step(self, alpha: float) -> float:
-        """The most that one more score raises a count less that target."""
+        """Return how much one more score can raise a count relative to the target."""
         return alpha
 
 
 @dataclass(frozen=True)
 class DrawnSize:
-    """Each of ``n_records`` was drawn with probability ``part``; the search follows n by its linear statistic."""
+    """Each of ``n_records`` was drawn with probability ``part``.
+
+    The search uses the linear statistic, which needs no n.
+
+    Parameters
+    ----------
+    n_records : int
+    part : float
+    """
 
     n_records: int
     part: float
@@ -113,28 +130,35 @@ class DrawnSize:
         check_fraction("part", self.part)
 
     def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need it)
-        """The binomial law of n."""
+        """Return the binomial law of n."""
         return _drawn_blocks(self, alpha, count_noise)
 
     def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
-        """No noise of the size enters the rank."""
+        """Return 0: no noise of the size enters the rank."""
         return 0.0, 0.0
 
     def target(self, alpha: float, n: int) -> float:
-        """The rank that a search of n scores aims at, its offset aside."""
+        """Return the target rank of a search of n scores, without the offset."""
         return (1 - alpha) * (n + 1)
 
     def step(self, alpha: float) -> float:
-        """The most that one more score raises a count less that target."""
+        """Return how much one more score can raise a count relative to the target."""
         return alpha
 
 
 @dataclass(frozen=True)
 class CountedSize:
-    """Each of ``n_records``, a public count, was drawn with probability ``part``, by a coin that nobody learns.
+    """A secret random part of a table with a public number of records.
 
-    The search aims by its centred statistic at the rank that the expected number of scores has. What is said about it
-    is an average over the coins too.
+    The search uses the centered statistic and aims by the expected number of scores. Statements are averages over the
+    assignment too.
+
+    Parameters
+    ----------
+    n_records : int
+        The public count.
+    part : float
+        The probability with which each record was drawn.
     """
 
     n_records: int
@@ -146,7 +170,7 @@ class CountedSize:
 
     @property
     def planned(self) -> Fraction:
-        """The number of scores that the target is computed from: the expected one."""
+        """The number of scores from which the target is computed: the expected one."""
         return Fraction(self.part) * self.n_records
 
     @property
@@ -156,31 +180,38 @@ class CountedSize:
 
     @property
     def law(self) -> tuple[Numbers, Numbers]:
-        """Numbers of scores and their probabilities; what is left out has less than ``LEFT_OUT``."""
+        """Numbers of scores and their probabilities, up to a mass of ``LEFT_OUT``."""
         return _binomial(self.n_records, self.part)
 
     def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:  # noqa: ARG002 (others need it)
-        """The binomial law of the number of scores."""
+        """Return the binomial law of the number of scores."""
         return _drawn_blocks(self, alpha, count_noise)
 
     def spread(self, alpha: float) -> tuple[float, float]:  # noqa: ARG002 (others need it)
-        """No noise of the size enters the rank: its law is in the blocks."""
+        """Return 0: the law of the size is in the blocks."""
         return 0.0, 0.0
 
     def target(self, alpha: float, n: int) -> float:
-        """The rank that a search of n scores aims at, its offset aside."""
+        """Return the target rank of a search of n scores, without the offset."""
         return 0.5 * (n + 1) + (0.5 - alpha) * (float(self.planned) + 1)
 
     def step(self, alpha: float) -> float:  # noqa: ARG002 (others need it)
-        """The most that one more score raises a count less that target."""
+        """Return how much one more score can raise a count relative to the target."""
         return 0.5
 
 
 @dataclass(frozen=True)
 class NoisySize:
-    """The number of scores was released once as ``released``, with integer noise of deviation ``size_noise``.
+    """The number of scores was released once, with integer noise.
 
-    ``size_unit`` is the spacing of the integers that the noise was drawn on, in ranks.
+    Parameters
+    ----------
+    released : float or Fraction
+        The released number.
+    size_noise : float
+        The standard deviation of its noise.
+    size_unit : float
+        The lattice spacing of its noise, in ranks.
     """
 
     released: float | Fraction
@@ -194,7 +225,7 @@ class NoisySize:
 
     @property
     def planned(self) -> float | Fraction:
-        """The number of scores that the target is computed from."""
+        """The number of scores from which the target is computed."""
         return self.released
 
     @property
@@ -203,30 +234,33 @@ class NoisySize:
         return self.size_noise
 
     def reach(self, confidence: float) -> float:
-        """How far the released number may lie from the true one, but for what a bound at ``confidence`` is charged."""
+        """Return the largest error of the released number at this confidence.
+
+        The remaining probability is charged to the bound.
+        """
         return self._reach(_SIZE_SHARE * (1 - check_probability("confidence", confidence)))
 
     def _reach(self, tail: float) -> float:
         return self.size_noise * float(-special.ndtri(tail / 2)) + self.size_unit
 
     def blocks(self, alpha: float, count_noise: float, tail: float) -> _Blocks:
-        """Every n that the released number leaves possible; the worst of them counts."""
+        """Return every n that the released number leaves possible; the worst counts."""
         charge = _SIZE_SHARE * tail
         low = max(0, math.ceil(self.released - self._reach(charge)))
         high = max(low, math.floor(self.released + self._reach(charge)))
         return _Blocks.of(low, high, _block_width(low, alpha, count_noise, alpha), charge)
 
     def spread(self, alpha: float) -> tuple[float, float]:
-        """The rank aims at (1/2 - alpha) of the released number: deviation and lattice spacing of that."""
+        """Return deviation and lattice spacing of (1/2 - alpha) times the size's noise."""
         swing = abs(0.5 - alpha)
         return swing * self.size_noise, swing * self.size_unit
 
     def target(self, alpha: float, n: int) -> float:
-        """The rank that a search of n scores aims at, its offset and the noise of the size aside."""
+        """Return the target rank of a search of n scores, without offset and size noise."""
         return (1 - alpha) * (n + 1)
 
     def step(self, alpha: float) -> float:
-        """The most that one more score raises a count less that target."""
+        """Return how much one more score can raise a count relative to the target."""
         return alpha
 
 
@@ -244,13 +278,31 @@ def release_miss_bound(
     confidence: float = 0.95,
     graded: bool = False,
 ) -> float:
-    """A bound on the probability, over scores and noise, that one release covers less than ``level``.
+    """Return a bound on the probability that one release covers less than ``level``.
 
-    The search accepts where a noisy count reaches (1 - alpha)(n + 1) + ``offset``. Assumes: the scored records are
-    independent draws of one law given the model, which has not seen them; normal noise (for integer noise of spacing u
-    give the offset less u). ``graded``: the offset is that of the last step, and earlier ones aim higher by
-    ``step_rises``, as ``private_quantile`` does. With a ``NoisySize`` the offset is the smallest that any released
-    number would get, and ``confidence`` decides what is charged for that number.
+    The probability is over scores and noise. The search accepts where a noisy count reaches (1 - alpha)(n + 1) +
+    ``offset``.
+
+    Parameters
+    ----------
+    level : float
+    size : KnownSize, DrawnSize, NoisySize or CountedSize
+    alpha : float
+    offset : float
+        With a ``NoisySize``, the smallest offset of any released number.
+    count_noise : float
+        The standard deviation of normal noise. For integer noise of spacing u, subtract u from the offset.
+    steps : int
+    confidence : float
+        Decides what is charged for a ``NoisySize``.
+    graded : bool
+        The offset is that of the last step; earlier steps aim higher by ``step_rises``, as in ``private_quantile``.
+
+    Returns
+    -------
+    float
+
+    Assumes: given the model, the scored records are independent draws of one law, and the model has not used them.
 
     >>> size = KnownSize(1000)
     >>> release_miss_bound(0.9, size, alpha=0.1, offset=23.0, count_noise=5.0, steps=10) <= 0.05
@@ -267,9 +319,14 @@ def release_miss_bound(
 def release_level(
     confidence: float, size: Size, *, alpha: float, offset: float, count_noise: float, steps: int, graded: bool = False
 ) -> float:
-    """The largest level that a release covers with probability ``confidence``; 0 where there is none.
+    """Return the largest level that a release covers with this confidence.
 
-    See ``release_miss_bound`` for the arguments and what is assumed. Rounded down, by at most 5e-5.
+    Parameters and assumptions are those of ``release_miss_bound``.
+
+    Returns
+    -------
+    float
+        Rounded down, by at most 5e-5; 0 if there is none.
 
     Theory: Result I
     """
@@ -288,10 +345,15 @@ def release_level(
 def release_offset(
     confidence: float, size: Size, *, level: float, alpha: float, count_noise: float, steps: int, graded: bool = False
 ) -> float:
-    """The smallest offset, in ranks, with which a release covers ``level`` with probability ``confidence``.
+    """Return the smallest offset with which a release covers ``level``.
 
-    See ``release_miss_bound`` for the arguments and what is assumed; with a ``NoisySize`` the result holds whatever was
-    released, so it may be computed from it. It may be negative, and is rounded up.
+    It does so with probability ``confidence``. Parameters and assumptions are those of ``release_miss_bound``. With a
+    ``NoisySize`` the result holds for every released number, so it may depend on it.
+
+    Returns
+    -------
+    float
+        In ranks, rounded up; it may be negative.
 
     >>> [round(release_offset(0.95, KnownSize(n), level=0.9, alpha=0.1, count_noise=5, steps=10)) for n in (100, 1000)]
     [14, 23]
@@ -316,7 +378,7 @@ def release_offset(
 
 
 class _Search:
-    """The noise of a search and what is known about n, ready to be asked for several levels and offsets."""
+    """The noise of a search and the law of n, for several levels and offsets."""
 
     def __init__(self, alpha: float, count_noise: float, steps: int, size: Size, tail: float, *, graded: bool) -> None:
         self.alpha, self.size = check_probability("alpha", alpha), size
@@ -328,19 +390,22 @@ class _Search:
         self.sizes = size.blocks(self.alpha, self.count_noise, tail)
         self._laws: dict[tuple[float, int], tuple[Numbers, Numbers]] = {}
         self._count = 1 if self.sizes.masses is not None else len(self.sizes.starts)
-        # the blocks that have been the worst so far: most questions are decided by them alone
+        # the worst blocks so far: they alone decide most comparisons
         self._hard = [self._count - 1]
 
     def miss_bound(self, level: float, offset: float) -> float:
-        """P(B + M >= target + offset), added up over n or at the worst n."""
+        """Return P(B + M >= target + offset), summed over n or at the worst n."""
         return max(self._bounds(level, offset, range(self._count)))
 
     def holds(self, level: float, offset: float, tail: float) -> bool:
-        """Whether the bound is at most ``tail`` at the sizes that have been the worst so far."""
+        """Return whether the bound is at most ``tail`` at the worst sizes so far."""
         return max(self._bounds(level, offset, self._hard)) <= tail
 
     def holds_for_all(self, level: float, offset: float, tail: float) -> bool:
-        """Whether it is at most ``tail`` at every size; if not, the worst one is remembered."""
+        """Return whether the bound is at most ``tail`` at every size.
+
+        If not, the worst size is remembered.
+        """
         bounds = self._bounds(level, offset, range(self._count))
         worst = int(np.argmax(bounds))
         if bounds[worst] > tail and worst not in self._hard:
@@ -348,7 +413,7 @@ class _Search:
         return bounds[worst] <= tail
 
     def _bounds(self, level: float, offset: float, which: Iterable[int]) -> list[float]:
-        # a block of n counts as its first: each further record raises B less its target by at most one step
+        # the first n stands for its block: each further record raises B minus its target by at most one step
         needed = offset - self.unit - self.size.step(self.alpha) * (self.sizes.width - 1)
         found = []
         for place in which:
@@ -358,13 +423,13 @@ class _Search:
         return found
 
     def _ranks(self, level: float, place: int) -> tuple[Numbers, Numbers]:
-        """The law of B less its target at one block, or over all n where these are added up."""
+        """Return the law of B minus its target at one block, or over all n."""
         if (level, place) not in self._laws:
             self._laws = {key: law for key, law in self._laws.items() if key[0] == level}
-            self._laws[level, place] = self._made(level, place)
+            self._laws[level, place] = self._compute_law(level, place)
         return self._laws[level, place]
 
-    def _made(self, level: float, place: int) -> tuple[Numbers, Numbers]:
+    def _compute_law(self, level: float, place: int) -> tuple[Numbers, Numbers]:
         if self.sizes.masses is None:
             return self._at(int(self.sizes.starts[place]), level)
         laws = [self._at(int(n), level) for n in self.sizes.starts]
@@ -376,11 +441,11 @@ class _Search:
 
 
 def _binomial(n: int, share: float) -> tuple[Numbers, Numbers]:
-    """The values of a Binomial(n, share) and their probabilities, but for a mass below ``LEFT_OUT``."""
+    """Return values and probabilities of Binomial(n, share), up to ``LEFT_OUT``."""
     counts = np.arange(*_window(n, share), dtype=np.float64)
     if share == 1:
         return counts, np.where(counts == n, 1.0, 0.0)
-    # from one count to the next: exact to a few ulps at any n, where a formula with factorials is not
+    # ratios of successive counts are exact to a few ulps at any n; a formula with factorials is not
     ratios = (n - counts[:-1]) / (counts[:-1] + 1) * (share / (1 - share))
     logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
     mass = np.exp(logs - logs.max())
@@ -388,7 +453,7 @@ def _binomial(n: int, share: float) -> tuple[Numbers, Numbers]:
 
 
 def _mixture(laws: list[tuple[Numbers, Numbers]], weights: Numbers, spacing: float) -> tuple[Numbers, Numbers]:
-    """The mixture of the laws on a grid, every value rounded up to it."""
+    """Return the mixture of the laws on a grid, with every value rounded up."""
     low = min(values[0] for values, _ in laws)
     places = [np.ceil((values - low) / spacing).astype(np.int64) for values, _ in laws]
     total = np.zeros(max(int(place[-1]) for place in places) + 1)
@@ -398,13 +463,13 @@ def _mixture(laws: list[tuple[Numbers, Numbers]], weights: Numbers, spacing: flo
 
 
 def _window(n: int, share: float) -> tuple[int, int]:
-    """First and past the last of where a Binomial(n, share) lies but for a mass below 1e-12 (Bernstein)."""
+    """Return the range of Binomial(n, share) up to a mass of 1e-12 (Bernstein)."""
     reach = 8 * math.sqrt(n * share * (1 - share)) + 40
     return max(0, math.floor(n * share - reach)), min(n, math.ceil(n * share + reach)) + 1
 
 
 def _drawn_blocks(size: DrawnSize | CountedSize, alpha: float, count_noise: float) -> _Blocks:
-    """The law of the number of records that coins draw, in blocks."""
+    """Return the law of the number of drawn records, in blocks."""
     low, high = _window(size.n_records, size.part)
     width = _block_width(size.n_records * size.part, alpha, count_noise, size.step(alpha))
     starts = np.arange(low, high, width)
@@ -417,7 +482,7 @@ def _block_width(n: float, alpha: float, count_noise: float, step: float) -> int
 
 
 def _noise_tail(t: Numbers, rises: tuple[float, ...], spread: float) -> Numbers:
-    """P(max of standard normals, each less its rise, + ``spread`` times another >= t), never below it."""
+    """Return an upper bound of P(max of normals, less rises, + spread * N >= t)."""
     if spread == 0:
         return _largest_tail(t, rises)
     table = _tail_table(rises, spread)
@@ -426,20 +491,20 @@ def _noise_tail(t: Numbers, rises: tuple[float, ...], spread: float) -> Numbers:
 
 
 def _largest_tail(t: Numbers, rises: tuple[float, ...]) -> Numbers:
-    """P(some standard normal reaches ``t`` and its rise)."""
+    """Return P(some standard normal reaches ``t`` plus its rise)."""
     return np.asarray(-np.expm1(sum(count * special.log_ndtr(t + rise) for rise, count in Counter(rises).items())))
 
 
 @lru_cache(maxsize=64)
 def _tail_table(rises: tuple[float, ...], spread: float) -> Numbers:
-    """That probability on a grid; between two points of it, it is at most that at the lower one."""
+    """Return that probability on a grid; between points use the lower one."""
     points = (1 + spread) * (np.arange(round(2 * _REACH / _SPACING) + 1) * _SPACING - _REACH)
     ends = np.linspace(-_REACH, _REACH, 401)
-    # each bucket of the further normal is charged at its upper end, and what lies beyond the last end in full
+    # each bucket of N is charged at its upper end, and the mass beyond the last end in full
     masses = np.diff(special.ndtr(ends), prepend=0.0, append=1.0)
     fine = _largest_tail(np.arange(-_REACH, _REACH, _FINE), rises)
     fine[0] = 1.0
     lower = np.floor((points[:, None] - spread * ends + _REACH) / _FINE)
     table = fine[np.clip(lower, 0, len(fine) - 1).astype(np.int64)] @ masses[:-1] + masses[-1]
-    table[0] = 1.0  # it also stands for everything below
+    table[0] = 1.0  # also used for everything below
     return np.asarray(np.minimum(1.0, table))

@@ -1,16 +1,16 @@
-"""The released size: a noisy number of scores, bought once, so that the search can use the cheap rank statistic.
+"""The released size: a noisy number of scores, released once.
 
-The centred statistic C - (n + 1)/2 has sensitivity 1/2 but needs to know n; the linear one follows n by itself and has
-sensitivity max(alpha, 1 - alpha). Where n is private, release n~ = n + Y with integer noise and search with the
-centred statistic against (1/2 - alpha)(n~ + 1) + c(n~). Relative to the true target the offset is then
-c(n~) + (1/2 - alpha) Y, and with V_N of Result F the miss rate given Y = y is at most
+With it the search can use the cheaper rank statistic. The centered statistic C - (n + 1)/2 has sensitivity 1/2 but
+needs n. The linear one needs no n and has sensitivity max(alpha, 1 - alpha). If n is private, release n~ = n + Y with
+integer noise, and compare the centered statistic with (1/2 - alpha)(n~ + 1) + c(n~). Relative to the true target the
+offset is then c(n~) + (1/2 - alpha) Y. With V_N of Result F the miss rate given Y = y is at most
 
     alpha + W(c(n + y) + (1/2 - alpha) y) noise / (n + 1),    W(c) = V_N(c - A) - c in units of the noise.
 
-V is flat on the left and of slope one on the right, so the noise of the size costs coverage where n is small: taking
-c at n~, or at a lower confidence value of n, is not valid. The rule here is: c~(n) solves E[W(c~ + (1/2 - alpha) Y)] <=
-0 at a level lower by ``tail``, and c(n~) = c~(n~ - reach) with P(Y > reach) <= tail. When Y <= reach this is at least
-c~(n), because c~ does not rise with n, and W falls in c; otherwise a miss costs at most 1, with probability tail.
+V is flat on the left and has slope one on the right. So the noise of the size costs coverage if n is small, and c at n~
+or at a lower confidence value of n is not valid. The rule: c~(n) solves E[W(c~ + (1/2 - alpha) Y)] <= 0 at a level
+lower by ``tail``, and c(n~) = c~(n~ - reach) with P(Y > reach) <= tail. If Y <= reach, this is at least c~(n), because
+c~ does not rise with n, and W falls in c. Otherwise a miss costs at most 1, with probability tail.
 
 Theory: Result G
 """
@@ -28,24 +28,31 @@ from dpscp.privacy.events import DpEvent
 from dpscp.quantile.minimax import worst_excess
 from dpscp.quantile.single_release import NoisySize
 
-# Charged to alpha for a size that came out far too large.
+# The part of alpha that is charged for a released size that is far too large.
 _TAIL, _TAIL_SHARE = 1e-4, 0.01
-# Lower ends of buckets of a standard normal: V(l) - l does not rise, so each bucket is charged at its lower end. Below
-# the first lies a mass of 1e-33, which changes no float.
+# Lower ends of buckets of a standard normal. V(l) - l does not rise, so each bucket is charged at its lower end. The
+# mass below the first end is 1e-33, which changes no float.
 _ENDS = np.linspace(-12.0, 6.0, 1801)
 _MASSES = np.diff(special.ndtr(_ENDS), append=1.0)
 
 
 @dataclass(frozen=True)
 class ReleasedSize:
-    """A noisy number of scores: public from now on. ``value`` is a multiple of 1 / scale."""
+    """A released noisy number of scores; it is public.
+
+    Attributes
+    ----------
+    value : Fraction
+        A multiple of 1 / scale.
+    noise : LatticeNoise
+    """
 
     value: Fraction
     noise: LatticeNoise
 
     @property
     def event(self) -> DpEvent:
-        """What the release cost."""
+        """The event of the release."""
         return self.noise.event(1)
 
     @property
@@ -54,12 +61,14 @@ class ReleasedSize:
         return self.noise.count_noise
 
     def known(self) -> NoisySize:
-        """What it says about the true number."""
+        """Return what is known about the true number."""
         return NoisySize(self.value, self.size_noise, 1 / self.noise.scale)
 
 
 def release_size(size: int, size_noise: float | LatticeNoise, source: IntegerSource) -> ReleasedSize:
-    """``size`` with integer noise of standard deviation ``size_noise``; one record changes it by 1.
+    """Release ``size`` with integer noise of standard deviation ``size_noise``.
+
+    Privacy: one record changes the size by 1; ``ReleasedSize.event`` is the cost.
 
     Theory: Result G
     """
@@ -71,7 +80,18 @@ def release_size(size: int, size_noise: float | LatticeNoise, source: IntegerSou
 
 
 def size_tail(alpha: float) -> float:
-    """What a released size costs of the level ``alpha``: the charge for a size that came out far too large."""
+    """Return the part of ``alpha`` that a released size costs.
+
+    Parameters
+    ----------
+    alpha : float
+
+    Returns
+    -------
+    float
+
+    Theory: Result G
+    """
     return min(_TAIL, _TAIL_SHARE * check_probability("alpha", alpha))
 
 
@@ -85,12 +105,27 @@ def sized_offset(
     size_unit: float = 0.0,
     graded: bool = False,
 ) -> float:
-    """c(n~), in ranks: the offset of a search whose target rank was computed from a released size n~.
+    """Return c(n~), the offset of a search that aims by a released size n~.
 
-    ``alpha`` is the level of the search, already lower by ``size_tail``. With this offset the miss rate is at most
-    alpha plus that tail for every true n, conditionally on n. ``size_unit`` is the lattice spacing of the size's noise:
-    integer noise is at most a normal one moved by one unit, in law. ``graded``: the offset of the last step, where
-    earlier ones aim higher by ``step_rises``, as ``private_quantile`` does.
+    The miss rate is then at most alpha plus ``size_tail`` for every true n, conditionally on n.
+
+    Parameters
+    ----------
+    alpha : float
+        The level of the search, already lower by ``size_tail``.
+    released : float
+        n~.
+    size_noise, count_noise : float
+    steps : int
+    size_unit : float
+        The lattice spacing of the size's noise. In law, integer noise is at most normal noise moved by one unit.
+    graded : bool
+        Return the offset of the last step; earlier steps aim higher by ``step_rises``, as in ``private_quantile``.
+
+    Returns
+    -------
+    float
+        In ranks.
 
     Theory: Result G
     """
@@ -104,15 +139,16 @@ def sized_offset(
 
 
 @lru_cache(maxsize=1024)
-def _smallest_offset(room: float, spread: float, steps: int, graded: bool) -> float:
-    """The smallest c with E[V(c - room + spread * normal)] <= c, to 1e-5 and never below.
+def _smallest_offset(surplus: float, spread: float, steps: int, graded: bool) -> float:
+    """Return the smallest c with E[V(c - surplus + spread * normal)] <= c.
 
-    The normal has mean zero, so this is E[V(l) - l] <= room: nothing is subtracted from numbers of like size.
+    It is at most 1e-5 too large and never too small. The normal has mean zero, so this is E[V(l) - l] <= surplus:
+    numbers of similar size are never subtracted.
     """
     starts = spread * _ENDS
 
     def holds(c: float) -> bool:
-        return float(_MASSES @ worst_excess(c - room + starts, steps, graded=graded)) <= room
+        return float(_MASSES @ worst_excess(c - surplus + starts, steps, graded=graded)) <= surplus
 
     good, bad = 1.0, 0.0
     while not holds(good):

@@ -1,6 +1,6 @@
-"""The report: one self-contained HTML page about a fitted estimator, and its pictures as matplotlib figures.
+"""Write a self-contained HTML report about a fitted estimator, and draw its figures.
 
-matplotlib and jinja2 are imported only when a page or a figure is asked for (``pip install 'dpscp[report]'``).
+matplotlib and jinja2 are imported only when a page or a figure is made (``pip install 'dpscp[report]'``).
 """
 
 from dpscp.report.numbers import About, Evaluation, LevelEvaluation, StudyBudget, budget_tracks, evaluate

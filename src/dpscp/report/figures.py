@@ -1,7 +1,7 @@
-"""The report's pictures, each a function that returns a matplotlib figure (no pyplot, no global state).
+"""Draw the figures of the report with matplotlib, without pyplot or global state.
 
-Colours are those of ``PALETTE``: the HTML page replaces them by its own variables, so that one drawing serves light and
-dark.
+Colors come from ``PALETTE``. The HTML page replaces them by its variables, so that one figure serves the light and the
+dark scheme.
 """
 
 import io
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpscp._base.format import observed
+from dpscp._base.format import format_rate
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
 from dpscp.report.numbers import ATTACKS, LevelEvaluation, budget_tracks
@@ -34,7 +34,7 @@ __all__ = [
     "tradeoff_figure",
 ]
 
-# name of the page's variable -> colour of the figure on its own
+# name of the page's variable -> color in a separate figure
 PALETTE: Mapping[str, str] = {
     "ink": "#1d2530",
     "muted": "#6b7482",
@@ -48,11 +48,11 @@ PALETTE: Mapping[str, str] = {
     "soft": "#cfe0f3",
 }
 _SERIES = ("one", "two", "three", "four", "five", "six")
-_NEEDS = "pictures need matplotlib: pip install 'dpscp[report]'"
+_NEEDS = "figures need matplotlib; install it with pip install 'dpscp[report]'"
 
 
 def bare_figure(width: float = 4.6, height: float = 2.9, panels: int = 1) -> tuple["Figure", list["Axes"]]:
-    """An empty figure in the report's style, and its panels."""
+    """Create an empty figure in the style of the report, and its panels."""
     try:
         from matplotlib.figure import Figure
     except ImportError:  # pragma: no cover (the test environment has it)
@@ -70,18 +70,18 @@ def bare_figure(width: float = 4.6, height: float = 2.9, panels: int = 1) -> tup
 
 
 def name_axes(axis: "Axes", x: str, y: str) -> None:
-    """What the axes show, in the report's style."""
+    """Label the axes in the style of the report."""
     axis.set_xlabel(x, color=PALETTE["ink"], fontsize=9)
     axis.set_ylabel(y, color=PALETTE["ink"], fontsize=9)
 
 
 def put_legend(axis: "Axes", **options: Any) -> None:
-    """A legend in the report's style."""
+    """Add a legend in the style of the report."""
     axis.legend(frameon=False, fontsize=8, labelcolor=PALETTE["ink"], **options)
 
 
 def tradeoff_figure(ledger: Ledger) -> "Figure":
-    """The attacker's smallest miss rate at every false-alarm rate, with perfect privacy for comparison.
+    """Draw the attacker's smallest miss rate at every false-alarm rate.
 
     Paper: Section 2.1, trade-off functions
     """
@@ -89,34 +89,34 @@ def tradeoff_figure(ledger: Ledger) -> "Figure":
     x = np.linspace(0, 1, 201)
     f = ledger.tradeoff(x)
     axis.fill_between(x, f, 1 - x, color=PALETTE["soft"], linewidth=0)
-    axis.plot(x, 1 - x, color=PALETTE["muted"], linestyle="--", linewidth=1, label="blind guessing")
+    axis.plot(x, 1 - x, color=PALETTE["muted"], linestyle="--", linewidth=1, label="random guessing")
     axis.plot(x, f, color=PALETTE["one"], linewidth=2, label="best attacker")
     points = np.array(ATTACKS)
     axis.plot(points, ledger.tradeoff(points), "o", color=PALETTE["two"], markersize=4)
     axis.set_xlim(0, 1)
     axis.set_ylim(0, 1)
-    name_axes(axis, "false alarms", "missed members, at least")
+    name_axes(axis, "false alarms", "missed members (at least)")
     put_legend(axis, loc="upper right")
     return figure
 
 
 def budget_figure(ledger: Ledger, epsilon: float, delta: float) -> "Figure":
-    """A stacked bar of the budget: each stage's share of the squared Gaussian-DP level, one bar for each part.
+    """Draw each stage's share of the squared Gaussian-DP level, one bar for each part.
 
     Paper: Theorem 1 [thm:overall_privacy]
     """
     tracks = budget_tracks(ledger, epsilon, delta)
     figure, (axis,) = bare_figure(height=0.75 + 0.45 * len(tracks))
     stages = list(dict.fromkeys(item.stage for track in tracks for item in track))
-    colours = {stage: PALETTE[_SERIES[place % len(_SERIES)]] for place, stage in enumerate(stages)}
+    colors = {stage: PALETTE[_SERIES[place % len(_SERIES)]] for place, stage in enumerate(stages)}
     for row, track in enumerate(tracks):
         left = 0.0
         for item in track:
-            axis.barh(row, item.share, left=left, color=colours[item.stage], height=0.55)
+            axis.barh(row, item.share, left=left, color=colors[item.stage], height=0.55)
             left += item.share
         axis.barh(row, max(0.0, 1 - left), left=left, color=PALETTE["line"], height=0.55)
-    for stage, colour in colours.items():
-        axis.barh(0, 0, color=colour, label=stage)
+    for stage, color in colors.items():
+        axis.barh(0, 0, color=color, label=stage)
     axis.barh(0, 0, color=PALETTE["line"], label="not spent")
     axis.set_xlim(0, 1)
     axis.set_ylim(len(tracks) - 0.5, -0.5)
@@ -130,34 +130,34 @@ def budget_figure(ledger: Ledger, epsilon: float, delta: float) -> "Figure":
 
 
 def calibration_figure(certificate: Certificate) -> "Figure":
-    """Where the search aims: target, inner level, rank target and the noise of one count, as shares of the records.
+    """Draw target, inner level, rank target and noise of one count as shares of the records.
 
-    Needs a certificate with a rank target (not grouped, not impossible); ``ValueError`` otherwise.
+    Raises ``ValueError`` if the certificate has no single rank target.
 
     Theory: Result A
     """
     terms = certificate.terms
     if terms.rank_target is None or terms.count_noise is None or terms.inner_level is None:
-        raise ValueError("this certificate has no single rank target: it is grouped, or only full sets keep it")
-    # the search went by the size that was released, where one was
+        raise ValueError("this certificate has no single rank target: it has groups, or only full sets satisfy it")
+    # the search uses the released size, if there is one
     searched = next((n for n in (terms.released_size, terms.calibration_units, terms.n_units) if n is not None), 0)
     whole = max(1.0, searched + 1)
-    aim, spread, inner_level = terms.rank_target / whole, terms.count_noise / whole, terms.inner_level
+    aim, width, inner_level = terms.rank_target / whole, terms.count_noise / whole, terms.inner_level
     figure, (axis,) = bare_figure()
-    left = min(certificate.target, aim - 3.5 * spread)
-    right = max(aim + 3.5 * spread, inner_level)
-    room = 0.06 * (right - left)
-    x = np.linspace(aim - 3.5 * spread, aim + 3.5 * spread, 201)
-    bell = np.exp(-0.5 * ((x - aim) / spread) ** 2)
+    left = min(certificate.target, aim - 3.5 * width)
+    right = max(aim + 3.5 * width, inner_level)
+    margin = 0.06 * (right - left)
+    x = np.linspace(aim - 3.5 * width, aim + 3.5 * width, 201)
+    bell = np.exp(-0.5 * ((x - aim) / width) ** 2)
     axis.fill_between(x, 0, bell, color=PALETTE["soft"], linewidth=0)
     axis.plot(x, bell, color=PALETTE["one"], linewidth=1.5, label="noise of one count")
     marks = [
-        (certificate.target, "two", "-", "promised"),
+        (certificate.target, "two", "-", "target"),
         (inner_level, "three", "--", "inner level"),
-        (aim, "one", "-", "aim: inner level + buffer"),
+        (aim, "four", "-", "aim: inner level + offset"),
     ]
-    for value, colour, style, name in marks:
-        axis.axvline(value, color=PALETTE[colour], linestyle=style, linewidth=1.5, label=name)
+    for value, color, style, name in marks:
+        axis.axvline(value, color=PALETTE[color], linestyle=style, linewidth=1.5, label=name)
     if aim > inner_level:
         axis.annotate(
             "",
@@ -165,18 +165,18 @@ def calibration_figure(certificate: Certificate) -> "Figure":
             xytext=(inner_level, 0.45),
             arrowprops={"arrowstyle": "<->", "color": PALETTE["muted"]},
         )
-    axis.set_xlim(left - room, right + room)
+    axis.set_xlim(left - margin, right + margin)
     axis.set_ylim(0, 1.05)
     axis.set_yticks([])
     axis.spines["left"].set_visible(False)
     axis.locator_params(axis="x", nbins=5)
-    name_axes(axis, "share of the calibration records below the threshold", "")
+    name_axes(axis, "share of calibration records below the threshold", "")
     put_legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     return figure
 
 
 def size_figure(level: LevelEvaluation, kind: str) -> "Figure":
-    """How large the sets (or how wide the intervals) of held-out records are."""
+    """Draw the distribution of set sizes or interval widths."""
     figure, (axis,) = bare_figure(height=2.4)
     if kind == "set":
         axis.bar(level.sizes, level.shares, color=PALETTE["one"], width=0.75)
@@ -190,40 +190,40 @@ def size_figure(level: LevelEvaluation, kind: str) -> "Figure":
         axis.bar(level.sizes, level.shares, width=0.92 * width, align="edge", color=PALETTE["one"])
         axis.set_xlim(0, level.widest)
         name_axes(axis, "width of the interval", "share of records")
-    axis.yaxis.set_major_formatter(lambda value, _: observed(value, 0))
+    axis.yaxis.set_major_formatter(lambda value, _: format_rate(value, 0))
     axis.grid(axis="y", color=PALETTE["line"], linewidth=0.6)
     return figure
 
 
 def plan_figure(plan: "Plan") -> "Figure":
-    """Expected overshoot of every guarantee against epsilon (at the plan's n) and against n (at its epsilon)."""
+    """Draw the expected overshoot of every guarantee against epsilon and against n."""
     fixed = {"epsilon": plan.n, "n": plan.epsilon}
     varied = [name for name in ("epsilon", "n") if fixed[name] is not None]
     figure, axes = bare_figure(width=4.6 * len(varied), height=3.2, panels=len(varied))
     for axis, name in zip(axes, varied, strict=True):
-        for colour, (guarantee, (x, overshoot)) in zip(_SERIES, plan.curves(name).items(), strict=True):
+        for color, (guarantee, (x, overshoot)) in zip(_SERIES, plan.curves(name).items(), strict=True):
             certified = plan.row(guarantee).certified
             axis.plot(
-                x, overshoot, color=PALETTE[colour], linestyle="-" if certified else ":", linewidth=1.8, label=guarantee
+                x, overshoot, color=PALETTE[color], linestyle="-" if certified else ":", linewidth=1.8, label=guarantee
             )
         here = getattr(plan, name)
         if here is not None:
             axis.axvline(here, color=PALETTE["muted"], linewidth=0.8)
         axis.set_xscale("log")
         axis.set_ylim(-0.002, plan.alpha * 1.02)
-        axis.yaxis.set_major_formatter(lambda value, _: observed(value, 0))
+        axis.yaxis.set_major_formatter(lambda value, _: format_rate(value, 0))
         axis.grid(color=PALETTE["line"], linewidth=0.6)
         at = f"n = {plan.n:,}" if name == "epsilon" else f"epsilon = {plan.epsilon:g}"
         name_axes(axis, f"{name} ({at})", "expected overshoot")
     handles, names = axes[0].get_legend_handles_labels()
-    shown = [name if plan.row(name).certified else f"{name} (not proven)" for name in names]
+    labels = [name if plan.row(name).certified else f"{name} (not proven)" for name in names]
     columns = 6 if len(varied) > 1 else 3
-    figure.legend(handles, shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     return figure
 
 
 def inline_svg(figure: "Figure", name: str, label: str) -> str:
-    """The figure as an SVG element for a page: text stays text, colours become the page's variables."""
+    """Convert a figure to an SVG element with text as text and the page's color variables."""
     import matplotlib as mpl
 
     buffer = io.StringIO()
@@ -233,11 +233,11 @@ def inline_svg(figure: "Figure", name: str, label: str) -> str:
     text = text[text.index("<svg") :]
     head, body = text[: text.index(">")], text[text.index(">") :]
     head = re.sub(r'\s(?:xmlns(?::\w+)?|version|width|height)="[^"]*"', "", head)
-    # metadata and a style sheet that would reach the whole page go; so do names of groups, the same in every figure
+    # remove metadata, the style sheet, which would affect the whole page, and ids, which repeat in every figure
     body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     text = head + re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", body)
-    for variable, colour in PALETTE.items():
-        text = text.replace(colour, f"var(--{variable})")
+    for variable, color in PALETTE.items():
+        text = text.replace(color, f"var(--{variable})")
     escaped = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return text.replace("<svg", f'<svg role="img" aria-label="{escaped}"', 1)

@@ -1,4 +1,4 @@
-"""The numbers of a report, without any drawing: what was spent, what was promised, how labelled records fare."""
+"""Compute the numbers of a report: spending, promises, evaluation on labeled records."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,53 +11,63 @@ from scipy import stats
 from dpscp import metrics
 from dpscp.data.validation import label_index
 from dpscp.guarantees import Certificate
-from dpscp.pipeline.evaluation import PrivateEstimate, PrivateEvaluation
+from dpscp.pipeline.evaluation import PrivateEstimate
 from dpscp.privacy import Ledger, epsilon_of, gdp_mu
-from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, event_words
+from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, describe_event
 
-# False-alarm rates at which the attacker's best detection is printed.
+# False-alarm rates at which the attacker's best detection rate is printed.
 ATTACKS = (0.01, 0.05, 0.1)
-# How many records somebody may have: the promise is about one, and the page says what it means for these.
+# Numbers of records of one person for which the page prints the group epsilon.
 GROUP_SIZES = (1, 2, 5, 10)
 _BINS = 20
 
-# What each number of a certificate means, in plain words.
+# The meaning of each number of a certificate.
 TERMS: Mapping[str, str] = {
-    "n_records": "the public, nominal number of records of the whole table",
-    "n_persons": "the public, nominal number of persons in the whole table",
-    "rows_per_person": "the public cap on the records of one person",
-    "calibration_persons": "how many of the persons are held out for the threshold, nominally",
-    "calibration_records": "how many of them are held out for the threshold, nominally",
-    "inner_level": "the level the search really aims at, so that the promised one holds",
+    "n_records": "public number of records in the whole table",
+    "n_persons": "public number of persons in the whole table",
+    "rows_per_person": "public limit on the records of one person",
+    "calibration_persons": "expected number of persons held out for the threshold",
+    "calibration_records": "expected number of records held out for the threshold",
+    "inner_level": "level at which the search works, so that the target level is proven",
     "count_noise": "standard deviation of the noise on every count of the search",
-    "conformity_score": "how badly a target fits: distance to the forecast (absolute) or to a pair of quantiles (cqr)",
-    "steps": "noisy counts that the search asks for",
-    "rank_target": "the noisy count a threshold must reach to be accepted, on average over the steps",
-    "noise_offset": "ranks added so that noise costs no coverage on average (Result F), a mean over the steps",
-    "size_noise": "standard deviation of the noise on the number of scores, which stays private (Result G)",
-    "released_size": "the noisy number of scores that the search went by; public from now on",
-    "smallest_n": "a table with fewer records is expected to get full sets at this noise",
-    "smallest_n_calibration": "the held-out records of such a table",
-    "smallest_group": "a group with fewer records in the table is expected to get full sets",
-    "smallest_group_calibration": "the held-out records of such a group",
-    "value_buffer": "added to the threshold for the shift one record can cause (Result C)",
-    "ideal_miss_bound": "bound on the miss rate if the scores were those of unseen records",
-    "classes_declared": "whether the list of labels was declared; found in the records, it certifies nothing",
-    "release_confidence": "how sure the next number is, over records and noise",
-    "release_level": "what a single release covers at least, with that confidence (Result I)",
-    "finite_threshold_expected": "whether these numbers leave room for sets smaller than full",
+    "conformity_score": "distance of the target to the prediction (absolute) or to a pair of quantiles (cqr)",
+    "steps": "number of noisy counts in the search",
+    "rank_target": "noisy count at which the search accepts a threshold, averaged over the steps",
+    "noise_offset": "ranks added so that noise costs no coverage on average (Result F), averaged over the steps",
+    "size_noise": "standard deviation of the noise on the number of scores (Result G)",
+    "released_size": "noisy number of scores that the search used; it is published",
+    "smallest_n": "with fewer records, full sets are expected at this noise",
+    "smallest_n_calibration": "the number of held-out records of such a table",
+    "smallest_group": "a group with fewer records is expected to get full sets",
+    "smallest_group_calibration": "the number of held-out records of such a group",
+    "value_buffer": "added to the threshold for the shift that one record can cause (Result C)",
+    "ideal_miss_bound": "upper bound on the miss rate if the scores came from unseen records",
+    "classes_declared": "whether the list of labels was declared; without a declaration no coverage is proven",
+    "release_confidence": "probability, over records and noise, that a release covers the release level",
+    "release_level": "coverage that a single release reaches with this confidence (Result I)",
+    "finite_threshold_expected": "whether sets smaller than full are expected at these numbers",
 }
 
-# What a person should look for when an evaluation lies below the promise; likely things first.
+# Possible reasons for an evaluation below the promise, the most likely first.
 WHY_BELOW = (
-    "n_records in the declarations is far from the truth, these records are not like those of the fit (other people, "
-    "another time, an unshuffled table), or, where it is close, chance: the promise is an average over releases"
+    "the declared n_records is wrong, these records differ from those of the fit (other people, another time, an "
+    "unshuffled table), or, if the difference is small, chance: the promise is an average over releases"
 )
+FULL_SETS = "The promise holds only because the sets contain nearly every answer, so it is not useful."
+_TOO_LITTLE = "Too little coverage is proven for the promise to be useful."
+_LABELS_FROM_RECORDS = "No coverage is proven, because the list of labels was taken from the records."
 
 
 @dataclass(frozen=True)
 class StudyBudget:
-    """What a study may spend on these records, and what all its fits have spent so far; numbers of a budget store."""
+    """Hold the state of a budget store: the total, and what its fits have spent.
+
+    Attributes
+    ----------
+    epsilon, delta : the total budget.
+    spent, left : spent and remaining epsilon.
+    fits : number of reservations.
+    """
 
     epsilon: float
     delta: float
@@ -68,9 +78,14 @@ class StudyBudget:
 
 @dataclass(frozen=True)
 class About:
-    """What a page says about itself. All of it is declared by whoever writes the page; nothing comes from records.
+    """Hold what the author of a report declares; nothing comes from records.
 
-    ``model_sha256`` is the checksum of the model file that the page is about.
+    Attributes
+    ----------
+    purpose : purpose of the release.
+    data : name of the records.
+    model_sha256 : checksum of the model file.
+    study : state of the budget store, if there is one.
     """
 
     purpose: str | None = None
@@ -81,10 +96,17 @@ class About:
 
 @dataclass(frozen=True)
 class Spending:
-    """One stage's part of the budget: epsilon if it were alone, and its share of the squared Gaussian-DP budget.
+    """Hold one stage's part of the budget.
 
-    Epsilons do not add up; squared Gaussian-DP levels do (exactly for Gaussian noise), so shares are made of these.
-    ``parts`` are what the stage is made of, in words and by the same measure.
+    Epsilons do not add up. Squared Gaussian-DP levels do, exactly for Gaussian noise, so ``share`` is computed from
+    these.
+
+    Attributes
+    ----------
+    stage : name of the stage.
+    epsilon : its cost if it were the only stage.
+    share : its share of the squared Gaussian-DP level of the budget.
+    parts : the computations that the stage consists of, in the same units.
     """
 
     stage: str
@@ -94,43 +116,62 @@ class Spending:
 
 
 def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[Spending, ...], ...]:
-    """What a record meets, stage by stage: one track, or one for each of the disjoint parts it can lie in.
+    """List the stages that use one record, for each part that it can be in.
 
-    Epsilons are for the ledger's unit. Of a secret split epsilon is what a part would cost a record known to lie in it,
-    and shares are of that.
+    Epsilons are for the ledger's unit of privacy. For a secret split, the epsilon of a part is its cost for a record
+    that is known to be in it, and shares are relative to that cost.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    epsilon, delta : the budget.
+
+    Returns
+    -------
+    One tuple of ``Spending`` for each disjoint part of the records.
 
     Paper: Theorem 1 [thm:overall_privacy]
     """
     tracks: list[tuple[Spending, ...]] = [()]
     rows = ledger.rows
     for entry in ledger.entries:
-        # a part that nobody knows a record to be in may spend more than the budget alone: shares are of its own
+        # a secret part alone may cost more than the budget: its shares are relative to its own cost
         secret = isinstance(entry.event, SecretSplitDpEvent)
         spent = [
-            _spending(name, part, max(epsilon, epsilon_of(part, delta, rows=rows)) if secret else epsilon, delta, rows)
+            _measure_spending(
+                name, part, max(epsilon, epsilon_of(part, delta, rows=rows)) if secret else epsilon, delta, rows
+            )
             for name, part in entry.stages
         ]
         tracks = [(*track, item) for item in spent for track in tracks]
     return tuple(tracks)
 
 
-def _spending(stage: str, event: DpEvent, epsilon: float, delta: float, rows: int, *, split: bool = True) -> Spending:
+def _measure_spending(
+    stage: str, event: DpEvent, epsilon: float, delta: float, rows: int, *, split: bool = True
+) -> Spending:
     alone = epsilon_of(event, delta, rows=rows)
     if not np.isfinite(alone):
         return Spending(stage, alone, 1.0)
     pieces = composed_parts(event) if split else []
-    parts = [_spending(event_words(piece), piece, epsilon, delta, rows, split=False) for piece in pieces]
+    parts = [_measure_spending(describe_event(piece), piece, epsilon, delta, rows, split=False) for piece in pieces]
     share = (gdp_mu(alone, delta) / gdp_mu(epsilon, delta)) ** 2 if alone > 0 else 0.0
     return Spending(stage, alone, share, tuple(parts) if len(parts) > 1 else ())
 
 
 @dataclass(frozen=True)
 class LevelEvaluation:
-    """How the sets of one level fare on labelled records outside the promise.
+    """Hold the results of one level on labeled records; not private.
 
-    ``interval`` is a 95 % Clopper-Pearson interval for the coverage. ``sizes`` are set sizes, or the left edges of
-    equal bins of interval widths up to ``widest``; ``shares`` the share of records in each. ``unbounded`` is the share
-    of infinite intervals. ``promised`` is the level that the certificate proves.
+    Attributes
+    ----------
+    target, promised : the requested level, and the level that the certificate proves.
+    coverage, interval : share of covered records, with its 95 % Clopper-Pearson interval.
+    mean_size : mean number of labels in a set, or mean width of an interval.
+    single : share of sets with one label; None for intervals.
+    sizes, shares : set sizes, or left edges of equal bins of widths, and the share of records in each.
+    widest : right edge of the last bin.
+    unbounded : share of infinite intervals.
     """
 
     target: float
@@ -146,13 +187,13 @@ class LevelEvaluation:
 
     @property
     def is_below_promise(self) -> bool:
-        """Whether even the upper end of the interval lies below what was promised."""
+        """Whether the whole interval lies below the promised level."""
         return self.interval[1] < self.promised
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What another method reached on the same records at the first level, for comparison."""
+    """Hold the results of a non-private method on the same records at the first level."""
 
     method: str
     coverage: float
@@ -161,9 +202,9 @@ class Reference:
 
 @dataclass(frozen=True)
 class PartEvaluation:
-    """How the sets fare on the records of one label or group; coverage and mean size, one of each level.
+    """Hold the results of the records of one label or group; one coverage and one mean size for each level.
 
-    ``interval`` is a 95 % Clopper-Pearson interval for the coverage of the first level.
+    ``interval`` is a 95 % Clopper-Pearson interval for the coverage at the first level.
     """
 
     name: str
@@ -175,11 +216,16 @@ class PartEvaluation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results on labelled records outside the promise; these numbers are not private.
+    """Hold results on labeled records; these numbers are not private.
 
-    ``held_out`` says that a comparison told the records from those of the fit; nothing else may be called held out.
-    ``by_label`` and ``by_group`` split the records by their true label and by the groups of the fit, where it has any.
-    ``reference`` is a method without privacy, beside it.
+    Attributes
+    ----------
+    n : number of records.
+    kind : "set" or "interval".
+    levels : one result for each level.
+    held_out : whether a comparison showed that these records are not those of the fit.
+    by_label, by_group : results by true label, and by the groups of the fit.
+    reference : results of a non-private method.
     """
 
     n: int
@@ -191,48 +237,83 @@ class Evaluation:
     reference: Reference | None = None
 
 
-def verdict(
-    certificates: Sequence[Certificate], evaluation: Evaluation | None, measured: PrivateEvaluation | None = None
-) -> tuple[str, str]:
-    """One word about a release, and a sentence why: contradicted, vacuous, checked or unchecked.
+@dataclass(frozen=True)
+class NominalSize:
+    """Hold the public number of records or persons; ``is_declared`` is False if it was counted in the table."""
 
-    ``measured`` is what the fit counted privately on records of its own. Contradicted: labelled records put coverage
-    below a promise. Vacuous: a promise is kept only by sets too large to be
-    of use, or nothing is proven.
-    """
+    count: int
+    noun: str
+    is_declared: bool
+
+
+def nominal_size(estimator: Any) -> NominalSize | None:
+    """Return the public number of records or persons of a fit; None if there is none."""
+    terms = estimator.certificates_[0].terms
+    if terms.n_units is None:
+        return None
+    counted = estimator.ledger_.public_facts.get("taken_from_data", ())
+    return NominalSize(terms.n_units, f"{terms.unit.noun}s", terms.unit.count_name not in counted)
+
+
+def explain_useless_promise(estimator: Any) -> str | None:
+    """Explain in one sentence why a coverage promise of a fit is not useful; return None if all are."""
+    levels = np.reshape(estimator.threshold_, (-1, len(estimator.certificates_))).T
+    for certificate, thresholds in zip(estimator.certificates_, levels, strict=True):
+        if not certificate.classes_declared:
+            return _LABELS_FROM_RECORDS
+        if not certificate.terms.finite_threshold_expected or np.isinf(thresholds).all():
+            return FULL_SETS
+        if certificate.is_vacuous:
+            return _TOO_LITTLE
+    return None
+
+
+def judge_release(estimator: Any, evaluation: Evaluation | None) -> tuple[str, str]:
+    """Give a verdict on a release: one or two words, and a sentence with the reason."""
     if evaluation is not None and any(level.is_below_promise for level in evaluation.levels):
-        return "contradicted", "the evaluation puts coverage below the promise: do not rely on these sets"
-    if measured is not None and any(map(_is_below, measured.coverages, certificates)):
-        return "contradicted", "the private check puts coverage below the promise: do not rely on these sets"
-    if any(certificate.is_vacuous for certificate in certificates):
-        return "vacuous", "the promise is kept, and its sets are too large, or too little is proven, to be of use"
-    if any(not certificate.is_certified for certificate in certificates):
-        return "not certified", "privacy is proven, coverage is expected and not proven at the level that was asked for"
+        return "contradicted", "The evaluation shows coverage below the promise. Do not rely on these sets."
+    measured = estimator.evaluation_
+    if measured is not None and any(map(_is_below_promise, measured.coverages, estimator.certificates_)):
+        return "contradicted", "The private evaluation shows coverage below the promise. Do not rely on these sets."
+    useless = explain_useless_promise(estimator)
+    if useless:
+        return "vacuous", useless
+    if not all(certificate.is_certified for certificate in estimator.certificates_):
+        return "not certified", "Privacy is proven. The requested coverage is expected, but not proven."
     if evaluation is None and measured is not None:
-        return "usable", "both promises are proven, and a private check of this release does not contradict them"
+        return "usable", "Both promises are proven, and the private evaluation does not contradict them."
     if evaluation is None:
-        return "usable", "both promises are proven; no evaluation on labelled records is part of this page"
-    return "usable", "both promises are proven, and the evaluation does not contradict them"
+        return "usable", "Both promises are proven. This page contains no evaluation on labeled records."
+    return "usable", "Both promises are proven, and the evaluation does not contradict them."
 
 
-def _is_below(measured: PrivateEstimate, certificate: Certificate) -> bool:
-    """Whether even the upper end of the interval lies below what is proven."""
+def _is_below_promise(measured: PrivateEstimate, certificate: Certificate) -> bool:
+    """Return whether the whole interval is below the proven coverage."""
     return measured.interval[1] < certificate.coverage
 
 
 def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
-    """Coverage and size of a fitted estimator's sets on labelled records that were not used to fit it.
+    """Evaluate a fitted estimator on new labeled records, without privacy.
 
-    The result is computed in the clear: it tells about these records, and no ledger pays for it.
+    No ledger pays for the result. It reveals exact numbers about these records.
+
+    Parameters
+    ----------
+    estimator : fitted PrivateConformalClassifier or PrivateConformalRegressor
+    X, y : (n, n_features) and (n,) labeled records that the fit did not use.
+
+    Returns
+    -------
+    Evaluation
     """
     return evaluate_blocks(estimator, [(X, y)])
 
 
 def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evaluation:
-    """``evaluate`` on records that come in blocks; of each record only the sizes of its sets are kept."""
+    """Evaluate an estimator on blocks of records; only the set sizes stay in memory."""
     classes = getattr(estimator, "classes_", None)
     kept, hits = [], np.zeros(len(estimator.certificates_), dtype=np.int64)
-    labels, groups = _Parts(() if classes is None else classes), _Parts(_own_groups(estimator))
+    labels, groups = _Parts(() if classes is None else classes), _Parts(_list_groups(estimator))
     for X, y in blocks:
         if classes is not None:
             sets = estimator.predict_set(X)[1]
@@ -251,20 +332,24 @@ def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evalua
     n = len(sizes)
     levels = []
     for place, certificate in enumerate(estimator.certificates_):
-        described = _widths(sizes[:, place]) if classes is None else _set_sizes(sizes[:, place], len(classes))
+        described = (
+            _summarize_widths(sizes[:, place])
+            if classes is None
+            else _summarize_set_sizes(sizes[:, place], len(classes))
+        )
         share, interval = hits[place] / n, clopper_pearson(int(hits[place]), n)
         levels.append(LevelEvaluation(certificate.target, certificate.coverage, float(share), interval, **described))
     kind = "interval" if classes is None else "set"
-    return Evaluation(n, kind, tuple(levels), by_label=labels.found(), by_group=groups.found())
+    return Evaluation(n, kind, tuple(levels), by_label=labels.results(), by_group=groups.results())
 
 
-def _own_groups(estimator: Any) -> Sequence[Any]:
-    """The groups of a fit; those by label are in the table of labels already."""
+def _list_groups(estimator: Any) -> Sequence[Any]:
+    """Return the groups of a fit, but not labels, which have their own table."""
     return () if estimator.group_values_ is None or estimator.groups == "label" else estimator.group_values_
 
 
 class _Parts:
-    """Sums for each of some parts of the evaluated records; a record of no part is in none of them."""
+    """Add up results for parts of the records; place -1 is in no part."""
 
     def __init__(self, names: Sequence[Any]) -> None:
         self.names = [str(name) for name in names]
@@ -275,7 +360,7 @@ class _Parts:
         added = (member.sum(axis=1), member.astype(np.int64) @ covered, member.astype(np.float64) @ sizes)
         self._sums = tuple(a + b for a, b in zip(self._sums, added, strict=True))
 
-    def found(self) -> tuple[PartEvaluation, ...]:
+    def results(self) -> tuple[PartEvaluation, ...]:
         if not self.names:
             return ()
         return tuple(
@@ -285,7 +370,7 @@ class _Parts:
         )
 
 
-def _set_sizes(sizes: NDArray[Any], n_classes: int) -> dict[str, Any]:
+def _summarize_set_sizes(sizes: NDArray[Any], n_classes: int) -> dict[str, Any]:
     shares = np.bincount(sizes, minlength=n_classes + 1) / len(sizes)
     return {
         "mean_size": float(sizes.mean()),
@@ -297,7 +382,7 @@ def _set_sizes(sizes: NDArray[Any], n_classes: int) -> dict[str, Any]:
     }
 
 
-def _widths(width: NDArray[np.float64]) -> dict[str, Any]:
+def _summarize_widths(width: NDArray[np.float64]) -> dict[str, Any]:
     finite = width[np.isfinite(width)]
     top = float(finite.max()) if len(finite) else 1.0
     top = top if top > 0 else 1.0
@@ -313,7 +398,17 @@ def _widths(width: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval for a rate of which ``hits`` of ``n`` were seen."""
+    """Compute the exact confidence interval of a rate.
+
+    Parameters
+    ----------
+    hits, n : number of successes, and of trials.
+    confidence : probability with which the interval contains the rate.
+
+    Returns
+    -------
+    (low, high)
+    """
     tail = (1 - confidence) / 2
     low = stats.beta.ppf(tail, hits, n - hits + 1) if hits else 0.0
     high = stats.beta.ppf(1 - tail, hits + 1, n - hits) if hits < n else 1.0

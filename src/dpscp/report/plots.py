@@ -1,6 +1,6 @@
-"""Pictures of sets and intervals on records that somebody looks at; they show what they are given, in the clear.
+"""Plot prediction sets and intervals of given records; the plots are not private.
 
-Each function returns a matplotlib figure (no pyplot, no global state); needs the extra ``dpscp[report]``.
+Each function returns a matplotlib figure, without pyplot or global state. Needs the extra ``dpscp[report]``.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,22 @@ if TYPE_CHECKING:
 def plot_sets(
     sets: ArrayLike, classes: Sequence[Any], *, y: ArrayLike | None = None, probabilities: ArrayLike | None = None
 ) -> "Figure":
-    """One row for each record, one column for each label: labels in the set are filled; a ring marks the true label.
+    """Plot the labels in each set: one row for each record, one column for each label.
 
-    ``sets``: bool (n, n_classes), one level (``predict_set(X)[1][:, :, 0]``), few records. ``probabilities`` of the
-    same shape make unlikely labels paler.
+    Parameters
+    ----------
+    sets : bool (n, n_classes), the sets of one level, ``predict_set(X)[1][:, :, level]``.
+    classes : the n_classes labels.
+    y : (n,) true labels, marked by rings.
+    probabilities : (n, n_classes); unlikely labels become paler.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
     """
     array = np.asarray(sets)
     if array.ndim != 2 or array.dtype != np.bool_ or array.shape[1] != len(classes):
-        raise ValueError("sets must be bool (n, n_classes), one level: give predict_set(X)[1][:, :, level]")
+        raise ValueError("sets must be bool (n, n_classes) of one level: use predict_set(X)[1][:, :, level]")
     n = len(array)
     shade = np.ones(array.shape) if probabilities is None else 0.25 + 0.75 * np.asarray(probabilities)
     figure, (axis,) = bare_figure(width=1.4 + 0.45 * len(classes), height=1.0 + 0.24 * n)
@@ -36,7 +44,7 @@ def plot_sets(
     axis.scatter(columns, rows, s=90, marker="s", color=PALETTE["one"], alpha=shade[array])
     if y is not None:
         places = [list(classes).index(label) for label in np.asarray(y).tolist()]
-        axis.scatter(places, np.arange(n), s=150, facecolors="none", edgecolors=PALETTE["two"], label="truth")
+        axis.scatter(places, np.arange(n), s=150, facecolors="none", edgecolors=PALETTE["two"], label="true label")
         put_legend(axis, loc="lower left", bbox_to_anchor=(0, 1))
     axis.set_xticks(range(len(classes)), [str(label) for label in classes], rotation=30, ha="right")
     axis.set_yticks(range(n), [str(place + 1) for place in range(n)])
@@ -46,42 +54,59 @@ def plot_sets(
 
 
 def plot_intervals(y: ArrayLike, intervals: ArrayLike, *, most: int = 200) -> "Figure":
-    """Intervals (n, 2) in the order of their middles, and the truth: red where it lies outside.
+    """Plot intervals, sorted by their centers, with the true values inside and outside.
 
-    At most ``most`` records are drawn, evenly spread over that order.
+    Parameters
+    ----------
+    y : (n,) true values.
+    intervals : (n, 2), the intervals of one level.
+    most : largest number of records in the plot; they are evenly spaced in the order.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
     """
     array, truth = np.asarray(intervals, dtype=np.float64), np.asarray(y, dtype=np.float64)
     inside = metrics.covered(truth, array)
     if array.ndim != 2:
-        raise ValueError("plot_intervals takes one level at a time: give intervals[:, :, level]")
+        raise ValueError("intervals must be (n, 2) of one level: use intervals[:, :, level]")
     order = np.argsort(array.mean(axis=1), kind="stable")
-    shown = order[np.unique(np.linspace(0, len(order) - 1, check_count("most", most)).astype(np.int64))]
-    places = np.arange(len(shown))
+    drawn = order[np.unique(np.linspace(0, len(order) - 1, check_count("most", most)).astype(np.int64))]
+    places = np.arange(len(drawn))
     figure, (axis,) = bare_figure(width=7.0, height=3.4)
-    axis.vlines(places, array[shown, 0], array[shown, 1], color=PALETTE["soft"], linewidth=2)
-    for colour, kept, label in (("three", inside[shown], "inside"), ("two", ~inside[shown], "outside")):
-        axis.scatter(places[kept], truth[shown][kept], s=8, color=PALETTE[colour], label=label, zorder=3)
+    axis.vlines(places, array[drawn, 0], array[drawn, 1], color=PALETTE["soft"], linewidth=2)
+    for color, rows, label in (("three", inside[drawn], "inside"), ("two", ~inside[drawn], "outside")):
+        axis.scatter(places[rows], truth[drawn][rows], s=8, color=PALETTE[color], label=label, zorder=3)
     put_legend(axis, loc="upper left")
     axis.set_xticks([])
-    name_axes(axis, "records, by the middle of the interval", "target")
+    name_axes(axis, "records, sorted by the center of the interval", "target")
     return figure
 
 
 def plot_calibration(y: ArrayLike, sets: ArrayLike, levels: Sequence[float], *, classes: Any = None) -> "Figure":
-    """What was covered on labelled records against what was asked for, with 95 % intervals; one point a level.
+    """Plot observed coverage against the requested level, with 95 % intervals.
 
-    ``sets`` as ``predict_set`` and ``predict_interval`` give them for several levels.
+    Parameters
+    ----------
+    y : (n,) true labels or values.
+    sets : result of ``predict_set`` or ``predict_interval`` for several levels.
+    levels : the requested levels.
+    classes : labels in the order of ``sets``; None for intervals.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
     """
     covered = metrics.covered(y, sets, classes=classes)
     if covered.ndim != 2 or covered.shape[1] != len(levels):
-        raise ValueError("sets must hold one level for each of levels: fit with confidence_level=[...]")
+        raise ValueError("sets must have one level for each of levels: fit with confidence_level=[...]")
     n, hits = len(covered), covered.sum(axis=0)
     ends = np.array([clopper_pearson(int(h), n) for h in hits])
     figure, (axis,) = bare_figure()
     low = min(min(levels), float(ends.min())) - 0.02
-    axis.plot([low, 1], [low, 1], color=PALETTE["muted"], linestyle="--", linewidth=1, label="as asked for")
+    axis.plot([low, 1], [low, 1], color=PALETTE["muted"], linestyle="--", linewidth=1, label="requested")
     axis.vlines(levels, ends[:, 0], ends[:, 1], color=PALETTE["one"])
-    axis.scatter(levels, hits / n, color=PALETTE["one"], s=24, label="covered, 95 % interval", zorder=3)
+    axis.scatter(levels, hits / n, color=PALETTE["one"], s=24, label="observed, 95 % interval", zorder=3)
     put_legend(axis, loc="upper left")
-    name_axes(axis, "asked for", "covered")
+    name_axes(axis, "requested level", "coverage")
     return figure

@@ -1,8 +1,8 @@
-"""Nonconformity scores: how badly a candidate y fits what the model says about x.
+"""Conformity scores: how badly an answer y fits what the model predicts for x.
 
-``functions`` has them as plain functions of a model's outputs; ``labels`` and ``intervals`` as values that know the
-score, the set that a threshold makes of it, and its public range. The estimators take a name, a value, or (labels) a
-function. To add one: write its value, and a line in the table of its file.
+``functions`` has the scores as functions of a model's outputs. ``labels`` and ``intervals`` have them as objects with
+the score, its public range and, for intervals, the set of a threshold. The estimators take a name, such an object, or
+a function of probabilities. To add a score, write its class and add a line to the table of its module.
 """
 
 from dpscp._base.trust import OWN_SCORE

@@ -1,4 +1,4 @@
-"""Scores of real targets as values: what the model must give, the score of a target, the interval of a threshold."""
+"""Scores of real targets: the outputs they need, their range and their intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,80 +8,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import absolute_residual, cqr, normalized_residual
 from dpscp.scores.sets import normalized_interval, quantile_interval, residual_interval
 
-Floats = NDArray[Any]
-# A predicted scale below this share of the target's range counts as this share: a public floor keeps scores bounded.
+# The smallest predicted scale, as a share of the target's range. This public floor keeps scores bounded.
 _SMALLEST_SCALE = 0.01
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What a model says about each row, within the public range: lower and upper quantile, equal for one output."""
+    """Hold the predicted quantiles of each row, clipped to the public range.
 
-    lower: Floats
-    upper: Floats
+    Attributes
+    ----------
+    lower, upper : arrays of shape (n,)
+        The same array where the model has one output.
+    y_bounds : (low, high)
+        The public range of the target.
+    """
+
+    lower: NDArray[Any]
+    upper: NDArray[Any]
     y_bounds: tuple[float, float]
 
     @classmethod
-    def of(cls, outputs: Floats, y_bounds: tuple[float, float]) -> "Pair":
-        """From a model's one or two outputs; an output that is not a number becomes the middle of the range."""
+    def of(cls, outputs: NDArray[Any], y_bounds: tuple[float, float]) -> "Pair":
+        """Make the pair from a model's outputs of shape (n, 1) or (n, 2).
+
+        Outputs are clipped to the range. NaN becomes the middle of the range.
+        """
         low, high = y_bounds
         inside = np.array(outputs, dtype=np.float64)
         np.clip(inside, low, high, out=inside)
-        if np.isnan(inside).any():  # the model overflowed: the middle of the range is as good a guess as any
+        if np.isnan(inside).any():  # the model overflowed
             inside[np.isnan(inside)] = (low + high) / 2
         if inside.shape[1] == 1:
             return cls(inside[:, 0], inside[:, 0], y_bounds)
         return cls(inside.min(axis=1), inside.max(axis=1), y_bounds)
 
     @property
-    def centre(self) -> Floats:
-        """The prediction."""
+    def centre(self) -> NDArray[Any]:
+        """The prediction: the middle of the pair, (n,)."""
         return self.lower if self.lower is self.upper else (self.lower + self.upper) / 2
 
     @property
-    def scale(self) -> Floats:
-        """Half the width of the pair, not below a public floor."""
+    def scale(self) -> NDArray[Any]:
+        """Half the width of the pair, at least 1 % of the public range, (n,)."""
         low, high = self.y_bounds
         return np.asarray(np.maximum((self.upper - self.lower) / 2, _SMALLEST_SCALE * (high - low)))
 
 
 @runtime_checkable
 class IntervalScore(Protocol):
-    """How badly a target fits what the model says, and the interval of all targets that fit.
+    """Interface of a score of real targets.
 
-    A record's score must depend on that record alone. ``natural``: the Lipschitz constant that a training mechanism
-    states is about this score (the absolute residual).
+    A record's score must depend on that record and on the model only.
     """
 
     @property
     def natural(self) -> bool:
-        """Whether this is the score that stability bounds speak of."""
+        """Whether stability bounds apply: the score is the absolute residual."""
 
     @property
     def outputs(self) -> int:
-        """What the model must give: 1, a forecast, or 2, a pair of quantiles."""
+        """The outputs that the model must have: 1 (a prediction) or 2 (two quantiles)."""
 
     def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
-        """The public range of the score; a larger one counts as the end of it."""
+        """Return the public range of the score; larger scores are clipped to its end."""
 
-    def of_targets(self, targets: Floats, pair: Pair) -> Floats:
-        """The score of each target, (n,)."""
+    def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
+        """Compute the score of each target, (n,)."""
 
-    def interval(self, pair: Pair, thresholds: Floats) -> Floats:
-        """The targets whose score is at most the threshold, (n, 2, n_levels).
+    def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
+        """Return the targets whose score is at most the threshold, (n, 2, n_levels).
 
-        ``thresholds`` is (n_levels,), or (n, n_levels) where rows have thresholds of their own.
+        ``thresholds`` has shape (n_levels,), or (n, n_levels) where each row has its own.
         """
 
 
 @dataclass(frozen=True)
 class _Absolute:
-    """|y - prediction|."""
+    """Score by |y - prediction|."""
 
     natural: bool = True
     outputs: int = 1
@@ -89,16 +98,16 @@ class _Absolute:
     def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
         return 0.0, y_bounds[1] - y_bounds[0]
 
-    def of_targets(self, targets: Floats, pair: Pair) -> Floats:
+    def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
         return absolute_residual(targets, pair.centre)
 
-    def interval(self, pair: Pair, thresholds: Floats) -> Floats:
+    def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
         return residual_interval(pair.centre, thresholds)
 
 
 @dataclass(frozen=True)
 class _Normalized:
-    """|y - centre| / half-width of the pair."""
+    """Score by |y - center| / half-width of the pair."""
 
     natural: bool = False
     outputs: int = 2
@@ -106,16 +115,16 @@ class _Normalized:
     def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:  # noqa: ARG002
         return 0.0, 1 / _SMALLEST_SCALE
 
-    def of_targets(self, targets: Floats, pair: Pair) -> Floats:
+    def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
         return normalized_residual(targets, pair.centre, pair.scale)
 
-    def interval(self, pair: Pair, thresholds: Floats) -> Floats:
+    def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
         return normalized_interval(pair.centre, pair.scale, thresholds)
 
 
 @dataclass(frozen=True)
 class _Cqr:
-    """Distance outside the pair, negative inside."""
+    """Score by the distance from the pair, negative inside."""
 
     natural: bool = False
     outputs: int = 2
@@ -123,16 +132,16 @@ class _Cqr:
     def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
         return y_bounds[0] - y_bounds[1], y_bounds[1] - y_bounds[0]
 
-    def of_targets(self, targets: Floats, pair: Pair) -> Floats:
+    def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
         return cqr(targets, pair.lower, pair.upper)
 
-    def interval(self, pair: Pair, thresholds: Floats) -> Floats:
+    def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
         return quantile_interval(pair.lower, pair.upper, thresholds)
 
 
 @dataclass(frozen=True)
 class OwnIntervalScore:
-    """A score of the caller, asked again about parts of the rows: each score must come from its record alone."""
+    """Wrap a caller's score and check that each score comes from its record alone."""
 
     score: IntervalScore
 
@@ -147,16 +156,16 @@ class OwnIntervalScore:
     def range(self, y_bounds: tuple[float, float]) -> tuple[float, float]:
         return self.score.range(y_bounds)
 
-    def of_targets(self, targets: Floats, pair: Pair) -> Floats:
-        """The caller's score of each target; infinite where there is no number."""
+    def of_targets(self, targets: NDArray[Any], pair: Pair) -> NDArray[Any]:
+        """Compute the caller's score of each target; NaN becomes infinity."""
         table = np.column_stack([targets, pair.lower, pair.upper])
 
-        def scores(part: Floats, n: int) -> Floats:
+        def scores(part: NDArray[Any], n: int) -> NDArray[Any]:
             own = np.asarray(
-                throwaway(self.score).of_targets(part[:, 0], Pair(part[:, 1], part[:, 2], pair.y_bounds)), float
+                copy_if_possible(self.score).of_targets(part[:, 0], Pair(part[:, 1], part[:, 2], pair.y_bounds)), float
             )
             if own.shape != (n,):
-                raise ValueError("conformity_score must return one score for every record, a real number")
+                raise ValueError("conformity_score must return one real number for each record")
             return np.where(np.isnan(own), np.inf, own)
 
         with suppress_float_warnings():
@@ -165,7 +174,10 @@ class OwnIntervalScore:
         return found
 
     def check_on_synthetic_rows(self, y_bounds: tuple[float, float]) -> None:
-        """Refuse a score whose interval does not hold what it accepts, on made-up targets: no record is used."""
+        """Refuse a score whose interval misses targets that it accepts.
+
+        The check uses synthetic targets only.
+        """
         low, high = y_bounds
         ends = np.linspace(low, high, 7)
         lower, upper = (a.ravel() for a in np.meshgrid(ends[:4], ends[3:]))
@@ -177,13 +189,13 @@ class OwnIntervalScore:
             scores = self.of_targets(targets, pair)
         inside = np.asarray(self.score.interval(pair, scores[:, None]), float)
         if inside.shape != (len(targets), 2, 1):
-            raise ValueError("conformity_score.interval must return the ends of an interval, (n, 2, n_levels)")
+            raise ValueError("conformity_score.interval must return interval ends of shape (n, 2, n_levels)")
         slack = 1e-6 * (high - low)
         if np.any((targets < inside[:, 0, 0] - slack) | (targets > inside[:, 1, 0] + slack)):
-            raise ValueError("conformity_score.interval must hold every target whose score is at most the threshold")
+            raise ValueError("conformity_score.interval must contain every target whose score is at most the threshold")
 
-    def interval(self, pair: Pair, thresholds: Floats) -> Floats:
-        score: IntervalScore = throwaway(self.score)
+    def interval(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
+        score: IntervalScore = copy_if_possible(self.score)
         return score.interval(pair, thresholds)
 
 
@@ -194,13 +206,13 @@ INTERVAL_SCORES: Mapping[str, IntervalScore] = {
 }
 
 
-def interval_score(given: str | IntervalScore) -> IntervalScore:
-    """The score that a caller named, or the caller's own behind its checks."""
-    if isinstance(given, IntervalScore):
-        return OwnIntervalScore(given)
-    return INTERVAL_SCORES[check_choice("conformity_score", given, INTERVAL_SCORES)]
+def interval_score(score: str | IntervalScore) -> IntervalScore:
+    """Return the named score, or wrap the caller's own."""
+    if isinstance(score, IntervalScore):
+        return OwnIntervalScore(score)
+    return INTERVAL_SCORES[check_choice("conformity_score", score, INTERVAL_SCORES)]
 
 
 def score_name(score: IntervalScore) -> str | None:
-    """The name of one of the library's scores; None for a score of the caller's own."""
+    """Return the name of a built-in score; None for a caller's own."""
     return next((name for name, known in INTERVAL_SCORES.items() if known == score), None)

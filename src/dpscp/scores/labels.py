@@ -1,7 +1,4 @@
-"""Scores of labels as values: the score of every label, and the public range it lies in.
-
-A prediction set holds the labels whose score is at most the threshold, so the score is all there is to say.
-"""
+"""Scores of labels: the score of every label and its public range."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice
-from dpscp._base.object_state import refuse_memory, throwaway
+from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.validation import check_row_by_row, suppress_float_warnings
 from dpscp.scores.functions import (
     aps_of_labels,
@@ -21,62 +18,59 @@ from dpscp.scores.functions import (
     raps_range,
 )
 
-Floats = NDArray[Any]
-
-# A score may leave its range by what sums of float32 probabilities lose.
+# Rounding of float32 sums: a score may leave its range by this much.
 _ROUNDING = 1e-5
 
 
 @runtime_checkable
 class LabelScore(Protocol):
-    """How badly each label fits a row of probabilities.
+    """Interface of a score of labels.
 
-    A row's scores must be functions of that row alone, within ``range``. ``natural``: the Lipschitz constant that a
-    training mechanism states is about this score (1 - p_y), so that ``guarantee="stability"`` can use it.
+    A row's scores must be functions of that row alone, within ``range``.
     """
 
     @property
     def natural(self) -> bool:
-        """Whether this is the score that stability bounds speak of."""
+        """Whether stability bounds apply: the score is 1 - p_y."""
 
     def range(self, n_classes: int) -> tuple[float, float]:
-        """The public range of the score."""
+        """Return the public range of the score."""
 
-    def of_labels(self, probabilities: Floats) -> Floats:
-        """The score of every label, (n, n_classes)."""
+    def of_labels(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        """Compute the score of every label, (n, n_classes)."""
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A score of this package."""
+    """Hold a built-in score."""
 
-    function: Callable[[Floats], Floats]
+    function: Callable[[NDArray[Any]], NDArray[Any]]
     natural: bool = False
 
     def range(self, n_classes: int) -> tuple[float, float]:
         return raps_range(n_classes) if self.function is raps_of_labels else (0.0, 1.0)
 
-    def of_labels(self, probabilities: Floats) -> Floats:
+    def of_labels(self, probabilities: NDArray[Any]) -> NDArray[Any]:
         return infinite_without_probabilities(self.function, probabilities)
 
 
 @dataclass(frozen=True)
 class _Function:
-    """A function of the caller with scores between 0 and 1."""
+    """Hold a caller's function with scores between 0 and 1."""
 
-    function: Callable[[Floats], Floats]
+    function: Callable[[NDArray[Any]], NDArray[Any]]
     natural: bool = False
 
     def range(self, n_classes: int) -> tuple[float, float]:  # noqa: ARG002
         return 0.0, 1.0
 
-    def of_labels(self, probabilities: Floats) -> Floats:
+    def of_labels(self, probabilities: NDArray[Any]) -> NDArray[Any]:
         return self.function(probabilities)
 
 
 @dataclass(frozen=True)
 class OwnLabelScore:
-    """A score of the caller, tried before it is trusted: on made-up rows before anything is spent, then as it is used.
+    """Wrap a caller's score and check it: on synthetic rows first, then on each use.
 
     Theory: section 4 (a score may depend on its record, the model and independent noise only)
     """
@@ -90,8 +84,11 @@ class OwnLabelScore:
     def range(self, n_classes: int) -> tuple[float, float]:
         return self.score.range(n_classes)
 
-    def of_labels(self, probabilities: Floats, *, thorough: bool = False) -> Floats:
-        """The score of every label; infinite where there is no number. ``thorough``: asked about parts as well."""
+    def of_labels(self, probabilities: NDArray[Any], *, thorough: bool = False) -> NDArray[Any]:
+        """Compute the score of every label; NaN becomes infinity.
+
+        ``thorough`` also compares the scores with those of parts of the rows.
+        """
         with suppress_float_warnings():
             scores = infinite_without_probabilities(self._scores, probabilities)
             check_row_by_row(
@@ -104,21 +101,21 @@ class OwnLabelScore:
         return scores
 
     def check_on_synthetic_rows(self, n_classes: int) -> None:
-        """Refuse a score that cannot work, on made-up probabilities: no record is used."""
+        """Refuse a score that cannot work; the check uses synthetic probabilities only."""
         with refuse_memory("conformity_score", self.score):
             scores = self.of_labels(_synthetic_probabilities(n_classes), thorough=True)
         (low, high), (least, most) = (scores.min(), scores.max()), self.range(n_classes)
         if not (low >= least - _ROUNDING and high <= most + _ROUNDING):
             raise ValueError(
                 f"conformity_score must return scores between {least:g} and {most:g}, got {low:g} to {high:g} for "
-                "made-up probabilities (NaN counts as infinite); rescale it by public constants, or clip it"
+                "synthetic probabilities (NaN counts as infinity); rescale or clip it with public constants"
             )
 
-    def _scores(self, probabilities: Floats) -> Floats:
-        # what a call leaves on the caller's object is gone with the copy
-        scores = np.asarray(throwaway(self.score).of_labels(probabilities))
+    def _scores(self, probabilities: NDArray[Any]) -> NDArray[Any]:
+        # a copy is called: whatever the call stores on it is discarded
+        scores = np.asarray(copy_if_possible(self.score).of_labels(probabilities))
         if scores.shape != probabilities.shape or scores.dtype.kind not in "fiub":
-            raise ValueError("conformity_score must return one score for every row and label, a real number")
+            raise ValueError("conformity_score must return one real number for each row and label")
         return np.where(np.isnan(scores), np.inf, scores)
 
 
@@ -129,17 +126,17 @@ LABEL_SCORES: Mapping[str, LabelScore] = {
 }
 
 
-def label_score(given: str | LabelScore | Callable[[Floats], Floats]) -> LabelScore:
-    """The score that a caller named, or the caller's own behind its checks."""
-    if isinstance(given, LabelScore):
-        return OwnLabelScore(given)
-    if callable(given):
-        return OwnLabelScore(_Function(given))
-    return LABEL_SCORES[check_choice("conformity_score", given, LABEL_SCORES)]
+def label_score(score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]]) -> LabelScore:
+    """Return the named score, or wrap the caller's own score or function."""
+    if isinstance(score, LabelScore):
+        return OwnLabelScore(score)
+    if callable(score):
+        return OwnLabelScore(_Function(score))
+    return LABEL_SCORES[check_choice("conformity_score", score, LABEL_SCORES)]
 
 
 def _synthetic_probabilities(n_classes: int) -> NDArray[np.float64]:
-    """Rows that a model could give: no opinion, certainty, ties, and fixed waves from flat to sharp."""
+    """Make rows of probabilities: uniform, certain, tied, and from flat to sharp."""
     labels = np.arange(n_classes)
     certain = np.eye(n_classes)[:: max(1, n_classes // 8)]
     tie = np.where(labels < 2, 0.5, 0.0)

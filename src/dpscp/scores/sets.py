@@ -1,11 +1,10 @@
-"""Prediction sets {y : score(x, y) <= threshold}, the partners of ``scores``.
+"""Prediction sets {y : score(x, y) <= threshold} of the scores in ``functions``.
 
-A set agrees with its score to the last bit, intervals included: their ends are the outermost numbers whose *rounded*
-score is at most the threshold. Rounding prediction + threshold instead would lose records that were counted when the
-threshold was found (on data rounded to tenths, one tie in twenty).
+A set agrees with its score exactly. The ends of an interval are the outermost numbers whose *rounded* score is at most
+the threshold. The rounded sum prediction + threshold would lose records that were counted when the threshold was found
+(on data rounded to tenths, one tie in twenty).
 
-An infinite threshold ("no finite threshold was found") gives every label, or an infinite interval. Several
-thresholds at once add a last axis.
+An infinite threshold gives every label, or an infinite interval. Several thresholds add a last axis.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,17 @@ _ROWS = 1 << 14
 
 
 def label_set(label_scores: ArrayLike, threshold: ArrayLike) -> NDArray[np.bool_]:
-    """Which labels score at most the threshold: (n, n_classes), or (n, n_classes, n_levels) for several thresholds."""
+    """Mark the labels whose score is at most the threshold.
+
+    Parameters
+    ----------
+    label_scores : array of shape (n, n_classes)
+    threshold : float, or array of shape (n_levels,)
+
+    Returns
+    -------
+    bool array of shape (n, n_classes), or (n, n_classes, n_levels) for several thresholds
+    """
     scores, levels = np.asarray(label_scores), np.asarray(threshold, float)
     # one more axis for a single level too: a scalar would be rounded to the precision of the scores by older NumPy
     within = scores[..., None] <= np.atleast_1d(levels)
@@ -30,16 +39,36 @@ def label_set(label_scores: ArrayLike, threshold: ArrayLike) -> NDArray[np.bool_
 
 
 def residual_interval(prediction: ArrayLike, threshold: ArrayLike) -> NDArray[Any]:
-    """[prediction - threshold, prediction + threshold]: (n, 2), or (n, 2, n_levels)."""
+    """Return [prediction - threshold, prediction + threshold].
+
+    Parameters
+    ----------
+    prediction : array of shape (n,)
+    threshold : float, or array of shape (n_levels,) or (n, n_levels)
+
+    Returns
+    -------
+    array of shape (n, 2) or (n, 2, n_levels)
+    """
     centre = np.asarray(prediction, float)
     return _interval(centre, centre, np.asarray(threshold, float))
 
 
 def normalized_interval(prediction: ArrayLike, scale: ArrayLike, threshold: ArrayLike) -> NDArray[Any]:
-    """[prediction -+ threshold * scale]: (n, 2), or (n, 2, n_levels)."""
+    """Return [prediction - threshold * scale, prediction + threshold * scale].
+
+    Parameters
+    ----------
+    prediction, scale : arrays of shape (n,)
+    threshold : float, or array of shape (n_levels,) or (n, n_levels)
+
+    Returns
+    -------
+    array of shape (n, 2) or (n, 2, n_levels)
+    """
     centre, scale, level = np.asarray(prediction, float), np.asarray(scale, float), np.asarray(threshold, float)
     if np.any(~(scale > 0)):
-        raise ValueError("scale must be positive everywhere; bound it from below by a public constant")
+        raise ValueError("scale must be positive in every row; bound it from below by a public constant")
     scale = scale[:, None]
     reach = _largest((level + _half_spacing(level)) * scale, lambda residual: residual / scale <= level)
     ends = _interval(centre, centre, reach)
@@ -47,12 +76,24 @@ def normalized_interval(prediction: ArrayLike, scale: ArrayLike, threshold: Arra
 
 
 def quantile_interval(lower: ArrayLike, upper: ArrayLike, threshold: ArrayLike) -> NDArray[Any]:
-    """[lower - threshold, upper + threshold]: (n, 2), or (n, 2, n_levels); empty (low end above high) if so small."""
+    """Return [lower - threshold, upper + threshold].
+
+    The interval is empty (low end above high end) for a threshold below minus half the width.
+
+    Parameters
+    ----------
+    lower, upper : arrays of shape (n,)
+    threshold : float, or array of shape (n_levels,) or (n, n_levels)
+
+    Returns
+    -------
+    array of shape (n, 2) or (n, 2, n_levels)
+    """
     return _interval(np.asarray(lower, float), np.asarray(upper, float), np.asarray(threshold, float))
 
 
 def _interval(low: NDArray[Any], high: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
-    """``reach`` is one number, or has a last axis of levels."""
+    """Extend [low, high] by ``reach``, whose last axis, if any, is levels."""
     levels = np.atleast_1d(reach)
     ends = np.empty((len(low), 2, levels.shape[-1]))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -65,12 +106,12 @@ def _interval(low: NDArray[Any], high: NDArray[Any], reach: NDArray[Any]) -> NDA
 
 
 def _furthest(centre: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
-    """The largest y for which y - centre, rounded, is at most ``reach``.
+    """Return the largest y for which y - center, rounded, is at most ``reach``.
 
-    y - centre is rounded to the spacing of reach, so y may lie half of that beyond; exactly there it goes to the even
-    neighbour, which is reach or the next number. The bound is the sum centre + reach + half: two exact additions (a
-    rounded sum and what the rounding left out) tell whether its rounded value lies above it. In place: a million rows
-    should cost about as much as the plain sum.
+    y - center is rounded to the spacing of reach, so y may lie half a spacing beyond. Exactly there it is rounded to
+    the even neighbor, which is reach or the next number. The bound is the sum center + reach + half. Two exact
+    additions (a rounded sum and its rounding error) show whether the rounded bound lies above the exact one. The work
+    is done in place: a million rows should cost about as much as the plain sum.
     """
     half = _half_spacing(reach)
     total = centre + reach
@@ -99,13 +140,16 @@ def _furthest(centre: NDArray[Any], reach: NDArray[Any]) -> NDArray[Any]:
 
 
 def _half_spacing(values: NDArray[Any]) -> NDArray[Any]:
-    """Half the way to the next larger number, 0 where there is none."""
+    """Return half the distance to the next larger number; 0 where there is none."""
     finite = np.where(np.isfinite(values), values, 0.0)
     return np.asarray((np.nextafter(finite, np.inf) - finite) / 2)
 
 
 def _largest(guess: NDArray[Any], holds: Callable[[NDArray[Any]], Any]) -> NDArray[Any]:
-    """The largest number for which the monotone condition ``holds``, found from a guess a few spacings off at most."""
+    """Find the largest number for which the monotone condition ``holds``.
+
+    ``guess`` must be a few spacings away at most.
+    """
     for _ in range(_SPACINGS):
         guess = np.nextafter(guess, np.inf)
     for _ in range(3 * _SPACINGS):

@@ -1,4 +1,4 @@
-"""The training room: private training mechanisms, each with its event, its stability and its public facts."""
+"""Private training mechanisms, each with its event, its stability and its public facts."""
 
 from dpscp.guarantees.stability import Stability
 from dpscp.training.coupling import CoupledRun, coupled_run

@@ -1,7 +1,7 @@
-"""Two trainings that differ by one record and share everything else: the true gap that stability bounds are
-about.
+"""Train twice with one record of difference, to measure the true gap.
 
-A study tool: the gap is computed from the records without noise of its own and must not be released.
+Stability bounds are about this gap. It is a study tool: the gap is computed from the records without noise of its own
+and must not be released.
 """
 
 import itertools
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp.privacy import secure_generator
-from dpscp.training.engine.loop import GridNoise, Records, drawn_steps, run
+from dpscp.training.engine.loop import EngineBlock, GridNoise, draw_steps, run
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.engine.padding import one_blas_thread
 from dpscp.training.mechanisms.dpsgd import DPSGD
@@ -51,8 +51,7 @@ def coupled_run(
     n_records: int | None = None,
     random_state: int | None = None,
 ) -> CoupledRun:
-    """Train on (X, y) and on (X, y) plus one record with the same masks, the same noise and the same public
-    constants.
+    """Train with and without one record, sharing masks, noise and constants.
 
     The extra record has its own mask, drawn with the others. `n_records=None` takes the size without it, for
     both runs.
@@ -67,7 +66,7 @@ def coupled_run(
         both, np.concatenate([labels, np.asarray([y_new], dtype=labels.dtype)]), n_records=n_records or n
     )
     everything = setup.records
-    without = Records(0, everything.rows[:n], everything.targets[:n], squared_norms=everything.squared_norms[:n])
+    without = EngineBlock(0, everything.rows[:n], everything.targets[:n], squared_norms=everything.squared_norms[:n])
     rng = secure_generator(random_state)
     noise = GridNoise(rng, setup.network.n_parameters) if setup.noise else None
     masks, copies, counted = itertools.tee(setup.batches(rng), 3)
@@ -76,7 +75,7 @@ def coupled_run(
     with one_blas_thread(), np.errstate(all="ignore"):
         descents = [setup.descent(without), setup.descent(everything)]
         kept = [descents[0].current()]
-        for t in run(descents, drawn_steps([_first(copies, n), masks], noise)):
+        for t in run(descents, draw_steps([_first(copies, n), masks], noise)):
             gaps[t + 1] = np.linalg.norm(descents[0].parameters - descents[1].parameters)
             batch = next(counted)
             draws += 1 if batch is None else int(len(batch) > 0 and batch[-1] == n)
@@ -94,6 +93,6 @@ def coupled_run(
 
 
 def _first(batches: Iterator[NDArray[np.int64] | None], n: int) -> Iterator[NDArray[np.int64] | None]:
-    """The batches with the last record left out (batches are sorted)."""
+    """Return the batches with the last record left out (batches are sorted)."""
     for batch in batches:
         yield batch if batch is None else batch[: np.searchsorted(batch, n)]

@@ -1,4 +1,4 @@
-"""Labels and targets as the losses read them; messages carry nothing from the data."""
+"""Encode labels and targets for the losses; messages contain no data."""
 
 from typing import Any
 
@@ -11,21 +11,24 @@ Array = NDArray[Any]
 
 
 def check_classes(classes: Any, loss: str) -> tuple[Any, ...]:
-    """A public class list as a tuple of plain labels: at least two, no repeats, exactly two for the logistic loss."""
+    """Return a public class list as a tuple of plain labels.
+
+    At least two, no repeats, exactly two for the logistic loss.
+    """
     if isinstance(classes, str) or not np.iterable(classes):
         raise TypeError(f"classes must be a sequence of labels, got {type(classes).__name__}")
     labels = tuple(c.item() if isinstance(c, np.generic) else c for c in classes)
     if len(set(labels)) != len(labels):
         raise ValueError("classes must not repeat a label")
     if len(labels) < 2:
-        raise ValueError("classes must name at least 2 labels; declare them with classes=(...)")
+        raise ValueError("classes must contain at least 2 labels; declare them with classes=(...)")
     if loss == "logistic" and len(labels) != 2:
         raise ValueError("loss='logistic' needs exactly 2 classes; use 'cross_entropy' for more")
     return labels
 
 
 def _column(values: Array) -> Array:
-    """The values, one a record; a single column is one too."""
+    """Return one value per record; a single column is accepted."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
@@ -40,22 +43,28 @@ def _label_array(y: ArrayLike) -> Array:
     return labels
 
 
-def found_labels(y: ArrayLike) -> list[Any]:
-    """The labels that occur, in order: whoever uses them declares them public."""
+def observed_labels(y: ArrayLike) -> list[Any]:
+    """Return the labels in y, sorted; a caller that uses them makes them public."""
     try:
         found: list[Any] = np.unique(_label_array(y)).tolist()
     except TypeError:
-        raise TypeError("y mixes labels that cannot be ordered; declare classes=(...)") from None
+        raise TypeError("y contains labels that cannot be sorted together; declare classes=(...)") from None
     return found
 
 
 def encode_labels(y: ArrayLike, classes: tuple[Any, ...]) -> NDArray[np.int64]:
-    """Positions of the labels in the public class list; an unknown label is refused without printing it."""
+    """Return the positions of the labels in the public class list.
+
+    An unknown label is refused without printing it.
+    """
     return label_index(_label_array(y), classes)
 
 
 def encode_targets(y: ArrayLike, loss: str, classes: tuple[Any, ...] | None, dtype: str) -> Array:
-    """The targets as the loss reads them: class positions, 0/1 numbers for the logistic loss, or real numbers."""
+    """Return the targets as the loss reads them.
+
+    Class positions, 0/1 numbers for the logistic loss, or real numbers.
+    """
     if classes is None:
         return real_targets(y, dtype)
     positions = encode_labels(y, classes)
@@ -63,7 +72,10 @@ def encode_targets(y: ArrayLike, loss: str, classes: tuple[Any, ...] | None, dty
 
 
 def real_targets(y: ArrayLike, dtype: str) -> Array:
-    """Finite real targets, one a record; a number beyond the dtype's range becomes the end of that range."""
+    """Return finite real targets, one per record.
+
+    A number beyond the dtype's range becomes the end of that range.
+    """
     try:
         target = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):

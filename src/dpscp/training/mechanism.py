@@ -1,13 +1,12 @@
-"""What a private training mechanism is, and what it hands back.
+"""Define the protocols of private training mechanisms and their results.
 
-A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants
-alone and is known before any record is touched; the records and the randomness are arguments of `train`.
+A mechanism is a frozen set of public constants. Its privacy cost (`event`) is a function of these constants alone and
+is known before any record is used. The records and the randomness are arguments of `train`.
 
-`Mechanism` is all that a mechanism of one's own must have. The other protocols are abilities that some have:
-`Configurable` (takes what a release needs of it), `Tunable` (one noise multiplier, so that its noise can be
-solved behind private preprocessing), `Bounded` (a shift bound before training), `PersonWise` (a person may have
-several rows), `SourceWise` (reads its records block by block). Mechanisms that wrap others have the abilities of
-what they wrap and forward the question.
+`Mechanism` is all that your own mechanism must have. The other protocols are abilities that some mechanisms have:
+`Configurable` (accepts the needs of a release), `Tunable` (one noise multiplier, so that its noise can be solved after
+private preprocessing), `Bounded` (a shift bound before training), `PersonWise` (a person may have several rows),
+`SourceWise` (reads its records block by block). A mechanism around another one has the abilities of the inner one.
 """
 
 from abc import abstractmethod
@@ -19,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice
 from dpscp.data.sources import RecordSource
+from dpscp.data.sources.places import as_one_block
 from dpscp.privacy import RECORDS, Unit, dpsgd_event, noise_multiplier, non_private_event
 
 if TYPE_CHECKING:
@@ -32,31 +32,43 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Model(Protocol):
-    """A released predictor: parameters and public constants, nothing whose size grows with the records."""
+    """A released predictor.
+
+    Parameters and public constants, nothing whose size grows with the records.
+    """
 
     @property
     def task(self) -> str:
-        """Either "classification" or "regression"."""
+        """Return "classification" or "regression"."""
 
     @property
     def n_features(self) -> int:
-        """Width of a row."""
+        """Return the width of a row."""
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
-        """The public labels in the order of the columns of `outputs`; None for regression."""
+        """Return the public labels in the order of the columns of `outputs`.
+
+        None for regression.
+        """
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Logits (n, classes), or real outputs (n, k): k = 1, or one column a quantile."""
+        """Return logits (n, classes), or real outputs (n, k).
+
+        K = 1, or one column a quantile.
+        """
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities (n, classes); TypeError for regression."""
+        """Return class probabilities (n, classes); TypeError for regression."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The parameters, for saving."""
+        """Return the parameters, for saving."""
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values: with `arrays` enough to rebuild the model."""
+        """Return the public constants as JSON values.
+
+        With `arrays` enough to rebuild the model.
+        """
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -65,23 +77,28 @@ class Model(Protocol):
 
 @runtime_checkable
 class Shaped(Protocol):
-    """A model whose records have a shape of their own; it takes them as rows of so many numbers too."""
+    """A model whose records have a shape of their own.
+
+    It takes them as rows of so many numbers too.
+    """
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one record."""
+        """Return the shape of one record."""
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The points where DP-SGD evaluated its gradients, and what each gradient weighed in the released model.
+    """Hold the points where DP-SGD took its gradients, and their weights.
 
-    `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients; `weights[t]` is
-    minus the derivative of the released parameters with respect to that step's normalised clipped gradient
-    when later gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging,
-    larger under momentum, None under Adam. `rule` gives the weights when later gradients answer, and
-    `row_length` is the length of every row where preprocessing gives them one. All of it is a function of the
-    noisy iterates, which DP-SGD's accounting already pays for, and of public constants.
+    `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients. `weights[t]` is minus the
+    derivative of the released parameters with respect to that step's normalized clipped gradient when later gradients
+    are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under momentum, None under
+    Adam. `rule` gives the weights when later gradients respond. `row_length` is the length of every row where
+    preprocessing gives them one.
+
+    Privacy: all of it is a function of the noisy iterates, for which the accounting of DP-SGD already pays, and of
+    public constants.
 
     Theory: Result D
     """
@@ -97,11 +114,23 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Trained:
-    """The outcome of private training: everything here may be published.
+    """Hold the outcome of private training: everything here may be published.
 
-    `event` is what training cost, `stability` the proven shift bound (None where no bound is known),
-    `public_facts` what was declared public on the way. `trajectory` is kept only on request. `stages` names the
-    parts of `event` that are entries of their own in a ledger; empty: it is one entry. `unit` is who `event` protects.
+    Parameters
+    ----------
+    model : Model
+    event : DpEvent
+        The cost of training.
+    stability : Stability or None
+        The proven shift bound; None where none is known.
+    public_facts : mapping
+        What was declared public in training.
+    trajectory : Trajectory or None
+        Kept on request only.
+    stages : tuple of (name, DpEvent)
+        The parts of `event` that are entries of their own in a ledger; empty: it is one entry.
+    unit : Unit
+        The unit of privacy of `event`.
 
     Theory: section 1 (public facts), Result C (stability)
     """
@@ -120,7 +149,7 @@ class HasEvent(Protocol):
 
     @property
     def event(self) -> "DpEvent | None":
-        """What one run costs; None while the noise is not set."""
+        """Return the cost of one run; None while the noise is not set."""
 
 
 @runtime_checkable
@@ -129,10 +158,13 @@ class Mechanism(Protocol):
 
     @property
     def event(self) -> "DpEvent | None":
-        """What one run costs, from public constants only; None while the noise is not set."""
+        """Return the cost of one run, from public constants only.
+
+        None while the noise is not set.
+        """
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> "Mechanism":
-        """A new mechanism whose noise is solved from the budget and never ends above it.
+        """Return a new mechanism whose noise keeps it within the budget.
 
         Raises BudgetError when no finite noise meets the budget.
         """
@@ -140,16 +172,35 @@ class Mechanism(Protocol):
     def train(
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """Train on the records; `n_records=None` declares len(X) public, `random_state=None` is system entropy."""
+        """Train on the records.
+
+        Parameters
+        ----------
+        X : array of shape (n_records, n_features)
+        y : array of shape (n_records,)
+        random_state : int or None
+            None uses the system's entropy.
+        n_records : int or None
+            The public nominal number of records; None declares len(X) public.
+
+        Returns
+        -------
+        Trained
+        """
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a release needs of the mechanism that trains its model.
+    """Describe what a release needs of the mechanism that trains its model.
 
-    `classes`: the labels as training sees them (indices), None for regression. `trajectory`: whether the
-    self-influence correction will ask for the iterates. `input_shape`: the shape of a record that is not a row
-    of a table (an image); rows hold its numbers one after the other.
+    Parameters
+    ----------
+    classes : tuple or None
+        The labels as training sees them (indices); None for regression.
+    trajectory : bool
+        Whether the self-influence correction needs the iterates.
+    input_shape : tuple of int or None
+        The shape of a record that is not a row of a table (an image). Rows hold its numbers one after the other.
     """
 
     classes: tuple[Any, ...] | None = None
@@ -159,10 +210,10 @@ class Needs:
 
 @runtime_checkable
 class Configurable(Protocol):
-    """A mechanism that can be told what the release needs."""
+    """A mechanism that accepts the needs of a release."""
 
     def configured(self, needs: Needs) -> Mechanism:
-        """The same mechanism for these needs."""
+        """Return the same mechanism for these needs."""
 
 
 @runtime_checkable
@@ -171,21 +222,21 @@ class Tunable(Mechanism, Protocol):
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Noise standard deviation over sensitivity; None while it is not set."""
+        """Return the noise scale over the sensitivity; None while it is not set."""
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> "Tunable":
-        """As for every mechanism."""
+        """Return a mechanism within the budget; see `Mechanism`."""
 
     def with_noise(self, noise_multiplier: float) -> "Tunable":
-        """The same mechanism with this noise."""
+        """Return the same mechanism with this noise."""
 
 
 @runtime_checkable
 class Bounded(Protocol):
-    """A mechanism that knows before training how far one record can move the released parameters."""
+    """A mechanism with a bound on the shift by one record before training."""
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> "Stability | None":
-        """The shift bound under shared noise; None where none is proven."""
+        """Return the shift bound under shared noise; None where none is proven."""
 
 
 @runtime_checkable
@@ -200,7 +251,7 @@ class PersonWise(Mechanism, Protocol):
 
     @property
     def trains_persons(self) -> bool:
-        """Whether all that this mechanism is made of can."""
+        """Return whether this mechanism and all its parts can."""
 
     def train(
         self,
@@ -211,29 +262,34 @@ class PersonWise(Mechanism, Protocol):
         n_records: int | None = None,
         persons: "Persons | None" = None,
     ) -> Trained:
-        """As for every mechanism; with `persons`, `n_records` is the nominal number of persons."""
+        """Train on records of persons.
+
+        With `persons`, `n_records` is the nominal number of persons.
+        """
 
 
 @runtime_checkable
 class SourceWise(Mechanism, Protocol):
-    """A mechanism whose work on records is sums over blocks: it can train on any source of records.
+    """A mechanism whose work on records is sums over blocks.
+
+    It can train on any source of records.
 
     What is done with a block is a pure function that can be pickled; noise is drawn once, by the caller of `sum`.
     """
 
     @property
     def trains_sources(self) -> bool:
-        """Whether all that this mechanism is made of can."""
+        """Return whether this mechanism and all its parts can."""
 
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """As `train`, for records whose numbers are known to be finite and whose labels are known ones."""
+        """Train on a source with finite numbers and known labels; see `train`."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a run on made-up records showed: "classification" or "regression", and how many outputs a record has."""
+    """The result of a run on synthetic records: the task and number of outputs."""
 
     task: str
     n_outputs: int
@@ -241,42 +297,48 @@ class DryRun:
 
 @runtime_checkable
 class HasDryRun(Protocol):
-    """A mechanism around code of the caller's own, which is tried on made-up records before real ones are used."""
+    """A mechanism with the caller's own code, tried on synthetic records first."""
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        """Run on made-up records of this shape; ValueError says what is wrong, None that there was nothing to try."""
+        """Run on synthetic records of this shape.
+
+        ValueError says what is wrong. None means that there was nothing to try.
+        """
 
 
 def find_dry_run(mechanism: Mechanism, input_shape: tuple[int, ...]) -> DryRun | None:
-    """The mechanism's rehearsal; None where it runs no code but this package's."""
+    """Run the mechanism on synthetic records.
+
+    None where it runs only the code of this package.
+    """
     return mechanism.run_dry(input_shape) if isinstance(mechanism, HasDryRun) else None
 
 
 def configured(mechanism: Mechanism, needs: Needs) -> Mechanism:
-    """The mechanism for these needs; one that takes no needs stays as it is."""
+    """Return the mechanism configured for these needs, if it accepts them."""
     return mechanism.configured(needs) if isinstance(mechanism, Configurable) else mechanism
 
 
 def shift_bound(
     mechanism: Mechanism, n_features: int, n_records: int, classes: tuple[Any, ...] | None
 ) -> "Stability | None":
-    """The mechanism's shift bound; None where it knows none."""
+    """Return the mechanism's shift bound; None where none is known."""
     return mechanism.stability(n_features, n_records, classes) if isinstance(mechanism, Bounded) else None
 
 
 def trains_persons(mechanism: Mechanism) -> bool:
-    """Whether a mechanism can train on persons with several rows."""
+    """Return whether a mechanism can train on persons with several rows."""
     return isinstance(mechanism, PersonWise) and mechanism.trains_persons
 
 
 def require_persons(mechanism: Mechanism) -> PersonWise:
-    """The mechanism, or TypeError for one that would treat each row as a person."""
+    """Return the mechanism, or raise TypeError if it cannot train on persons."""
     if isinstance(mechanism, PersonWise) and mechanism.trains_persons:
         return mechanism
     raise TypeError(
-        f"{type(mechanism).__name__} cannot train on persons with several rows: use DPSGD, OutputPerturbation, "
-        "SufficientStatistics or OpacusTraining, or leave persons out and keep rows_per_person, which protects persons "
-        "by more noise"
+        f"{type(mechanism).__name__} cannot train on persons with several rows; use DPSGD, OutputPerturbation, "
+        "SufficientStatistics or OpacusTraining, or leave persons out and set rows_per_person, which protects persons "
+        "with more noise"
     )
 
 
@@ -298,36 +360,42 @@ def train_persons(
 
 
 def trains_sources(mechanism: Mechanism) -> bool:
-    """Whether a mechanism can train on records that lie in several blocks."""
+    """Return whether a mechanism can train on records in several blocks."""
     # a class of mechanisms has the names of one, and is none
     able = isinstance(mechanism, SourceWise) and not isinstance(mechanism, type) and mechanism.trains_sources
     return able and not _changes_train_alone(type(mechanism))
 
 
 def _changes_train_alone(kind: type) -> bool:
-    """Whether a class has a `train` of its own in front of an inherited `train_source`, which would pass it by."""
+    """Return whether a class overrides `train` but inherits `train_source`.
+
+    Training on a source would bypass such a `train`.
+    """
     names = ("train", "train_source")
     definers = [next((base for base in kind.__mro__ if name in vars(base)), object) for name in names]
     return definers[0] is not definers[1] and issubclass(definers[0], definers[1])
 
 
 def require_sources(mechanism: Mechanism) -> None:
-    """TypeError for a mechanism that needs all records in one array."""
+    """Raise TypeError for a mechanism that needs all records in one array."""
     if not trains_sources(mechanism):
         raise TypeError(
-            f"{type(mechanism).__name__} needs all records in one array: fit it on X and y, or use the recipe's model "
+            f"{type(mechanism).__name__} needs all records in one array; fit it on X and y, or use the recipe's model "
             "(estimator=None), DPSGD or OpacusTraining, which train block by block"
         )
 
 
 def train_on(mechanism: Mechanism, source: RecordSource, *, random_state: int | None, n_records: int | None) -> Trained:
-    """Train on a source; a mechanism that knows arrays only gets the rows of an array in memory."""
+    """Train on a source.
+
+    A mechanism that knows arrays only gets the rows of a source in memory.
+    """
     if isinstance(mechanism, SourceWise) and not _changes_train_alone(type(mechanism)):
         return mechanism.train_source(source, random_state=random_state, n_records=n_records)
-    block = source.whole
+    block = as_one_block(source)
     if block is None:
         require_sources(mechanism)
-        raise TypeError("this source has no array in memory")
+        raise TypeError("the records of this source are not in the memory of this process; fit on X and y")
     return train_persons(
         mechanism, block.read(), block.targets, persons=block.persons, random_state=random_state, n_records=n_records
     )
@@ -335,31 +403,43 @@ def train_on(mechanism: Mechanism, source: RecordSource, *, random_state: int | 
 
 @dataclass(frozen=True)
 class GaussianSums:
-    """What mechanisms share that release sums with Gaussian noise of `noise_multiplier` sensitivities each."""
+    """The base of mechanisms that release sums with Gaussian noise.
+
+    The noise of each sum is `noise_multiplier` times its sensitivity.
+    """
 
     @property
     @abstractmethod
     def noise_multiplier(self) -> float | None:
-        """Noise standard deviation over sensitivity; None while it is not set, 0 for no noise and no privacy."""
+        """Return the noise scale over the sensitivity.
+
+        None while it is not set, 0 for no noise and no privacy.
+        """
 
     @property
     @abstractmethod
     def releases(self) -> tuple[float, int]:
-        """The share of the records, drawn at random, in each sum, and how many sums there are."""
+        """Return the sampling rate of each sum and the number of sums."""
 
     @property
     def event(self) -> "DpEvent | None":
-        """What one run costs, from public constants only; None while the noise is not set."""
+        """Return the cost of one run, from public constants only.
+
+        None while the noise is not set.
+        """
         if self.noise_multiplier is None:
             return None
         return dpsgd_event(self.noise_multiplier, *self.releases) if self.noise_multiplier else non_private_event()
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise."""
+        """Return a copy with this noise."""
         return self._with(noise_multiplier=noise_multiplier)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: "str | Accountant" = "pld") -> Self:
-        """A copy with the smallest noise that keeps one run within (epsilon, delta); BudgetError if none does."""
+        """Return a copy with the smallest noise within (epsilon, delta).
+
+        BudgetError if no noise is enough.
+        """
         noise = noise_multiplier(epsilon, delta, *self.releases, accountant=accountant)
         return self._with(noise_multiplier=noise, budget=(float(epsilon), float(delta)))
 
@@ -367,19 +447,22 @@ class GaussianSums:
         return replace(self, **changed)
 
 
-def set_noise(noise_multiplier: float | None) -> float:
-    """The noise multiplier, or ValueError while it is not set: nothing is released without noise by accident."""
+def require_noise(noise_multiplier: float | None) -> float:
+    """Return the noise multiplier, or raise ValueError while it is not set.
+
+    Nothing is released without noise by accident.
+    """
     if noise_multiplier is None:
-        raise ValueError("noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first")
+        raise ValueError("noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first")
     return float(noise_multiplier)
 
 
 def paid_event(part: "HasEvent") -> "DpEvent":
-    """The event of a mechanism or step whose noise is set; ValueError for one that has no noise yet."""
+    """Return the event of a part, or raise ValueError if its noise is not set."""
     event = part.event
     if event is None:
         raise ValueError(
-            f"{type(part).__name__}: noise_multiplier is not set: pass it, or call calibrated(epsilon, delta) first"
+            f"{type(part).__name__}: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first"
         )
     return event
 
@@ -389,18 +472,21 @@ AnyModel = TypeVar("AnyModel", bound=type[Any])
 
 
 def saved_as(kind: str) -> Callable[[AnyModel], AnyModel]:
-    """A class decorator: models of this class are written to files under this name, and built again from there."""
+    """Return a class decorator that saves models under this name.
+
+    Files with this name are loaded into the decorated class.
+    """
 
     def remember(model: AnyModel) -> AnyModel:
         if _SAVED.setdefault(kind, model) is not model:
-            raise ValueError(f"models are saved as {kind!r} already; choose another name")
+            raise ValueError(f"another class already saves its models as {kind!r}; choose another name")
         return model
 
     return remember
 
 
 def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> Model:
-    """Rebuild a saved model; only classes that said ``saved_as`` can be built.
+    """Rebuild a saved model of a class decorated with ``saved_as``.
 
     ``module`` is the architecture of a torch model; ValueError for a model that needs none.
     """
@@ -409,20 +495,23 @@ def load_model(config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], mo
 
 
 def _with_module(config: Mapping[str, Any], module: Any) -> dict[str, Any]:
-    """The config whose innermost part holds the module: files hold none, code does not come from them."""
+    """Return the config with the module in its innermost part.
+
+    Files contain no module: code does not come from them.
+    """
     if "inner" in config:
         return {**config, "inner": _with_module(config["inner"], module)}
     if config["model"] != "torch":
-        raise ValueError("module was given, and this file holds its whole model: leave module out")
+        raise ValueError("module was given, but this file holds its whole model: leave module out")
     return {**config, "module": module}
 
 
 def require_loadable(config: Mapping[str, Any]) -> None:
-    """Refuse to save what ``load_model`` could not rebuild: a file that nobody can open is worse than none."""
+    """Refuse to save a model that ``load_model`` could not rebuild."""
     if config.get("model") not in _SAVED:
         raise TypeError(
-            f"a model of kind {config.get('model')!r} cannot be saved: its class must say so, see "
-            "dpscp.training.mechanism.saved_as"
+            f"a model of kind {config.get('model')!r} cannot be saved; decorate its class with "
+            "dpscp.training.mechanism.saved_as(name)"
         )
     if "inner" in config:
         require_loadable(config["inner"])

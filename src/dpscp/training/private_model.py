@@ -1,6 +1,6 @@
-"""A model that somebody already trained, together with the ledger of what its training cost.
+"""Combine a model trained elsewhere with the ledger of its training.
 
-Nothing here imports torch; ``PrivateModel.from_opacus`` reaches for it only when it is called.
+Nothing here imports torch; ``PrivateModel.from_opacus`` imports it when it is called.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,9 @@ class Unsaved:
 
 @dataclass(frozen=True)
 class FunctionModel(Unsaved):
-    """A model known only by the function that computes its outputs; it cannot be saved.
+    """A model known only by the function that computes its outputs.
+
+    It cannot be saved.
 
     Theory: section 1.7
     """
@@ -47,7 +49,7 @@ class FunctionModel(Unsaved):
     n_features: int
     classes: tuple[Any, ...] | None = None
 
-    unsaved: ClassVar[str] = "a model given as a function cannot be saved: save the model it wraps"
+    unsaved: ClassVar[str] = "a model given as a function cannot be saved; save the model that the function calls"
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("classification", "regression"))
@@ -56,17 +58,20 @@ class FunctionModel(Unsaved):
             raise ValueError("classes must be given for classification, and only then")
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Whatever the function returns, checked: (n, classes) logits, or (n, k) real outputs."""
+        """Return the checked result of the function.
+
+        (n, classes) logits, or (n, k) real outputs.
+        """
         rows = check_rows(X, self.n_features)
         values = np.asarray(self.function(rows), dtype=np.float64)
         values = values[:, None] if values.ndim == 1 else values
         width = None if self.classes is None else len(self.classes)
         if values.ndim != 2 or len(values) != len(rows) or (width is not None and values.shape[1] != width):
-            raise ValueError("outputs must have one row a record and, for classification, one column a class")
+            raise ValueError("outputs must have one row per record and, for classification, one column per class")
         return values
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Softmax of the outputs; TypeError for regression."""
+        """Return the softmax of the outputs; TypeError for regression."""
         if self.task != "classification":
             raise TypeError("predict_proba needs a classification model")
         return softmax(self.outputs(X).astype(np.float64))
@@ -74,10 +79,17 @@ class FunctionModel(Unsaved):
 
 @dataclass(frozen=True)
 class PrivateModel:
-    """A trained model and the ledger of its training: ready to be calibrated, its cost already on the books.
+    """Combine a trained model with the ledger of its training, for calibration.
 
-    The ledger is taken at its word; nothing can check afterwards how a model was trained. Everything that
-    looked at the same records (tuning, early stopping, feature scaling) belongs in it.
+    Assumes: the ledger is complete. Nothing can check afterwards how a model was trained. Everything that used the same
+    records (tuning, early stopping, feature scaling) belongs in it.
+
+    Parameters
+    ----------
+    model : Model
+        The released model.
+    ledger : Ledger
+        What its training spent.
 
     >>> from dpscp.privacy import gaussian_event
     >>> model = PrivateModel.from_outputs(
@@ -93,13 +105,15 @@ class PrivateModel:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Model):
-            raise TypeError(f"model must have outputs(X) and the names of a Model, got {type(self.model).__name__}")
+            raise TypeError(
+                f"model must have outputs(X) and the other members of a Model, got {type(self.model).__name__}"
+            )
         if not isinstance(self.ledger, Ledger):
             raise TypeError(f"ledger must be a Ledger, got {type(self.ledger).__name__}")
 
     @classmethod
     def from_trained(cls, trained: Trained, note: str = "") -> Self:
-        """The outcome of one of this package's mechanisms."""
+        """Build it from the result of a mechanism of this package."""
         ledger = Ledger().add("train", trained.event, note, unit=trained.unit)
         if trained.public_facts.get("taken_from_data"):
             ledger = ledger.declare(taken_from_data=trained.public_facts["taken_from_data"])
@@ -115,9 +129,22 @@ class PrivateModel:
         n_features: int,
         classes: tuple[Any, ...] | None = None,
     ) -> Self:
-        """A model of any kind, given by its output function and what its training spent.
+        """Wrap a model of any kind, given by its output function and its cost.
 
-        An event is what one record meets; a ledger says itself whether it is about records or persons.
+        Parameters
+        ----------
+        outputs : callable
+            From rows (n, n_features) to logits (n, n_classes) or real outputs (n, k).
+        spent : DpEvent or Ledger
+            The cost of training. An event is about one record; a ledger states its unit of privacy itself.
+        task : "classification" or "regression"
+        n_features : int
+        classes : tuple or None
+            The public labels in the order of the outputs; None for regression.
+
+        Returns
+        -------
+        PrivateModel
         """
         ledger = spent if isinstance(spent, Ledger) else Ledger().add("train", spent, "declared by the caller")
         return cls(FunctionModel(outputs, task, n_features, None if classes is None else tuple(classes)), ledger)
@@ -133,17 +160,34 @@ class PrivateModel:
         device: str = "cpu",
         start_buffers: Mapping[str, Any] | None = None,
     ) -> Self:
-        """A module trained with Opacus' PrivacyEngine; the engine's own record of noise, rate and steps is the ledger.
+        """Wrap a module that Opacus' PrivacyEngine trained.
 
-        The engine samples rows, so the ledger is about records. ``classes`` names the columns of the module's
-        outputs (None: a regression module). ``input_shape``
-        is the shape of one record, needed when the first layer does not tell. The ledger trusts that the
-        engine sampled by Poisson (its default), and notes that Opacus divides by a number of records it
-        takes from the data.
+        The ledger is the engine's own history of noise, rate and steps. It is about records, because the engine samples
+        rows. It notes that Opacus divides by a number of records taken from the data.
 
-        Refused, by kind and on made-up rows: a module whose layers mix records, or whose per-record gradients
-        were not those of a record. Buffers (running statistics, for instance) are not in the engine's account:
-        a module that has any is refused unless ``start_buffers``, copies taken before training, are equal to them.
+        Parameters
+        ----------
+        module : torch.nn.Module
+            The trained module, with or without the wrapper of Opacus.
+        privacy_engine : opacus.PrivacyEngine
+            The engine that trained it.
+        classes : tuple or None
+            The names of the columns of the outputs; None: a regression module.
+        input_shape : tuple of int or None
+            The shape of one record; needed if the first layer is not Linear.
+        device : str
+        start_buffers : mapping or None
+            Copies of the buffers, made before training. The engine does not account for buffers such as running
+            statistics, so a module with buffers is refused unless these copies are equal to them.
+
+        Returns
+        -------
+        PrivateModel
+
+        Raises: ValueError for a module whose layers mix records, or whose per-record gradients on synthetic rows are
+        not those of a record.
+
+        Assumes: the engine used Poisson sampling (its default).
 
         Paper: Supplement S6.1 [supp:privacy_accounting]
         """
@@ -156,28 +200,28 @@ class PrivateModel:
 
     @property
     def event(self) -> DpEvent:
-        """All that training spent, as one event."""
+        """Return the whole cost of training as one event."""
         return self.ledger.event
 
     @property
     def task(self) -> str:
-        """Either "classification" or "regression"."""
+        """Return "classification" or "regression"."""
         return self.model.task
 
     @property
     def n_features(self) -> int:
-        """Width of a row."""
+        """Return the width of a row."""
         return self.model.n_features
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
-        """The public labels in order; None for regression."""
+        """Return the public labels in order; None for regression."""
         return self.model.classes
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """The model's outputs."""
+        """Return the model's outputs."""
         return self.model.outputs(X)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Class probabilities; TypeError for regression."""
+        """Return class probabilities; TypeError for regression."""
         return self.model.predict_proba(X)

@@ -1,4 +1,4 @@
-"""Regression targets inside public bounds."""
+"""Clip regression targets to public bounds."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -7,7 +7,7 @@ from dpscp.training.labels import real_targets
 
 
 def bounded_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.float64]:
-    """Finite real targets, one a record, clipped to the public bounds.
+    """Return finite real targets, one per record, clipped to the public bounds.
 
     Theory: section 1.1
     """
@@ -15,7 +15,7 @@ def bounded_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.f
 
 
 def unit_targets(y: ArrayLike, y_bounds: tuple[float, float]) -> NDArray[np.float64]:
-    """Targets clipped to the public bounds, on the scale where these are -1 and 1.
+    """Clip targets to the public bounds and scale these to -1 and 1.
 
     Theory: section 1.1
     """

@@ -1,7 +1,7 @@
-"""Where records come from: blocks of rows, targets and owners, mapped where they lie and summed.
+"""Sources of records: blocks of rows, targets and owners, processed where they are stored.
 
-Everything this method does with records is a sum (moments, clipped gradients, counts), so it runs alike on an array, on
-a file larger than memory and on a cluster: only totals come to the driver, which alone draws noise and spends budget.
+Every computation on records is a sum (moments, clipped gradients, counts). So it works the same way on an array, on a
+file larger than memory and on a cluster. Only totals reach the driver, which alone draws noise and spends budget.
 """
 
 from dpscp.data.sources.array import ArraySource

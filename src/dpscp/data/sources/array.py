@@ -1,4 +1,4 @@
-"""Records in memory or in a memory-mapped file, as one block or as several views of one array."""
+"""Read records from memory or a memory-mapped file, in one or several blocks."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -13,11 +13,19 @@ Total = TypeVar("Total")
 
 
 class ArraySource:
-    """Rows (n, features) and one target each, arrays or memmaps; blocks are views, nothing is copied.
+    """Read records from arrays or memory-mapped files, in one or several blocks.
 
-    ``n_blocks``: how many blocks of equal size (one more record in some). One block is an array in memory as it is
-    given to ``fit``, with the same results for the same seed; several draw batches and held-out records by block, as
-    every other source does, and a memmap is then read block by block.
+    Blocks are views of the arrays; nothing is copied. A memmap is read block by block.
+
+    Parameters
+    ----------
+    X : array of shape (n_records, n_features)
+        Real numbers.
+    y : array of shape (n_records,)
+        One target for each row.
+    n_blocks : int
+        The number of blocks of equal size (up to one record). Results depend on it only by the order in which
+        floating-point numbers are added.
 
     >>> X, y = np.arange(12.0).reshape(6, 2), np.arange(6)
     >>> ArraySource(X, y, n_blocks=3).sum(lambda block: block.read().sum(axis=0)).tolist()
@@ -34,38 +42,43 @@ class ArraySource:
         ends = [len(rows) * i // count for i in range(count + 1)]
         parts = [slice(a, b) for a, b in pairwise(ends)]
         if max(part.stop - part.start for part in parts) > MOST_IN_A_BLOCK:
-            raise ValueError(f"n_blocks={n_blocks} leaves more than {MOST_IN_A_BLOCK} records in a block; take more")
+            raise ValueError(
+                f"n_blocks={n_blocks} puts more than {MOST_IN_A_BLOCK} records in a block; use a larger n_blocks"
+            )
         self._blocks = [Block(i, rows[part], targets[part]) for i, part in enumerate(parts)]
         self._functions: tuple[Callable[[Block], Block], ...] = ()
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[Block]) -> "ArraySource":
-        """The source of blocks that are in memory already; their ids are 0, 1, 2, ..."""
+        """Build a source from blocks in memory.
+
+        Their ids are 0, 1, 2, ...
+        """
         source = cls.__new__(cls)
         source._blocks, source._functions = list(blocks), ()
         return source
 
     @property
     def width(self) -> int:
-        """How many features a row has."""
+        """Return the number of features of a row."""
         return self._blocks[0].width
 
     @property
-    def whole(self) -> Block | None:
-        """The only block; None where there are several."""
-        return self._mapped(self._blocks[0]) if len(self._blocks) == 1 else None
+    def blocks(self) -> list[Block]:
+        """Return the blocks, which are in the memory of this process."""
+        return [self._apply_functions(block) for block in self._blocks]
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ArraySource":
-        """The source of ``function(block)``."""
+        """Return the source of ``function(block)``."""
         source = ArraySource.of_blocks(self._blocks)
         source._functions = (*self._functions, function)
-        return ArraySource.of_blocks([source._mapped(block) for block in self._blocks]) if keep else source
+        return ArraySource.of_blocks(source.blocks) if keep else source
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total over the blocks, see ``RecordSource``."""
-        return added(function(self._mapped(block)) for block in self._blocks)
+        """Return the total over the blocks, see ``RecordSource``."""
+        return added(function(self._apply_functions(block)) for block in self._blocks)
 
-    def _mapped(self, block: Block) -> Block:
+    def _apply_functions(self, block: Block) -> Block:
         for function in self._functions:
             block = function(block)
         return block

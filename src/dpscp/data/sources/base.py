@@ -1,36 +1,35 @@
-"""What a source of records is: blocks, a lazy ``map`` from block to block, and a ``sum`` over blocks.
+"""Define the protocol of sources: blocks, a lazy ``map`` and a ``sum``.
 
-A source of one's own (files, a cluster, a database) gives four things, see ``RecordSource``:
+Your own source (files, a cluster, a database) has three members, see ``RecordSource``:
 
 ``width``           the number of features of a row: a public number, known without reading a record;
-``whole``           None (only one array in memory answers with its block);
-``map(function)``   a source of ``function(block)``, not computed before it is asked for;
+``map(function)``   a source of ``function(block)``, computed when it is read;
 ``sum(function)``   ``added(function(block) for each block, in the order of their ids)``.
 
-and promises:
+It makes these promises:
 
-* Ids are the integers 0, 1, 2, ...; reading the source again gives the same blocks with the same ids and the same rows
-  in the same order. Draws (batches, held-out parts) are made from a key and the id where the block lies, so that a
-  block that was lost and read again draws the same and nothing more is spent. ``fit`` compares a keyed digest of each
-  block with that of the first reading (``digests``): totals may then also hold lists, put end to end.
-* A block holds at most 2^25 records and is read into memory as a whole; work on it needs little beside it (functions
-  read it in ``parts``). A source keeps no block longer than ``sum`` needs it, unless it was mapped with ``keep=True``:
-  such a result is read at every step of training and is worth its memory.
+* Ids are the integers 0, 1, 2, ... Reading the source again gives the same blocks with the same ids and the same rows
+  in the same order. Draws (batches, held-out parts) belong to the place of a record in the order of all blocks
+  (``places``). So a block that was lost and read again draws the same, nothing more is spent, and the division into
+  blocks does not matter. ``fit`` compares a keyed digest of each block with that of the first reading (``digests``).
+  Totals may therefore also contain lists, which are joined.
+* A block holds at most 2^25 records and is read into memory as a whole. Work on it needs little more memory, because
+  functions read it in ``parts``. A source keeps no block longer than ``sum`` needs it, unless it was mapped with
+  ``keep=True``. Such a result is read at every step of training and is worth its memory.
 * Functions and their results can be pickled. A function may be called more than once for a block, with the same result,
-  and sees one block at a time. An exception of a function reaches the caller of ``sum`` as it is.
-* Totals are numbers, arrays, or tuples of these. They are exact sums over records, private until the driver adds noise:
-  a source neither prints, logs nor stores them.
+  and sees one block at a time. An exception of a function reaches the caller of ``sum`` unchanged.
+* Totals are numbers, arrays, other values with a ``+``, or tuples of these. They are exact sums over records, private
+  until the driver adds noise. A source does not print, log or store them.
+* If a schema declares a person column, ``Block.persons`` says which rows belong to whom. All rows of a person are side
+  by side in one block, before any cap (``persons.join_person_block`` builds such blocks). Else it is None.
 
-* Where a schema names a column of persons, ``Block.persons`` says which rows are whose: all rows of a person, side by
-  side in one block, before any cap (``dpscp.data.sources.persons.grouped`` makes such blocks). Else it is None.
-
-Rows are real numbers (any float or integer type), targets one for each row. Whether they are finite, and labels among
-the declared classes, is looked at once by whoever uses the source, before anything is spent: a source only reads.
+Rows are real numbers (any float or integer type), with one target for each row. The user of the source checks once,
+before anything is spent, that numbers are finite and labels are among the declared classes. A source only reads.
 """
 
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
@@ -53,14 +52,29 @@ _PART_NUMBERS, _PART_ROWS = 1 << 15, 1 << 7
 
 @dataclass(frozen=True)
 class Block:
-    """Some records of a source: rows, a target for each, whose they are, and each record's public group, if any.
+    """Hold some records of a source: rows, targets, persons and groups.
 
-    ``rows`` is a table as it lies (an array, a view, a memmap). Which of its rows count (``chosen``; None: all) and
-    what is done with them (``steps``: functions of one row each, applied to some rows at a time) is remembered and done
-    when rows are read, part by part: no changed copy of the whole table is ever made. Targets, persons and groups are
-    those of the chosen rows.
+    Rows are read part by part, and no changed copy of the whole table is made.
 
-    A person's rows lie in one block, side by side (``Persons``); None: each row is its own person.
+    Parameters
+    ----------
+    id : int
+        The number of the block in its source: 0, 1, 2, ...
+    rows : array of shape (n_table_rows, n_features) or (n_table_rows, ...)
+        The table in its original form: an array, a view or a memmap.
+    targets : array of shape (n_records,)
+        The targets of the chosen rows.
+    persons : Persons or None
+        The persons of the chosen rows. A person's rows are side by side in one block. None: each row is its own person.
+    groups : int array of shape (n_records,) or None
+        The public group of each chosen row.
+    chosen : int array of shape (n_records,) or None
+        The rows of the table that belong to the block; None: all.
+    steps : tuple of functions
+        Functions of one row each. They are applied when rows are read.
+    order : int array of shape (n_persons,) or None
+        An increasing number for each person, the place of their first row, where persons of several blocks are mixed in
+        the table. None: the persons of a block follow those of the blocks before it.
 
     Theory: Result H
     """
@@ -73,40 +87,46 @@ class Block:
     groups: Index | None = field(default=None, repr=False)
     chosen: NDArray[np.integer[Any]] | None = field(default=None, repr=False)
     steps: tuple[Rows, ...] = ()
+    order: Index | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.targets)
 
     @property
     def width(self) -> int:
-        """How many numbers a row has."""
+        """Return the number of numbers in a row."""
         return math.prod(self.rows.shape[1:])
 
     @cached_property
     def owners(self) -> Persons:
-        """Whose rows these are."""
+        """Return the persons to whom these rows belong."""
         return Persons.of_rows(self.persons, len(self))
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
-        """The weight of each record, a person's adding up to one; None: one each."""
+        """Return the weights of records, one in sum per person; None: one each."""
         return None if self.persons is None else self.persons.weights
 
-    def through(self, *steps: Rows) -> Self:
-        """The block with these functions of a row applied when its rows are read."""
+    def with_steps(self, *steps: Rows) -> Self:
+        """Return the block with more functions to apply when rows are read."""
         return replace(self, steps=(*self.steps, *steps))
 
     def with_targets(self, targets: Array) -> Self:
-        """The same rows with other targets."""
+        """Return the same rows with other targets."""
         return replace(self, targets=targets)
 
     def part(self, drawn: NDArray[np.bool_]) -> Self:
-        """The records of the persons that were drawn; rows are not copied."""
+        """Return the records of the drawn persons without copying rows."""
         kept, persons = (drawn, None) if self.persons is None else self.persons.part(drawn)
-        return self.taking(np.flatnonzero(kept).astype(np.int32), persons)  # fewer than 2^31, and many of them
+        # fewer than 2^31, and many of them
+        found = self.take_rows(np.flatnonzero(kept).astype(np.int32), persons)
+        return found if self.order is None else replace(found, order=self.order[drawn])
 
-    def taking(self, places: NDArray[np.integer[Any]], persons: Persons | None) -> Self:
-        """The records at these places, which are these persons'; rows are not copied."""
+    def take_rows(self, places: NDArray[np.integer[Any]], persons: Persons | None) -> Self:
+        """Return the records at these places without copying rows.
+
+        ``persons`` are the owners of these records.
+        """
         return replace(
             self,
             targets=self.targets[places],
@@ -116,31 +136,37 @@ class Block:
         )
 
     def read(self, start: int = 0, stop: int | None = None) -> Array:
-        """The rows from ``start`` to ``stop`` with the steps applied, some rows at a time."""
+        """Return the rows from ``start`` to ``stop`` with the steps applied.
+
+        Steps are applied to some rows at a time.
+        """
         start, stop, _ = slice(start, stop).indices(len(self))
-        most = self._at_once if self.steps else stop - start
-        first = self._changed(start, min(stop, start + most))
+        most = self._rows_at_once if self.steps else stop - start
+        first = self._read_some(start, min(stop, start + most))
         if stop - start <= most:
             return first
         out = np.empty((stop - start, *first.shape[1:]), dtype=first.dtype)
         out[:most] = first
         for at in range(start + most, stop, most):
-            out[at - start : at - start + most] = self._changed(at, min(stop, at + most))
+            out[at - start : at - start + most] = self._read_some(at, min(stop, at + most))
         return out
 
-    def _changed(self, start: int, stop: int) -> Array:
+    def _read_some(self, start: int, stop: int) -> Array:
         rows = self.rows[start:stop] if self.chosen is None else self.rows[self.chosen[start:stop]]
         for step in self.steps:
             rows = step(rows)
         return rows
 
     @property
-    def _at_once(self) -> int:
+    def _rows_at_once(self) -> int:
         return max(_PART_ROWS, _PART_NUMBERS // self.width)
 
     def parts(self, most: int | None = None) -> Iterator[tuple[slice, Array]]:
-        """Slices of whole persons, at most so many records each (None: what fits a cache), and their rows."""
-        most = self._at_once if most is None else most
+        """Yield slices of whole persons and their rows.
+
+        A slice has at most ``most`` records (None: as many as fit into the cache), or one person.
+        """
+        most = self._rows_at_once if most is None else most
         start = 0
         while start < len(self):
             stop = min(len(self), start + most)
@@ -155,40 +181,78 @@ class Block:
 
 @runtime_checkable
 class RecordSource(Protocol):
-    """Blocks of records, wherever they lie; the docstring of the module says what an implementation promises."""
+    """Read records in blocks, wherever they are stored.
+
+    The docstring of the module lists what an implementation promises.
+    """
 
     @property
     def width(self) -> int:
-        """How many features a row has."""
-
-    @property
-    def whole(self) -> Block | None:
-        """The only block, where the source is one array in memory: it may then be handed on as an array."""
+        """Return the number of features of a row."""
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "RecordSource":
-        """The source of ``function(block)`` (same id), computed when it is read.
+        """Return the source of ``function(block)``, computed when it is read.
 
-        ``keep``: it will be read many times, and each result is to be kept where its block lies, if there is room.
+        Parameters
+        ----------
+        function : callable
+            A function from a block to a block with the same id.
+        keep : bool
+            True if the result will be read many times. The source then keeps each result where its block is, if it can.
+
+        Returns
+        -------
+        RecordSource
         """
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total of ``function(block)`` over the blocks, as ``added`` adds them in the order of their ids."""
+        """Return the total of ``function(block)`` over the blocks.
+
+        Blocks are added by ``added`` in the order of their ids.
+        """
+
+
+@runtime_checkable
+class InMemory(Protocol):
+    """A source whose blocks are all in the memory of this process."""
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """Return the blocks, in the order of their ids."""
+
+
+def for_block(function: Callable[[Block], Total], number: int) -> Callable[[Block], Total]:
+    """Return the function with the data that this block needs.
+
+    The data for all blocks may be too large to send.
+    """
+    narrow = getattr(function, "for_block", None)
+    return function if narrow is None else narrow(number)
 
 
 def is_source(X: Any) -> bool:
-    """Whether a caller brought a source; a frame may have columns of any name, also those of a source's methods."""
+    """Return whether X is a source.
+
+    A frame is not one, though its columns may have the names of a source's methods.
+    """
     return isinstance(X, RecordSource) and getattr(X, "columns", None) is None
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error on its way from a block to the driver, as a result: a scheduler that sees an error logs the task."""
+    """An error of a block, sent to the driver as a result.
+
+    A scheduler that sees an exception would log the task.
+    """
 
     error: BaseException
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """The error as it can travel: without its traceback, and in words alone where it cannot be pickled."""
+        """Build a failure that can be pickled.
+
+        It has no traceback, and text only where the error itself cannot be pickled.
+        """
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
@@ -196,16 +260,16 @@ class Failure:
         return cls(error.with_traceback(None))
 
 
-def attempted(work: Callable[[], Total]) -> Total | Failure:
-    """What ``work`` gives, or its error."""
+def capture_error(work: Callable[[], Total]) -> Total | Failure:
+    """Return the result of ``work``, or its error as a ``Failure``."""
     try:
         return work()
     except Exception as error:
         return Failure.of(error)
 
 
-def succeeded(results: Iterable[Total | Failure]) -> list[Total]:
-    """The results where there is no error among them; the first error is raised."""
+def unwrap_results(results: Iterable[Total | Failure]) -> list[Total]:
+    """Return the results, or raise the first error among them."""
     found: list[Total] = []
     for result in results:
         if isinstance(result, Failure):
@@ -215,10 +279,19 @@ def succeeded(results: Iterable[Total | Failure]) -> list[Total]:
 
 
 def added(values: Iterable[Total]) -> Total:
-    """The sum of numbers, of arrays, or of tuples of these, by pairs: B values meet at most log2(B) + 1 additions each.
+    """Add numbers, arrays, or tuples of these by pairs.
 
-    The order is that of the values alone, so that the same blocks give the same bits on one machine and on many. Beside
-    the value that comes in, at most log2(B) partial sums are held.
+    A value goes through at most log2(B) + 1 additions for B values. The order depends on the values' order alone, so
+    the same blocks give the same bits on one machine and on many. At most log2(B) partial sums are held at one time.
+
+    Parameters
+    ----------
+    values : iterable
+        Values of one kind, at least one.
+
+    Returns
+    -------
+    The sum, of the same kind.
     """
     waiting: list[tuple[int, Any]] = []
     for value in values:
@@ -228,7 +301,7 @@ def added(values: Iterable[Total]) -> Total:
             level += 1
         waiting.append((level, total))
     if not waiting:
-        raise ValueError("a source of records must have at least one block; it may be an empty one")
+        raise ValueError("a source of records must have at least one block; an empty block is allowed")
     result = waiting.pop()[1]
     while waiting:
         result = _plus(waiting.pop()[1], result)

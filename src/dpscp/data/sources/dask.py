@@ -1,19 +1,19 @@
-"""Records on a cluster: blocks of Dask arrays or frames, worked on where they lie.
+"""Read records on a Dask cluster, in the workers that hold them.
 
-Functions go to the blocks and totals come back: the parameters of a model, sums of gradients, counts. Rows and scores
-stay with the workers. Whatever scheduler Dask uses is used: threads of this process, or a cluster with a client.
+Functions are sent to the blocks and totals come back: parameters of a model, sums of gradients, counts. Rows and scores
+stay in the workers. The scheduler is the one that Dask uses: threads of this process, or a cluster with a client.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, added, attempted, succeeded
-from dpscp.data.sources.persons import Dealt, dealt, grouped
+from dpscp.data.sources.base import Block, added, capture_error, for_block, unwrap_results
+from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_person
 from dpscp.quantile.counts import DaskArray
 
 Total = TypeVar("Total")
@@ -23,22 +23,26 @@ _MOST_PARTITIONS = 500
 
 
 class DaskSource:
-    """Rows and one target each in Dask collections: an array (n, features) and an array, or a frame and a series.
+    """Read records from Dask arrays or frames, in the workers that hold them.
 
-    A block is a chunk of rows of ``X`` with the targets of the same rows; columns are brought into one chunk. What
-    training reads at every step is kept by the workers (``persist``): together they need memory for one number of four
-    or eight bytes for each feature of each record. A worker that is lost loses nothing else: its blocks are made again,
-    draw the same batches, and spend nothing.
+    A block is a chunk of rows of ``X`` with the targets of the same rows. Columns are joined into one chunk. The
+    workers keep what training reads at every step (``persist``). Together they need four or eight bytes of memory for
+    each feature of each record. The blocks of a lost worker are computed again; they draw the same batches and spend
+    nothing.
 
-    Collections must give the same rows each time they are computed. A dask frame with a shuffle, a sample without a
-    seed or a data base that changes does not: persist it, or write it to Parquet first. ``fit`` compares a keyed digest
-    of each block between readings and refuses another content or order.
+    Parameters
+    ----------
+    X : dask array of shape (n_records, n_features), or dask frame of numbers
+    y : dask array of shape (n_records,), or dask series
+        It must have the same chunks of rows as ``X``.
 
-    Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does; they belong inside
-    the trusted side. Give the cluster encrypted connections (``distributed.Security``) where its network is shared.
+    Assumes: the collections give the same rows each time they are computed. A frame with a shuffle, a sample without a
+    seed or a changing database does not. Persist it, or write it to Parquet first. ``fit`` compares a keyed digest of
+    each block between readings and refuses another content or order.
+
+    Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does. They belong inside
+    the trusted side. Use encrypted connections (``distributed.Security``) where the network of the cluster is shared.
     """
-
-    whole: ClassVar[None] = None  # the records are not one array in memory
 
     def __init__(self, X: Any, y: Any) -> None:
         rows, targets = _chunks(X, 2), _chunks(y, 1)
@@ -47,93 +51,121 @@ class DaskSource:
         if len(rows) != len(targets):
             raise ValueError("X and y must have the same chunks of rows; rechunk or repartition one of them")
         parts = [(partial(_block, i), *part) for i, part in enumerate(zip(rows, targets, strict=True))]
-        self._set(_in_one_place(parts), X.shape[1])
+        self._set(_fuse_tasks(parts), X.shape[1])
 
     @classmethod
     def of_frame(cls, frame: Any, schema: Schema) -> "DaskSource":
-        """The records of a dask frame, features and targets as the schema declares them.
+        """Build a source from a dask frame and a schema.
 
-        Where it declares persons, rows travel once between workers, to the one that gets all rows of their person.
+        If the schema declares persons, rows are sent once between workers, to the worker that gets all rows of their
+        person.
+
+        Parameters
+        ----------
+        frame : dask frame
+        schema : Schema
+            It declares features, target and, if any, the person column.
+
+        Returns
+        -------
+        DaskSource
         """
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
         given = list(frame[names].to_delayed())
         if schema.person is None:
-            parts = _in_one_place([(partial(_declared, schema, i), part) for i, part in enumerate(given)])
+            parts = _fuse_tasks([(partial(_block_from_frame, schema, i), part) for i, part in enumerate(given)])
         else:
-            parts = _by_person(given, schema)
+            parts = _person_blocks(given, schema)
         return cls.__new__(cls)._set(parts, len(schema.feature_names))
 
     def _set(self, parts: list[tuple[Any, ...]], width: int, functions: Functions = ()) -> Self:
-        """Blocks as functions of Dask's pieces, and what is done with them."""
+        """Set the blocks, as functions of Dask's pieces, and the functions to apply."""
         self._parts, self.width, self._functions = parts, width, functions
         return self
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DaskSource":
-        """The source of ``function(block)``; what is to be kept stays in the memory of the workers."""
+        """Return the source of ``function(block)``.
+
+        What is to be kept stays in the memory of the workers.
+        """
         import dask
 
         new = DaskSource.__new__(DaskSource)
         if not keep:
             return new._set(self._parts, self.width, (*self._functions, function))
-        return new._set([(_same, part) for part in dask.persist(*self._tasks(function))], self.width)
+        return new._set([(_identity, part) for part in dask.persist(*self._tasks(function))], self.width)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total over the blocks, see ``RecordSource``: one round."""
+        """Return the total over the blocks in one round, see ``RecordSource``."""
         import dask
 
-        result: Total = added(succeeded(dask.compute(*self._tasks(function))))
+        result: Total = added(unwrap_results(dask.compute(*self._tasks(function))))
         return result
 
     def _tasks(self, function: Callable[[Block], Any]) -> list[Any]:
-        """The work on each block, to be computed where its rows are."""
+        """Return one task for each block, to be computed where its rows are."""
         import dask
 
+        functions = (*self._functions, function)
         return [
-            dask.delayed(partial(_told, (make, *self._functions, function)), pure=False, traverse=False)(*part)
-            for make, *part in self._parts
+            dask.delayed(
+                partial(_run_functions, (make, *(for_block(f, i) for f in functions))), pure=False, traverse=False
+            )(*part)
+            for i, (make, *part) in enumerate(self._parts)
         ]
 
 
-def _told(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
-    """What the functions, one after the other, make of the parts; or the error of them or of what made the parts."""
+def _run_functions(functions: Sequence[Callable[..., Any]], *parts: Any) -> Any:
+    """Apply the functions one after another to the parts.
+
+    Return the result, or the first error as a ``Failure``.
+    """
 
     def work() -> Any:
-        result = functions[0](*succeeded(parts))
+        result = functions[0](*unwrap_results(parts))
         for function in functions[1:]:
             result = function(result)
         return result
 
-    return attempted(work)
+    return capture_error(work)
 
 
-def _by_person(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
-    """Blocks of whole persons, kept by the workers; made again they are the same, from the pieces in their order."""
+def _person_blocks(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
+    """Return blocks of whole persons, kept by the workers.
+
+    A lost block is rebuilt identically from the pieces in their order.
+    """
     import dask
 
     if len(given) > _MOST_PARTITIONS:
         raise ValueError(
-            f"bringing persons together needs at most {_MOST_PARTITIONS} partitions, the frame has {len(given)}: "
-            "repartition it"
+            f"a frame with person ids may have at most {_MOST_PARTITIONS} partitions, got {len(given)}; call "
+            "frame.repartition(...) with fewer"
         )
 
     def task(function: Callable[..., Any], *parts: Any) -> Any:
-        return dask.delayed(partial(_told, (function,)), pure=False, traverse=False)(*parts)
+        return dask.delayed(partial(_run_functions, (function,)), pure=False, traverse=False)(*parts)
 
-    split = [task(partial(_dealt, schema, len(given)), part) for part in given]
-    blocks = [task(partial(_met, i), *(task(itemgetter(i), pieces) for pieces in split)) for i in range(len(given))]
-    return [(_same, block) for block in dask.persist(*blocks)]
-
-
-def _dealt(schema: Schema, count: int, frame: Any) -> list[Dealt]:
-    return dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
+    split = [task(partial(_split_frame, schema, len(given), i), part) for i, part in enumerate(given)]
+    blocks = [
+        task(partial(_join_block, i), *(task(itemgetter(i), pieces) for pieces in split)) for i in range(len(given))
+    ]
+    return [(_identity, block) for block in dask.persist(*blocks)]
 
 
-def _met(number: int, *pieces: Dealt) -> Block:
-    return grouped(number, pieces)
+def _split_frame(schema: Schema, count: int, number: int, frame: Any) -> list[PersonRows]:
+    # a partition has fewer than 2^32 rows
+    return split_by_person(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, number << 32)
 
 
-def _in_one_place(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The same blocks, each made by one task: rows that one worker makes and another one needs would travel.
+def _join_block(number: int, *pieces: PersonRows) -> Block:
+    return join_person_block(number, pieces)
+
+
+def _fuse_tasks(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the same blocks, each built by one task.
+
+    Rows built by one worker and needed by another one would be sent over the network.
 
     Pieces that are in the memory of workers already, or that share their beginnings (a shuffle, an array in this
     process), are left to Dask.
@@ -145,22 +177,22 @@ def _in_one_place(parts: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         whole = {key: task for piece in pieces for key, task in dict(piece.__dask_graph__()).items()}
         graphs.append(cull(whole, [piece.key for piece in pieces])[0])
     shared = len({key for graph in graphs for key in graph}) < sum(map(len, graphs))
-    if shared or any(_held(piece) for _, *pieces in parts for piece in pieces):
+    if shared or any(_is_on_workers(piece) for _, *pieces in parts for piece in pieces):
         return parts
     return [
-        (partial(_made, make, dict(graph), [piece.key for piece in pieces]),)
+        (partial(_compute_block, make, dict(graph), [piece.key for piece in pieces]),)
         for (make, *pieces), graph in zip(parts, graphs, strict=True)
     ]
 
 
-def _made(make: Callable[..., Block], graph: Any, keys: list[Any]) -> Block:
+def _compute_block(make: Callable[..., Block], graph: Any, keys: list[Any]) -> Block:
     import dask
 
     return make(*dask.get(graph, keys))
 
 
-def _held(piece: Any) -> bool:
-    """Whether workers hold something that the piece is made of."""
+def _is_on_workers(piece: Any) -> bool:
+    """Return whether workers hold inputs of the piece in memory."""
     try:
         from distributed.client import futures_of
     except ImportError:  # pragma: no cover (the test environment has it)
@@ -168,20 +200,22 @@ def _held(piece: Any) -> bool:
     return bool(futures_of(piece))
 
 
-def _same(block: Block) -> Block:
+def _identity(block: Block) -> Block:
     return block
 
 
 def _block(number: int, rows: Any, targets: Any) -> Block:
     found, one_each = np.asarray(rows), np.asarray(targets)
     if found.dtype.kind not in "fiub":
-        raise ValueError("X must hold real numbers; encode other columns first, or use DaskSource.of_frame")
+        raise ValueError(
+            "X must contain real numbers; encode other columns first, or use DaskSource.of_frame with a schema"
+        )
     if len(found) != len(one_each):
-        raise ValueError("X and y must hold the same number of records in each chunk")
+        raise ValueError("X and y must have the same number of records in each chunk; rechunk one of them")
     return Block(number, found, one_each)
 
 
-def _declared(schema: Schema, number: int, frame: Any) -> Block:
+def _block_from_frame(schema: Schema, number: int, frame: Any) -> Block:
     return Block(number, schema.matrix(frame), schema.targets(frame))
 
 
@@ -190,7 +224,7 @@ def _is_array(collection: Any) -> bool:
 
 
 def _chunks(collection: Any, dimensions: int) -> list[Any]:
-    """The pieces of a Dask array or frame, cut between rows only."""
+    """Return the chunks of a Dask array or frame, divided between rows only."""
     if collection.ndim != dimensions:
         raise ValueError(f"{'X' if dimensions == 2 else 'y'} must have {dimensions} dimensions, got {collection.ndim}")
     if _is_array(collection) and collection.ndim == 2 and len(collection.chunks[1]) > 1:

@@ -1,14 +1,14 @@
-"""Whether a source still holds the records of its first reading.
+"""Check that a source still returns the records of its first reading.
 
-A fit reads a source several times, and draws who is trained on and who is held out by a record's place in its block. A
-source that gives its rows in another order at the next reading mixes the two. So the first reading leaves a digest of
-each block, keyed with random bits that stay in memory. Every later reading is compared with it where the block lies.
+A fit reads a source several times. It draws the training and held-out records by their places in the blocks. A source
+that returns its rows in another order would mix the two parts. So the first reading stores a digest of each block,
+keyed with random bits that stay in memory. Every later reading is compared with it, in the process that has the block.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,12 @@ from dpscp.data.sources.spark import SparkSource
 _BYTES = 16
 # Arrays of these kinds are compared by their bytes, others as text.
 _PLAIN = "biufcUSmM"
+Found = TypeVar("Found")
 Digests = list[tuple[int, bytes]]
 
 
 def is_fixed(source: RecordSource) -> bool:
-    """Whether a source notices by itself that its records changed.
+    """Return whether a source itself detects a change of its records.
 
     An array is one object, a file has a size and times that are looked at with each block, Spark's frame was written.
     """
@@ -33,13 +34,13 @@ def is_fixed(source: RecordSource) -> bool:
 
 
 @dataclass(frozen=True)
-class FirstReading:
+class FirstReading(Generic[Found]):
     """What ``look`` finds in a block, and the digest of the block as it was read."""
 
-    look: Callable[[Block], int]
+    look: Callable[[Block], Found]
     key: bytes = field(repr=False)
 
-    def __call__(self, block: Block) -> tuple[int, Digests]:
+    def __call__(self, block: Block) -> tuple[Found, Digests]:
         return self.look(block), [(block.id, digest(block, self.key))]
 
 
@@ -53,14 +54,15 @@ class SameBlocks:
     def __call__(self, block: Block) -> Block:
         if self.digests.get(block.id) != digest(block, self.key):
             raise RuntimeError(
-                "the source gave other records, or the same ones in another order, than at its first reading: records "
-                "that were trained on might be held out. Persist the collection, or write it to Parquet, and fit that"
+                "the source returned other records, or the same records in another order, than at its first reading. "
+                "Training records could become held-out records. Persist the collection or write it to Parquet, then "
+                "fit"
             )
         return block
 
 
 def digest(block: Block, key: bytes) -> bytes:
-    """A keyed digest of rows, targets and whose they are, in their order."""
+    """Return a keyed digest of rows, targets and persons, in their order."""
     found = hashlib.blake2b(key=key, digest_size=_BYTES)
     offsets = np.empty(0, dtype=np.int64) if block.persons is None else block.persons.offsets
     for part in (block.read(), block.targets, offsets):

@@ -1,4 +1,4 @@
-"""Sources behind what callers give to ``fit`` in the place of arrays: a path, Dask collections, a Spark frame."""
+"""Choose the source for a path, Dask collections or a Spark frame."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -20,7 +20,7 @@ class DaskFrame(Protocol):
     npartitions: int
 
     def to_delayed(self) -> Any:
-        """The partitions."""
+        """Return the partitions."""
         ...
 
 
@@ -31,26 +31,32 @@ class SparkFrame(Protocol):
     columns: Sequence[Any]
 
     def checkpoint(self) -> Any:
-        """The frame, written."""
+        """Write the frame and return it."""
 
     def mapInArrow(self, func: Any, schema: Any) -> Any:  # noqa: N802 (Spark's name)
-        """The frame of what a function makes of each partition."""
+        """Return the frame of the results of a function of each partition."""
 
 
 def is_dask(X: Any) -> bool:
-    """Whether a caller brought a Dask array or frame."""
+    """Return whether X is a Dask array or frame."""
     return isinstance(X, DaskArray | DaskFrame)
 
 
 def find_source(X: Any, y: Any) -> RecordSource | None:
-    """The source of Dask arrays, or of a dask frame of numbers and a series; None for anything else."""
+    """Return the source of Dask arrays, or of a dask frame of numbers and a series.
+
+    None for anything else.
+    """
     if isinstance(X, str | PathLike):
-        raise TypeError("X is the path of a table, which is read by a schema: give schema=dp.Schema... as well")
+        raise TypeError("X is the path of a table, and a table needs a schema; give schema=dp.Schema(...) too")
     return DaskSource(X, y) if is_dask(X) else None
 
 
 def source_from_schema(X: Any, schema: Schema) -> RecordSource | None:
-    """The source of a table that a schema reads: a path, a dask or a Spark frame; None for anything else."""
+    """Return the source of a table that a schema reads.
+
+    A path, a dask or a Spark frame; None for anything else.
+    """
     if isinstance(X, str | PathLike):
         return table_source(X, schema)
     if isinstance(X, SparkFrame):

@@ -1,8 +1,9 @@
-"""Records of a ``torch.distributed`` group: every process brings its own and calls the same ``fit``.
+"""Read the records of all processes of a ``torch.distributed`` group.
 
-Process 0 leads: it alone draws noise, reserves budget and decides. It sends functions to the others, each sums over its
-own blocks, and the totals of all blocks are added by process 0 in the order of their ids, so that they have the bits of
-the same blocks in one process. What comes out, a result or an error, goes to every process.
+Every process has its own records and calls the same ``fit``. Process 0 leads: it alone draws noise, reserves budget and
+decides. It sends functions to the others, and each sums over its own blocks. Process 0 adds the totals of all blocks in
+the order of their ids, so that they have the bits of the same blocks in one process. The outcome, a result or an error,
+is sent to every process.
 """
 
 import pickle
@@ -10,46 +11,53 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import Any, ClassVar, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
 from dpscp._base.checks import check_count
 from dpscp.data.persons import number_persons
 from dpscp.data.sources.array import ArraySource
-from dpscp.data.sources.base import Block, Failure, RecordSource, added, attempted, is_source, succeeded
+from dpscp.data.sources.base import Block, Failure, RecordSource, added, capture_error, is_source, unwrap_results
 from dpscp.data.sources.files import TableSource
-from dpscp.data.sources.persons import Dealt, dealt, met
+from dpscp.data.sources.persons import PersonRows, join_persons, split_by_person
 
 Total = TypeVar("Total")
 Functions = tuple[Callable[[Block], Any], ...]
 
 
 class DistributedSource:
-    """The records of all processes of the default group of ``torch.distributed``, which must be initialised.
+    """Read the records of all processes of a ``torch.distributed`` group.
 
-    ``X`` and ``y`` are the rows and targets of this process alone (arrays or tensors on the CPU), in ``n_blocks``
-    blocks; or ``X`` is a source of one's own in this process, such as the ``ParquetSource`` of its part of the files. A
-    record must be with one process only. ``persons`` holds the ids of the rows' persons, as in ``fit``, where one may
-    have several. Rows then travel once, to the process that gets all rows of their person by a hash of the id (so they
-    do where a ``ParquetSource`` or ``CSVSource`` reads a schema that names persons). Every process makes the source,
-    and then calls the same::
+    The default group must be initialized. Every process makes the source from its own records and then calls the same::
 
         estimator.fit(DistributedSource(X_here, y_here))
         trained = source.lead(lambda: mechanism.train_source(source, n_records=n))
 
     The arguments of process 0 count (its seed, its budget store); warnings and progress appear there. Every process
-    gets the same fitted attributes, or the same error. For the same blocks, in the order of the processes, they are
-    those of one process to the last bit, if processes run the same libraries, with the same number of threads, on the
-    same kind of processor. A process that dies ends the fit of all others, at the latest after the group's timeout;
-    nobody is fitted, and what was reserved is spent. Messages are bytes in the processor's memory: beside an ``"nccl"``
-    group one of ``"gloo"`` is made for them.
+    gets the same fitted attributes, or the same error. A process that dies ends the fit of all others, at the latest
+    after the timeout of the group. Then no model is fitted, and the reserved budget is spent. Messages are bytes in CPU
+    memory, so a ``"gloo"`` group is made beside an ``"nccl"`` group.
 
-    Privacy: processes see records, keys of batches and exact sums; they, and the network between them, belong inside
+    Parameters
+    ----------
+    X : array or CPU tensor of shape (n_records, n_features), or RecordSource
+        The rows of this process alone, or a source of this process such as the ``ParquetSource`` of its part of the
+        files.
+    y : array or CPU tensor of shape (n_records,)
+        One target for each row; left out for a source.
+    persons : sequence of ids of shape (n_records,), or None
+        The person of each row, where a person may have several rows. Rows are then sent once, to the process that gets
+        all rows of their person by a hash of the id. The same happens if the schema of a file source declares persons.
+    n_blocks : int
+        The number of blocks in this process.
+
+    Assumes: a record is in one process only. For results equal to the last bit to those of one process with the same
+    blocks: the same libraries, the same number of threads and the same kind of processor in every process.
+
+    Privacy: processes see records, keys of batches and exact sums. They, and the network between them, belong inside
     the trusted side.
     """
-
-    whole: ClassVar[None] = None  # the records are not one array in memory
 
     def __init__(self, X: Any, y: Any = None, *, persons: Any = None, n_blocks: int = 1) -> None:
         def own() -> tuple[_OwnedRows | TableSource | RecordSource, int]:
@@ -57,39 +65,50 @@ class DistributedSource:
                 owned = _OwnedRows(X, y, persons, n_blocks)
                 return owned, owned.places()
             source = X if is_source(X) else ArraySource(X, y, n_blocks=n_blocks)
-            return source, source.places() if _by_person(source) else source.sum(_one)
+            return source, source.places() if _has_persons(source) else source.sum(_count_block)
 
         self._group = _Group()
-        here = attempted(own)
-        # an error in one process is told to all: nobody waits for a process that is gone
-        told = here if isinstance(here, Failure) else (here[0].width, _by_person(here[0]), here[1])
-        shapes = succeeded(self._group.from_all(told))
+        here = capture_error(own)
+        # every process learns of an error in one of them, so none waits for a process that has ended
+        description = here if isinstance(here, Failure) else (here[0].width, _has_persons(here[0]), here[1])
+        shapes = unwrap_results(self._group.gather_all(description))
         if len({shape[:2] for shape in shapes}) > 1:
-            raise ValueError("X must have the same number of columns in every process, and all have persons or none")
+            raise ValueError(
+                "X must have the same number of columns in every process; give persons in all processes or in none"
+            )
         assert not isinstance(here, Failure)
         counts = [count for *_, count in shapes]
-        source = self._group.regrouped(here[0], counts) if _by_person(here[0]) else here[0]
+        source = self._group.exchange_rows(here[0], counts) if _has_persons(here[0]) else here[0]
         assert not isinstance(source, _OwnedRows)
         before = list(accumulate(counts, initial=0))[self._group.rank]
-        self._group.kept[0] = source.map(_Renumbered(before))
+        self._group.kept[0] = source.map(_ShiftIds(before))
         self.width, self.by_person, self._number, self._functions = source.width, shapes[0][1], 0, ()
 
     @property
-    def led(self) -> bool:
-        """Whether process 0 is at work and the others serve it."""
-        return self._group.led
+    def is_leading(self) -> bool:
+        """Return whether process 0 leads now and the others serve it."""
+        return self._group.is_leading
 
     def lead(self, work: Callable[[], Total]) -> Total:
-        """``work()`` by process 0, which may use this source, while the others serve; its outcome in every process."""
+        """Run ``work`` in process 0 while the others serve; return its outcome in all.
+
+        ``work`` may use this source.
+        """
         outcome: Total = self._group.lead(work)
         return outcome
 
-    def check_travels(self, *code: Any) -> None:
-        """TypeError for code of the caller's own (a module, a loss, a score) that cannot be sent to other processes."""
-        _packed(code)
+    def check_picklable(self, *code: Any) -> None:
+        """Raise TypeError for the caller's code that cannot be sent to processes.
+
+        Such code is a module, a loss or a score.
+        """
+        _pickle_value(code)
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "DistributedSource":
-        """The source of ``function(block)``; what is to be kept stays with the process that has the block."""
+        """Return the source of ``function(block)``.
+
+        What is to be kept stays with the process that has the block.
+        """
         number, functions = self._number, (*self._functions, function)
         if keep:
             number, functions = self._group.keep(_Request(number, functions)), ()
@@ -99,13 +118,16 @@ class DistributedSource:
         return new
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total over the blocks of all processes, see ``RecordSource``: one round."""
-        result: Total = added(self._group.ask(_Request(self._number, (*self._functions, function))))
+        """Return the total over the blocks of all processes, see ``RecordSource``.
+
+        One round.
+        """
+        result: Total = added(self._group.request_results(_Request(self._number, (*self._functions, function))))
         return result
 
     _functions: Functions
     by_person: bool
-    """Whether all rows of a person lie in one block."""
+    """Whether all rows of a person are in one block."""
 
 
 class _OwnedRows:
@@ -113,9 +135,10 @@ class _OwnedRows:
 
     def __init__(self, X: Any, y: Any, persons: Any, n_blocks: int) -> None:
         if is_source(X):
-            raise ValueError("persons needs the rows of this process as an array; files name them in their schema")
-        block = ArraySource(X, y).whole
-        assert block is not None
+            raise ValueError(
+                "persons needs the rows of this process as an array; for files, declare the person column in the schema"
+            )
+        (block,) = ArraySource(X, y).blocks
         self._block, self._ids, self._count = block, persons, check_count("n_blocks", n_blocks)
         self.width = block.width
         number_persons(persons, len(block))  # one id for each row
@@ -123,21 +146,21 @@ class _OwnedRows:
     def places(self) -> int:
         return self._count
 
-    def dealt(self, count: int) -> Iterator[list[Dealt]]:
-        yield dealt(self._block.rows, self._block.targets, self._ids, count)
+    def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
+        yield split_by_person(self._block.rows, self._block.targets, self._ids, count, first)
 
-    def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ArraySource:
-        return ArraySource.of_blocks(list(met(list(pieces).__getitem__, count, senders=senders)))
+    def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ArraySource:
+        return ArraySource.of_blocks(list(join_persons(list(pieces).__getitem__, count, senders=senders)))
 
 
-def _by_person(source: Any) -> TypeGuard[_OwnedRows | TableSource]:
-    """Whether rows have to travel to those of the same person."""
+def _has_persons(source: Any) -> TypeGuard[_OwnedRows | TableSource]:
+    """Return whether rows must be exchanged to bring persons together."""
     return isinstance(source, _OwnedRows) or (isinstance(source, TableSource) and source.by_person)
 
 
 @dataclass(frozen=True)
 class _Request:
-    """Work for every process: functions of the blocks of a source that it keeps under a number.
+    """Work for every process: functions of the blocks of a kept source.
 
     ``keep_as``: the number under which the results, blocks, are to be kept; None: they come to process 0.
     """
@@ -157,129 +180,143 @@ class _Group:
             raise ImportError("DistributedSource needs torch: pip install 'dpscp[torch]'") from error
         if not distributed.is_available() or not distributed.is_initialized():
             raise RuntimeError(
-                "DistributedSource needs a process group: call torch.distributed.init_process_group(...) first, in "
-                "every process (torchrun starts them)"
+                "DistributedSource needs a process group; call torch.distributed.init_process_group(...) first in "
+                "every process (torchrun starts the processes)"
             )
         self._torch, self.rank, self._size = distributed, distributed.get_rank(), distributed.get_world_size()
-        # None is the default group; nccl moves what lies on a GPU, and messages do not
+        # None is the default group; nccl sends GPU memory only, and messages are in CPU memory
         self._over = distributed.new_group(backend="gloo") if distributed.get_backend() == "nccl" else None
         self.kept: dict[int, RecordSource] = {}
-        self.led = False
+        self.is_leading = False
 
     def lead(self, work: Callable[[], Any]) -> Any:
-        if self.led:
+        if self.is_leading:
             return work()
         if self.rank > 0:
             return self._serve()
-        self.led = True
+        self.is_leading = True
         try:
             outcome = work()
-            packed = _packed(outcome)
+            packed = _pickle_value(outcome)
         except BaseException as error:
-            with suppress(Exception):  # a process that is gone is told of by the error itself
-                self._to_all(final=_packed(Failure.of(error)))
+            with suppress(Exception):  # the error itself reports a process that has ended
+                self._broadcast(final=_pickle_value(Failure.of(error)))
             raise
         finally:
-            self.led, self.kept = False, {0: self.kept[0]}
-        self._to_all(final=packed)
+            self.is_leading, self.kept = False, {0: self.kept[0]}
+        self._broadcast(final=packed)
         return outcome
 
     def _serve(self) -> Any:
         while True:
-            request, final = self._to_all()
+            request, final = self._broadcast()
             if final is not None:
                 self.kept = {0: self.kept[0]}
-                (outcome,) = succeeded([pickle.loads(final)])
+                (outcome,) = unwrap_results([pickle.loads(final)])
                 return outcome
-            self._answered(request)
+            self._gather_answers(request)
 
-    def ask(self, request: _Request) -> list[Any]:
-        """What each block of each process gives, in the order of the ids."""
-        if not self.led:
+    def request_results(self, request: _Request) -> list[Any]:
+        """Return the result of each block of each process, in the order of the ids."""
+        if not self.is_leading:
             raise RuntimeError(
-                "a DistributedSource is used by fit, or by source.lead(lambda: ...), called in every process"
+                "a DistributedSource works only inside fit or source.lead(lambda: ...); call one of them in every "
+                "process"
             )
-        packed = _packed(request)  # what cannot be packed is noticed before anybody waits for it
-        self._to_all(packed)
-        return list(chain.from_iterable(succeeded(self._answered(packed))))
+        packed = _pickle_value(request)  # what cannot be packed is noticed before anybody waits for it
+        self._broadcast(packed)
+        return list(chain.from_iterable(unwrap_results(self._gather_answers(packed))))
 
     def keep(self, request: _Request) -> int:
-        """The number under which every process now keeps the blocks that were asked for."""
+        """Keep the requested blocks in every process and return their number."""
         number = len(self.kept)
-        self.ask(replace(request, keep_as=number))
+        self.request_results(replace(request, keep_as=number))
         return number
 
-    def _answered(self, packed: bytes) -> list[Any]:
-        """The answers of all processes, in process 0; nothing in the others. No error keeps one from answering."""
-        answer = attempted(lambda: _packed(self._served(pickle.loads(packed))))
+    def _gather_answers(self, packed: bytes) -> list[Any]:
+        """Return the answers of all processes in process 0, nothing in the others.
+
+        A process with an error answers too.
+        """
+        answer = capture_error(lambda: _pickle_value(self._run_request(pickle.loads(packed))))
         found: list[bytes] | None = [b""] * self._size if self.rank == 0 else None
-        sent = _packed(answer) if isinstance(answer, Failure) else answer
-        self._meet(self._torch.gather_object, sent, found, dst=0)
+        sent = _pickle_value(answer) if isinstance(answer, Failure) else answer
+        self._run_collective(self._torch.gather_object, sent, found, dst=0)
         return list(map(pickle.loads, found or ()))
 
-    def _served(self, request: _Request) -> list[Any]:
+    def _run_request(self, request: _Request) -> list[Any]:
         source = self.kept[request.number]
         *before, last = request.functions
         for function in before:
             source = source.map(function)
         if request.keep_as is None:
-            return source.sum(_Listed(last))
+            return source.sum(_AsList(last))
         self.kept[request.keep_as] = source.map(last, keep=True)
         return []
 
-    def _to_all(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:
-        """What process 0 says, in every process: a request, or at the end the outcome."""
+    def _broadcast(self, request: bytes = b"", *, final: bytes | None = None) -> tuple[bytes, bytes | None]:
+        """Send a request or the final outcome from process 0 to every process."""
         held = [request, final]
-        self._meet(self._torch.broadcast_object_list, held, src=0)
+        self._run_collective(self._torch.broadcast_object_list, held, src=0)
         return held[0] or b"", held[1]
 
-    def _meet(self, collective: Callable[..., None], *given: Any, **options: Any) -> None:
-        """What all processes do together; torch's own words for one that is missing are of sockets."""
+    def _run_collective(self, collective: Callable[..., None], *given: Any, **options: Any) -> None:
+        """Run a collective operation of all processes.
+
+        The messages of torch about a missing process speak of sockets, so they are replaced.
+        """
         try:
             collective(*given, **options, group=self._over)
         except RuntimeError as error:
             raise RuntimeError(
-                "another process of the group has ended or does not answer: this work has ended in all of them, nobody "
-                "is fitted, and what was reserved is spent. See why that process ended, then start all of them again"
+                "another process of the group has ended or does not answer. The work has ended in all processes, no "
+                "model is fitted, and the reserved budget is spent. Find out why that process ended, then start all "
+                "again"
             ) from error
 
-    def from_all(self, value: Any) -> list[Any]:
-        """What every process has, in every process."""
+    def gather_all(self, value: Any) -> list[Any]:
+        """Return the values of all processes in every process."""
         found = [b""] * self._size
-        self._meet(self._torch.all_gather_object, found, _packed(value))
+        self._run_collective(self._torch.all_gather_object, found, _pickle_value(value))
         return list(map(pickle.loads, found))
 
-    def regrouped(self, here: _OwnedRows | TableSource, counts: list[int]) -> RecordSource:
-        """All rows of the persons who fall to this process, from all processes, as ``counts[rank]`` blocks."""
-        pieces = self._dealt(here, counts)
-        found = attempted(lambda: here.met(pieces, counts[self.rank], self._size))
-        for _ in pieces:  # who failed (no room on the disk, say) goes on dealing: others wait for its rows
+    def exchange_rows(self, here: _OwnedRows | TableSource, counts: list[int]) -> RecordSource:
+        """Return all rows of the persons assigned to this process.
+
+        Rows come from all processes and form ``counts[rank]`` blocks.
+        """
+        pieces = self._receive_rows(here, counts)
+        found = capture_error(lambda: here.join_persons(pieces, counts[self.rank], self._size))
+        for _ in pieces:  # a process that failed (a full disk) still sends its rows, because others wait for them
             pass
-        succeeded(self.from_all(found if isinstance(found, Failure) else None))
+        unwrap_results(self.gather_all(found if isinstance(found, Failure) else None))
         assert not isinstance(found, Failure)
         return found
 
-    def _dealt(self, here: _OwnedRows | TableSource, counts: list[int]) -> Iterator[Dealt]:
-        """What is dealt to the places of this process: time after time, by each process in turn."""
+    def _receive_rows(self, here: _OwnedRows | TableSource, counts: list[int]) -> Iterator[PersonRows]:
+        """Yield the rows sent to this process, batch by batch and sender by sender."""
         ends = list(accumulate(counts, initial=0))
-        batches = here.dealt(ends[-1])
-        nothing = dealt(np.empty((0, here.width)), np.empty(0), [], counts[self.rank])
+        batches = here.split_by_person(ends[-1], self.rank << 40)  # a process has fewer than 2^40 rows
+        nothing = split_by_person(np.empty((0, here.width)), np.empty(0), [], counts[self.rank])
         while True:
-            batch: Any = attempted(lambda: next(batches, None))
-            said = succeeded(self.from_all(batch if isinstance(batch, Failure) else batch is not None))
+            batch: Any = capture_error(lambda: next(batches, None))
+            said = unwrap_results(self.gather_all(batch if isinstance(batch, Failure) else batch is not None))
             if not any(said):
                 return
-            for sender, deals in enumerate(said):
+            for sender, sends in enumerate(said):
                 found: list[Any] = [None]
-                if deals:
-                    parts = [_packed(batch[a:b]) for a, b in pairwise(ends)] if sender == self.rank else None
-                    self._meet(self._torch.scatter_object_list, found, parts, src=sender)
-                yield from pickle.loads(found[0]) if deals else nothing
+                if sends:
+                    parts = [_pickle_value(batch[a:b]) for a, b in pairwise(ends)] if sender == self.rank else None
+                    self._run_collective(self._torch.scatter_object_list, found, parts, src=sender)
+                yield from pickle.loads(found[0]) if sends else nothing
 
 
 @dataclass(frozen=True)
-class _Listed:
-    """Results that are put side by side where others would be added: process 0 adds, in its own order."""
+class _AsList:
+    """A function whose result is a list, so that results are joined, not added.
+
+    Process 0 adds them in its own order.
+    """
 
     function: Callable[[Block], Any]
 
@@ -288,7 +325,7 @@ class _Listed:
 
 
 @dataclass(frozen=True)
-class _Renumbered:
+class _ShiftIds:
     """The blocks of one process, numbered after those of the processes before it."""
 
     before: int
@@ -297,15 +334,15 @@ class _Renumbered:
         return replace(block, id=self.before + block.id)
 
 
-def _one(block: Block) -> int:  # noqa: ARG001 (a function of a block)
+def _count_block(block: Block) -> int:  # noqa: ARG001 (a function of a block)
     return 1
 
 
-def _packed(value: Any) -> bytes:
+def _pickle_value(value: Any) -> bytes:
     try:
         return pickle.dumps(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TypeError(
-            "something of this fit cannot travel between processes: define modules, losses, scores and groups at the "
+            "an object of this fit cannot be sent to other processes; define modules, losses, scores and groups at the "
             f"top level of a file, not inside a function or as a lambda ({error})"
         ) from None

@@ -1,15 +1,15 @@
-"""Records in files larger than memory: Parquet and CSV, read block by block through a schema."""
+"""Read records from Parquet and CSV files, block by block through a schema."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from dpscp._base.checks import check_count
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, added
-from dpscp.data.sources.persons import Dealt, dealt, regrouped
+from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
 from dpscp.data.sources.spill import Scratch
 from dpscp.data.sources.tables import (
     TableError,
@@ -24,21 +24,25 @@ from dpscp.data.sources.tables import (
 Total = TypeVar("Total")
 # Numbers of a block: enough that the work on it outweighs the reading, few enough that a block and copies are small.
 _BLOCK_NUMBERS = 2**21
-# Blocks that persons are dealt out to: each batch of a table leaves a piece for each of them.
+# Blocks into which persons are split: each batch of a table leaves a piece for each of them.
 _MOST_PLACES = 256
 
 
 class ReadSource:
-    """Blocks that are read anew, in the same order, whenever a sum is asked for; one at a time is in memory."""
+    """Blocks that are read again, in the same order, for every sum.
 
-    whole: ClassVar[None] = None  # the records are not one array in memory
+    One block at a time is in memory.
+    """
 
     def __init__(self, read: Callable[[], Iterable[Block]], width: int, folder: str | PathLike[str] | None) -> None:
         self._read, self.width, self._folder = read, width, folder
         self._functions: tuple[Callable[[Block], Block], ...] = ()
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "ReadSource":
-        """The source of ``function(block)``; what is to be kept goes to a scratch file."""
+        """Return the source of ``function(block)``.
+
+        What is to be kept goes to a scratch file.
+        """
         mapped = ReadSource(self._read, self.width, self._folder)
         mapped._functions = (*self._functions, function)
         if not keep:
@@ -46,7 +50,7 @@ class ReadSource:
         return ReadSource(Scratch(mapped._blocks(), self._folder).__iter__, self.width, self._folder)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total over the blocks, see ``RecordSource``."""
+        """Return the total over the blocks, see ``RecordSource``."""
         return added(function(block) for block in self._blocks())
 
     def _blocks(self) -> Iterator[Block]:
@@ -73,20 +77,22 @@ class TableSource(ReadSource):
             raise FileNotFoundError(f"no such file: {str(given)!r}")
         self._files = sorted(p for p in given.iterdir() if _is_data(p)) if given.is_dir() else [given]
         if not self._files:
-            raise TableError(f"the folder {str(given)!r} holds no Parquet file")
+            raise TableError(f"the folder {str(given)!r} contains no Parquet file; give a folder of .parquet files")
         self._schema, width = schema.require_complete(), len(schema.feature_names)
         rows = max(1, _BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
         self._options = options | {"rows": rows}
         self._columns = {file: [n for n in names(file) if n in schema.column_names] for file in self._files}
-        self._written = {file: _state(file) for file in self._files}
+        self._file_states = {file: _file_state(file) for file in self._files}
         self._by_person: Scratch[Block] | None = None
         super().__init__(self._table if schema.person is None else self._persons, width, folder)
 
     def _batches(self) -> Iterator[Any]:
         for file in self._files:
             for batch in table_blocks(file, self._columns[file], **self._options):
-                if _state(file) != self._written[file]:
-                    raise TableError(f"{str(file)!r} was written to while it was read; fit again on a file that stays")
+                if _file_state(file) != self._file_states[file]:
+                    raise TableError(
+                        f"{str(file)!r} was written to while it was read; fit again on a file that does not change"
+                    )
                 yield batch
 
     def _table(self) -> Iterator[Block]:
@@ -95,32 +101,39 @@ class TableSource(ReadSource):
             yield Block(number, self._schema.matrix(frame), self._schema.targets(frame))
 
     def _persons(self) -> Iterable[Block]:
-        """Blocks of whole persons, from a scratch file that the first reading writes."""
+        """Return blocks of whole persons from a scratch file.
+
+        The first reading writes the file.
+        """
         if self._by_person is None:
             count = self.places()
-            self._by_person = regrouped(chain.from_iterable(self.dealt(count)), count, self._folder)
+            self._by_person = spill_person_blocks(chain.from_iterable(self.split_by_person(count)), count, self._folder)
         return self._by_person
 
     @property
     def by_person(self) -> bool:
-        """Whether the schema says whose record a row is."""
+        """Return whether the schema declares a person column."""
         return self._schema.person is not None
 
     def places(self) -> int:
-        """How many blocks of whole persons these records are worth."""
+        """Return the number of blocks of whole persons for these records."""
         records, rows = sum(map(len, self._batches())), int(self._options["rows"])
         return min(_MOST_PLACES, max(1, -(-records // rows)))
 
-    def dealt(self, count: int) -> Iterator[list[Dealt]]:
-        """The rows of each batch, dealt out to so many places."""
+    def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
+        """Yield the rows of each batch, split into ``count`` places by person.
+
+        The first row has the number ``first``.
+        """
         schema = self._schema
         for batch in self._batches():
             frame = as_frame(batch, schema)
-            yield dealt(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count)
+            yield split_by_person(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, first)
+            first += len(frame)
 
-    def met(self, pieces: Iterable[Dealt], count: int, senders: int) -> ReadSource:
-        """The source of what several senders dealt out to the places of this process, see ``persons``."""
-        written = regrouped(pieces, count, self._folder, senders=senders)
+    def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ReadSource:
+        """Return the source of the rows that several senders sent to this process."""
+        written = spill_person_blocks(pieces, count, self._folder, senders=senders)
         return ReadSource(written.__iter__, self.width, self._folder)
 
 
@@ -128,23 +141,36 @@ def _is_data(path: Path) -> bool:
     return path.is_file() and path.name.lower().endswith((".parquet", ".pq"))
 
 
-def _state(path: Path) -> tuple[int, ...]:
-    """What changes with the content of a file: the time of its last change too, which no program can set."""
+def _file_state(path: Path) -> tuple[int, ...]:
+    """Return properties of a file that change with its content.
+
+    The time of the last change is one of them; no program can set it.
+    """
     found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class ParquetSource(TableSource):
-    """The records of a Parquet file, or of all Parquet files of a folder in the order of their names.
+    """Read records from a Parquet file, or from all Parquet files of a folder.
 
-    ``schema`` declares columns, bounds, categories, target and classes; types and ranges are never taken from the data.
-    A file is read several times (checks, preprocessing, training, scores), and what training reads at every step lies
-    in a scratch file in ``scratch`` (None: the system's folder for temporary files; it holds records in the clear until
-    the fit is done, without a name and readable by nobody else). In memory is one block at a time, of ``block_rows``
-    records (None: two million numbers, 16 MB).
+    Files of a folder are read in the order of their names. Types and ranges come from the schema, never from the data.
+    A file is read several times. What training reads at every step is in a scratch file. One block at a time is in
+    memory.
 
-    Where the schema declares persons, all rows of a person are first brought into one block, by a hash of the ids, in
-    the scratch file; blocks are then those of up to 256 such places, whole persons each.
+    If the schema declares persons, all rows of a person are first moved into one block of the scratch file, by a hash
+    of the ids. There are then up to 256 blocks of whole persons.
+
+    Parameters
+    ----------
+    path : str or path
+        A Parquet file, or a folder of them.
+    schema : Schema
+        It declares columns, bounds, categories, target and classes.
+    scratch : str, path or None
+        The folder of the scratch file; None: the system's folder for temporary files. The file contains records without
+        encryption until the fit ends. It has no name, and nobody else can read it.
+    block_rows : int or None
+        Records in a block; None: two million numbers, 16 MB.
     """
 
     def __init__(
@@ -159,9 +185,23 @@ class ParquetSource(TableSource):
 
 
 class CSVSource(TableSource):
-    """The records of a CSV file (``.csv``, ``.csv.gz``, ``.tsv``) whose first line holds the column names.
+    """Read records from a CSV file whose first line holds the column names.
 
-    As ``ParquetSource``; a block is also at most eight megabytes of the file. Parquet is read several times faster.
+    It works like ``ParquetSource``. A block is also at most eight megabytes of the file. Parquet is several times
+    faster.
+
+    Parameters
+    ----------
+    path : str or path
+        A file with the ending ``.csv``, ``.csv.gz`` or ``.tsv``.
+    schema : Schema
+        It declares columns, bounds, categories, target and classes.
+    separator : str or None
+        The separator of cells; None: a tab for ``.tsv``, else a comma.
+    scratch : str, path or None
+        The folder of the scratch file, see ``ParquetSource``.
+    block_rows : int or None
+        Records in a block; None: two million numbers, 16 MB.
     """
 
     def __init__(
@@ -184,7 +224,10 @@ def table_source(
     separator: str | None = None,
     scratch: str | PathLike[str] | None = None,
 ) -> ParquetSource | CSVSource:
-    """The source of a table in a file, Parquet or CSV by its name; a folder holds Parquet files."""
+    """Return the source of a table in a file, Parquet or CSV by its name.
+
+    A folder holds Parquet files.
+    """
     if Path(path).is_dir() or is_parquet(Path(path)):
         return ParquetSource(path, schema, scratch=scratch)
     return CSVSource(path, schema, separator=separator, scratch=scratch)

@@ -1,23 +1,24 @@
-"""Records of a Spark frame: blocks are its partitions, worked on where they lie.
+"""Read records of a Spark frame, partition by partition in the executors.
 
-What makes this a source is that a partition which is read again is the same rows in the same order. Spark does not
-promise that of a frame: after a shuffle, a lost partition may come back in another order, and with it other batches and
-other held-out records than those that the ledger is about. So the frame is written to Spark's checkpoint folder first,
-and everything is read from there; a written partition that is lost ends the fit and is never computed anew.
+A source must return the same rows in the same order when a partition is read again. Spark does not promise that: after
+a shuffle, a lost partition may come back in another order, with other batches and other held-out records than those of
+the ledger. So the frame is first written to Spark's checkpoint folder, and everything is read from there. If a written
+partition is lost, the fit ends; it is never computed again.
 """
 
 import pickle
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, Failure, added, attempted, succeeded
-from dpscp.data.sources.persons import dealt, grouped
+from dpscp.data.sources.base import Block, Failure, added, capture_error, unwrap_results
+from dpscp.data.sources.persons import join_person_block, split_by_person
 from dpscp.data.sources.tables import as_frame
 
 Total = TypeVar("Total")
@@ -27,70 +28,87 @@ _ANSWER, _PIECE_BYTES = "id long, place long, piece binary", 1 << 24
 
 
 class SparkSource:
-    """The records of a Spark frame, features and target as the schema declares them.
+    """Read records from a Spark frame, in the executors that hold them.
 
-    Needs ``spark.sparkContext.setCheckpointDir(folder)``, a folder that all executors see and that is as safe as the
-    frame: the columns that are used are written there in the clear when the source is made, and Spark removes them only
-    with ``spark.cleaner.referenceTracking.cleanCheckpoints``. Blocks are the partitions of the frame (at most 2^25
-    records each, and a worker holds one at a time). What training reads at every step is cached by the executors
-    (memory, then disk). A lost executor loses nothing else: its partitions are read again, draw the same batches and
-    spend nothing. Executors need this package, and the same libraries on the same kind of processor.
+    Blocks are the partitions of the frame: at most 2^25 records each, and a worker holds one at a time. Executors cache
+    what training reads at every step (memory, then disk). The partitions of a lost executor are read again; they draw
+    the same batches and spend nothing. Executors need this package.
 
-    Privacy: driver and executors see records, keys of batches and exact sums: they belong inside the trusted side. Give
-    Spark encrypted connections (``spark.network.crypto.enabled``) where its network is shared.
+    The columns in use are written to the checkpoint folder without encryption when the source is made. Spark removes
+    them only with ``spark.cleaner.referenceTracking.cleanCheckpoints``.
+
+    Parameters
+    ----------
+    frame : Spark frame
+    schema : Schema
+        It declares features, target and, if any, the person column.
+
+    Raises: ValueError without ``spark.sparkContext.setCheckpointDir(folder)``. All executors must be able to read the
+    folder, and it must be protected like the frame.
+
+    Assumes: the same libraries on the same kind of processor in all executors.
+
+    Privacy: driver and executors see records, keys of batches and exact sums. They belong inside the trusted side. Use
+    encrypted connections (``spark.network.crypto.enabled``) where the network is shared.
     """
-
-    whole: ClassVar[None] = None  # the records are not one array in memory
 
     def __init__(self, frame: Any, schema: Schema) -> None:
         if frame.sparkSession.sparkContext.getCheckpointDir() is None:
             raise ValueError(
-                "the frame must be written before it is read: call spark.sparkContext.setCheckpointDir(folder) first, "
-                "with a folder that all executors see and that is as safe as the records"
+                "the frame needs a checkpoint folder; call spark.sparkContext.setCheckpointDir(folder) first, with a "
+                "folder that all executors can read and that is protected like the records"
             )
         names = [name for name in schema.require_complete().column_names if name in frame.columns]
-        # a column that is missing is told of by the schema; Spark cannot hand on names with dots
+        # the schema reports a missing column; Spark cannot process names with dots
         quoted = ["`" + name.replace("`", "``") + "`" for name in names]
         chosen = frame.select(*quoted).toDF(*map(str, range(len(names))))
         if schema.person in names:  # all rows of a person into one partition
             chosen = chosen.repartition(chosen.rdd.getNumPartitions(), str(names.index(schema.person)))
         written = chosen.checkpoint(eager=True)
-        self._set(written, len(schema.feature_names), (partial(_declared, schema, names),), {})
+        self._set(written, len(schema.feature_names), (partial(_block_from_partition, schema, names),), {})
 
     def _set(self, frame: Any, width: int, functions: Functions, known: dict[str, list[int]]) -> "SparkSource":
         self._frame, self.width, self._functions, self._known = frame, width, functions, known
         return self
 
     def map(self, function: Callable[[Block], Block], *, keep: bool = False) -> "SparkSource":
-        """The source of ``function(block)``; what is to be kept is cached by the executors."""
+        """Return the source of ``function(block)``.
+
+        What is to be kept is cached by the executors.
+        """
         new, functions = SparkSource.__new__(SparkSource), (*self._functions, function)
         if not keep:
             return new._set(self._frame, self.width, functions, self._known)
-        kept = self._frame.mapInArrow(partial(_answers, functions), _ANSWER).persist()
-        weakref.finalize(new, _forget, kept).atexit = False
-        return new._set(kept, self.width, (_kept,), self._known)
+        kept = self._frame.mapInArrow(partial(_run_partition, functions), _ANSWER).persist()
+        weakref.finalize(new, _unpersist, kept).atexit = False
+        return new._set(kept, self.width, (_read_kept_block,), self._known)
 
     def sum(self, function: Callable[[Block], Total]) -> Total:
-        """The total over the blocks, see ``RecordSource``: one job."""
-        answers = self._frame.mapInArrow(partial(_answers, (*self._functions, function)), _ANSWER).collect()
+        """Return the total over the blocks in one job, see ``RecordSource``."""
+        answers = self._frame.mapInArrow(partial(_run_partition, (*self._functions, function)), _ANSWER).collect()
         totals: dict[int, Any] = {}
         for number in {row.id for row in answers}:
             pieces = sorted((row.place, bytes(row.piece)) for row in answers if row.id == number)
-            totals[number] = _joined(pieces)
+            totals[number] = _join_pieces(pieces)
         numbers = sorted(totals)
         if numbers != self._known.setdefault("ids", numbers):
-            raise RuntimeError("Spark answered for other partitions than before: a sum over them would not be the same")
-        result: Total = added(succeeded(totals[number] for number in numbers))
+            raise RuntimeError(
+                "Spark returned results of other partitions than before; fit again on a frame that does not change"
+            )
+        result: Total = added(unwrap_results(totals[number] for number in numbers))
         return result
 
 
-def _forget(frame: Any) -> None:
+def _unpersist(frame: Any) -> None:
     with suppress(Exception):  # the session may be gone
         frame.unpersist()
 
 
-def _answers(functions: Functions, batches: Iterable[Any]) -> Iterator[Any]:
-    """The work on one partition, as rows of pickled bytes; an error is an answer too: Spark would log it."""
+def _run_partition(functions: Functions, batches: Iterable[Any]) -> Iterator[Any]:
+    """Run the functions on one partition; yield the result as pickled bytes.
+
+    An error is returned as a result, because Spark would log it.
+    """
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -102,23 +120,23 @@ def _answers(functions: Functions, batches: Iterable[Any]) -> Iterator[Any]:
             result = function(result)
         return pickle.dumps(result)
 
-    found = attempted(work)
+    found = capture_error(work)
     packed = pickle.dumps(found) if isinstance(found, Failure) else found
     for start in range(0, len(packed), _PIECE_BYTES):
         piece = packed[start : start + _PIECE_BYTES]
         yield pa.RecordBatch.from_pydict({"id": [number], "place": [start], "piece": [piece]})
 
 
-def _joined(pieces: list[tuple[int, bytes]]) -> Any:
-    """What the pieces of one answer hold; each must be there once."""
+def _join_pieces(pieces: list[tuple[int, bytes]]) -> Any:
+    """Return the result in these pieces; each must be present once."""
     ends = [place + len(piece) for place, piece in pieces]
     if [place for place, _ in pieces] != [0, *ends[:-1]]:
-        raise RuntimeError("Spark lost or repeated a piece of an answer")
+        raise RuntimeError("Spark lost or repeated a part of a result; fit again")
     return pickle.loads(b"".join(piece for _, piece in pieces))
 
 
-def _declared(schema: Schema, names: list[str], given: tuple[int, list[Any]]) -> Block:
-    """A partition as a block."""
+def _block_from_partition(schema: Schema, names: list[str], given: tuple[int, list[Any]]) -> Block:
+    """Return a partition as a block."""
     import pyarrow as pa
 
     number, batches = given
@@ -126,12 +144,15 @@ def _declared(schema: Schema, names: list[str], given: tuple[int, list[Any]]) ->
         return Block(number, np.empty((0, len(schema.feature_names))), np.empty(0))
     frame = as_frame(pa.Table.from_batches(batches).rename_columns(names), schema)
     rows, targets, persons = schema.matrix(frame), schema.targets(frame), schema.persons(frame)
-    return Block(number, rows, targets) if persons is None else grouped(number, dealt(rows, targets, persons, 1))
+    if persons is None:
+        return Block(number, rows, targets)
+    # Spark chooses the order of rows, so persons are ordered partition after partition
+    return replace(join_person_block(number, split_by_person(rows, targets, persons, 1)), order=None)
 
 
-def _kept(given: tuple[int, list[Any]]) -> Block:
-    """A block from what was cached of it."""
+def _read_kept_block(given: tuple[int, list[Any]]) -> Block:
+    """Rebuild a block from its cached pieces."""
     rows = [row for batch in given[1] for row in batch.to_pylist()]
-    (block,) = succeeded([_joined(sorted((row["place"], row["piece"]) for row in rows))])
+    (block,) = unwrap_results([_join_pieces(sorted((row["place"], row["piece"]) for row in rows))])
     assert isinstance(block, Block)
     return block

@@ -1,4 +1,4 @@
-"""Blocks that are to be read again and again, in a file without a name that is gone when nobody holds it."""
+"""Keep blocks that are read many times in an unnamed temporary file."""
 
 import mmap
 import pickle
@@ -9,18 +9,19 @@ from os import PathLike
 from typing import IO, Generic, TypeVar
 
 Item = TypeVar("Item")
-# Arrays begin here, so that the engine takes them as they lie.
+# Arrays start at multiples of this, so that the engine reads them without a copy.
 _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
 
 
 class Scratch(Generic[Item]):
-    """Blocks, or other things made of arrays, on disk, each mapped into memory while it is read: what the machine has
-    spare keeps them in its cache.
+    """Blocks in an unnamed file on disk, mapped into memory when they are read.
 
-    The file has no name, is readable by nobody else, and disappears with the process. It holds records in the clear,
+    Free memory of the machine keeps them in its cache.
+
+    The file has no name, cannot be read by others, and disappears with the process. It holds unencrypted records,
     like the files they came from: ``folder`` (None: the system's folder for temporary files) should be a place as safe
-    as theirs, with room for one number of four or eight bytes for each feature of each record.
+    as theirs, with space for one number of four or eight bytes for each feature of each record.
     """
 
     def __init__(self, blocks: Iterable[Item], folder: str | PathLike[str] | None = None) -> None:
@@ -30,25 +31,25 @@ class Scratch(Generic[Item]):
         for block in blocks:
             buffers: list[pickle.PickleBuffer] = []
             head = pickle.dumps(block, protocol=5, buffer_callback=buffers.append)
-            self._heads.append((head, [self._written(buffer) for buffer in buffers]))
+            self._heads.append((head, [self._write_buffer(buffer) for buffer in buffers]))
         self._file.flush()
 
     def __iter__(self) -> Iterator[Item]:
         return self.some(slice(None))
 
     def some(self, which: slice) -> Iterator[Item]:
-        """Those at these places."""
+        """Yield the items at these places."""
         for head, places in self._heads[which]:
-            yield pickle.loads(head, buffers=[self._mapped(*place) for place in places])
+            yield pickle.loads(head, buffers=[self._map_memory(*place) for place in places])
 
-    def _written(self, buffer: pickle.PickleBuffer) -> tuple[int, int]:
-        """Where the bytes of an array lie and how many they are."""
+    def _write_buffer(self, buffer: pickle.PickleBuffer) -> tuple[int, int]:
+        """Write an array and return the place and the number of its bytes."""
         start = -(-self._file.tell() // _ALIGNED) * _ALIGNED
         self._file.seek(start)
         with buffer.raw() as raw:
             return start, self._file.write(raw)
 
-    def _mapped(self, start: int, size: int) -> memoryview:
+    def _map_memory(self, start: int, size: int) -> memoryview:
         if size == 0:
             return memoryview(b"")
         page = start // _PAGE * _PAGE

@@ -1,6 +1,6 @@
-"""Tables in files, CSV and Parquet, read block by block without guessing types.
+"""Read tables from CSV and Parquet files in blocks, without guessing types.
 
-Whatever is wrong with a file is told in our own words: those of the reader may hold cells or line numbers.
+Errors have our own messages, because those of the reader may contain cells or line numbers.
 """
 
 import csv
@@ -25,20 +25,25 @@ class TableError(ValueError):
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the name is that of a Parquet file; one that is neither that nor CSV is refused."""
+    """Return whether the name is that of a Parquet file.
+
+    One that is neither that nor CSV is refused.
+    """
     name = path.name.lower()
     if not name.endswith(_CSV + _PARQUET):
-        raise TableError(f"{str(path)!r} is neither CSV nor Parquet by its name; use .csv, .csv.gz, .tsv or .parquet")
+        raise TableError(
+            f"the name of {str(path)!r} is neither that of CSV nor of Parquet; use .csv, .csv.gz, .tsv or .parquet"
+        )
     return name.endswith(_PARQUET)
 
 
 def find_separator(path: Path, given: str | None = None) -> str:
-    """What separates the cells of a CSV file."""
+    """Return the separator of the cells of a CSV file."""
     return given or ("\t" if path.name.lower().endswith(".tsv") else ",")
 
 
 def not_utf8(path: Path) -> str:
-    """What to do about a file in another encoding."""
+    """Return the message for a file that is not in UTF-8."""
     return (
         f"{str(path)!r} is not UTF-8 (perhaps Latin-1 or Windows-1252); write it again as UTF-8, for example with: "
         "iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv"
@@ -46,13 +51,13 @@ def not_utf8(path: Path) -> str:
 
 
 def open_text(path: Path) -> Any:
-    """A CSV file to read texts from, unpacked on the way."""
+    """Open a CSV file as text, decompressed if needed."""
     opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
     return opened(path, "rt", encoding="utf-8-sig", newline="")
 
 
 def csv_names(path: Path, separator: str) -> list[str]:
-    """What the columns of a CSV file are called, if its first line holds names."""
+    """Return the column names in the first line of a CSV file."""
     try:
         with open_text(path) as file:
             return next(csv.reader(file, delimiter=separator), [])
@@ -62,7 +67,7 @@ def csv_names(path: Path, separator: str) -> list[str]:
 
 
 def parquet_names(path: Path) -> list[str]:
-    """What the columns of a Parquet file are called."""
+    """Return the column names of a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -74,7 +79,10 @@ def parquet_names(path: Path) -> list[str]:
 
 
 def parquet_rows(path: Path) -> int:
-    """How many records a Parquet file says it holds: private, like the records."""
+    """Return the number of records in the metadata of a Parquet file.
+
+    Private, like the records.
+    """
     import pyarrow.parquet as pq
 
     return int(pq.read_metadata(path).num_rows)
@@ -83,7 +91,9 @@ def parquet_rows(path: Path) -> int:
 def table_blocks(
     path: Path, names: Sequence[str], *, separator: str = ",", rows: int | None = None, watch: Watch | None = None
 ) -> Iterator[Any]:
-    """The records of a file in order, as Arrow batches of at most so many rows; of CSV, of a few megabytes at most.
+    """Yield the records of a file in order, as Arrow batches.
+
+    A batch has at most ``rows`` rows, and a batch of CSV a few megabytes.
 
     ``names`` are the columns to read. CSV cells stay texts (an empty one is missing): types come from the schema.
     Reading an unchanged file again gives the same batches.
@@ -110,8 +120,10 @@ def _next(path: Path, batches: Iterator[Any]) -> Any:
     if "UTF8" in trouble:
         raise TableError(not_utf8(path))
     if "straddling" in trouble:
-        raise TableError(f"{str(path)!r} holds a record of more than {BLOCK_BYTES // 2**20} megabytes")
-    raise TableError(f"{str(path)!r} cannot be read: rows of different length, or another separator?")
+        raise TableError(
+            f"{str(path)!r} contains a record of more than {BLOCK_BYTES // 2**20} megabytes; remove or shorten it"
+        )
+    raise TableError(f"{str(path)!r} cannot be read; check that all rows have the same length, and the separator")
 
 
 def _watched(
@@ -150,7 +162,9 @@ def _csv(path: Path, names: Sequence[str], separator: str, watch: Watch | None) 
 
 
 def as_frame(block: Any, schema: Schema) -> Any:
-    """What the schema uses of an Arrow batch, as a pandas frame; texts of numeric columns become numbers.
+    """Return the columns of the schema as a pandas frame.
+
+    Texts of numeric columns become numbers.
 
     A column with a cell that is neither a number nor a mark for a missing one stays as it is: the schema refuses it.
     Ids of persons stay Arrow's: pandas would make floating-point numbers of integers where one is missing.

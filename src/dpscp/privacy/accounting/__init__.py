@@ -1,13 +1,13 @@
-"""What events cost: epsilon, delta and trade-off functions of a composition.
+"""Compute what events cost: epsilon, delta and trade-off functions.
 
-Three accountants, a file each:
+Three accountants, one file each:
 
-``pld``  privacy loss distributions, tight up to the discretisation and always rounded against us (the default);
-``rdp``  Rényi DP on Opacus' order grid, the paper's own accounting;
+``pld``  privacy loss distributions, tight up to discretization and always rounded up (the default);
+``rdp``  Rényi DP on the order grid of Opacus, the accounting of the paper;
 ``gdp``  exact Gaussian DP, for compositions of continuous Gaussian releases only.
 
-Under ``pld`` a composition of continuous Gaussians is not discretised at all: its cost is known exactly.
-``register_accountant`` adds one from outside.
+``pld`` does not discretize a composition of continuous Gaussians: its cost is known exactly. ``register_accountant``
+adds an accountant.
 """
 
 from dpscp.privacy.accounting.base import (

@@ -12,13 +12,13 @@ from dpscp.privacy.tradeoff import gdp_delta, gdp_epsilon
 
 @dataclass(frozen=True)
 class GaussianProfile:
-    """The exact cost of ``mu``-GDP; ``mu=0`` where nothing happened."""
+    """The exact cost of ``mu``-GDP; ``mu=0`` if nothing happened."""
 
     mu: float
 
     @classmethod
     def of(cls, history: History) -> "GaussianProfile":
-        """The cost of continuous Gaussian releases."""
+        """Return the cost of continuous Gaussian releases."""
         return cls(math.sqrt(sum(count / event.noise_multiplier**2 for event, count in history.items())))
 
     def epsilon(self, delta: float) -> float:

@@ -1,7 +1,7 @@
-"""Group privacy: what pairs (epsilon, delta) that hold for one record prove for someone with several.
+"""Group privacy: what (epsilon, delta) pairs of one record prove for several.
 
-For one record the pairs bound an attacker's power g(x) = 1 - f(x) at false-alarm rate x by the smallest of the lines
-delta + e^epsilon x. For k records, added one after the other, the power is at most g(g(...g(x))): k times.
+For one record the pairs bound the power g(x) = 1 - f(x) of an attacker at false-alarm rate x by the smallest of the
+lines delta + e^epsilon x. For k records, added one after the other, the power is at most g applied k times.
 """
 
 import math
@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 
 from dpscp.privacy.tradeoff import upper_envelope
 
-# Below this false-alarm rate nothing is looked for.
+# The smallest false-alarm rate of the bisection.
 _SMALLEST_RATE = 1e-300
 
 
 def group_epsilon(epsilons: NDArray[np.float64], deltas: NDArray[np.float64], delta: float, rows: int) -> float:
-    """The smallest epsilon >= 0 at ``delta`` for ``rows`` records, from pairs of one direction for a single one.
+    """Return the smallest epsilon >= 0 at ``delta`` for ``rows`` records.
 
-    ``epsilons`` may be negative. The chained power g_k is concave, so (g_k(x) - delta) / x rises while the tangent at x
-    meets the axis below ``delta`` and falls afterwards: a bisection finds its top between two neighbouring floats, and
-    the result is taken from the worse end of each. Infinite where the pairs prove nothing at this ``delta``.
+    ``epsilons`` and ``deltas`` are pairs of one direction for one record; epsilons may be negative. The chained power
+    g_k is concave. So (g_k(x) - delta) / x rises while the tangent at x meets the axis below ``delta``, and falls
+    afterwards. A bisection finds its maximum between two adjacent floats, and the result uses the worse end of each
+    factor. It is infinite if the pairs prove nothing at this ``delta``.
 
     Paper: Supplement S2, trade-off functions; the chain is Theorem 2.14 of Dong, Roth and Su, Gaussian Differential
     Privacy
@@ -31,7 +32,7 @@ def group_epsilon(epsilons: NDArray[np.float64], deltas: NDArray[np.float64], de
     intercepts, slopes = intercepts[kept], slopes[kept]
 
     def chain(x: float) -> tuple[float, float]:
-        """g_k(x), and where its tangent there meets the axis."""
+        """Return g_k(x), and where its tangent meets the axis."""
         foot = 0.0
         for _ in range(rows):
             line = int(np.searchsorted(starts, x, side="right"))

@@ -1,6 +1,6 @@
-"""Privacy loss distributions: tight up to the discretisation, and always rounded against us.
+"""Privacy loss distributions: tight up to discretization, always rounded up.
 
-A composition of continuous Gaussians is not discretised at all: its cost is known exactly.
+A composition of continuous Gaussians is not discretized: its cost is known exactly.
 """
 
 import math
@@ -30,25 +30,25 @@ from dpscp.privacy.events import (
     possible_histories,
 )
 
-# Width of a privacy-loss bucket. A sampled step whose losses spread over few buckets gets narrower ones: rounding then
-# costs less than 2e-4 in epsilon on thousands of steps.
+# Width of a privacy-loss bucket. A sampled step whose losses lie in few buckets gets narrower ones. Rounding then costs
+# less than 2e-4 in epsilon on thousands of steps.
 _BUCKETS = (1e-4, 5e-5, 2e-5)
 _MOST_BUCKETS = 2_000_000
 # exp of a larger loss overflows: its bucket is charged at the upper end
 _LARGEST_LOSS = 600.0
 # Losses rarer than this are moved to infinity: they count in full as delta.
 _TAIL = 1e-16
-# What 64-bit sums and Fourier transforms may take from a delta: once, and for each release of a composition. A relative
-# error of the transform is multiplied by the number of releases; measured: 2e-17 for each, tests/privacy.
+# The rounding error of a delta by 64-bit sums (once) and by Fourier transforms (for each release of a composition). A
+# relative error of the transform is multiplied by the number of releases; measured: 2e-17 for each, tests/privacy.
 _SUM_NOISE, _FOURIER_NOISE = 1e-15, 2.3e-16
-# Grid of the profiles that stand for parallel parts, and what lies beyond their ends: both only ever raise epsilon.
+# Grid of the profiles that replace parallel parts, and the mass beyond their ends. Both can only raise epsilon.
 _PROFILE_STEP = 1e-3
 _PROFILE_TAIL = 1e-14
 
 
 @dataclass(frozen=True)
 class _LossProfile:
-    """A loss, and what rounding may have taken from its deltas: that is added to each."""
+    """A loss and the rounding error of its deltas, which is added to each."""
 
     loss: Loss
     short: float
@@ -64,7 +64,7 @@ class _LossProfile:
         return np.asarray(np.maximum(worst, 0.0) + self.short)
 
     def _sides(self, direction: Direction) -> list[pld_pmf.PLDPmf]:
-        # dp-accounting keeps the two directions apart but has no public way to ask for one of them
+        # dp-accounting separates the two directions but has no public access to one of them
         loss = self.loss
         if direction == "both":
             return [loss._pmf_remove] if loss._symmetric else [loss._pmf_remove, loss._pmf_add]
@@ -74,40 +74,43 @@ class _LossProfile:
 def _profile(history: History) -> Profile:
     if all(GDP.accounts_for(event) for event in history):
         return GDP.profile(history)
-    return _LossProfile(_loss(tuple(history.items())), _short(sum(history.values())))
+    return _LossProfile(_loss(tuple(history.items())), _rounding_error(sum(history.values())))
 
 
-def _short(releases: int) -> float:
+def _rounding_error(releases: int) -> float:
     return _SUM_NOISE + _FOURIER_NOISE * releases
 
 
 def _deltas_of_pmf(pmf: pld_pmf.PLDPmf, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-    """delta = sum over losses above epsilon of (1 - e^(epsilon - loss)) P(loss), for increasing epsilons.
+    """Return sum over losses above epsilon of (1 - e^(epsilon - loss)) P(loss).
 
-    dp-accounting walks through a million losses one by one; two running sums from the top give the same.
+    The epsilons increase. dp-accounting loops over a million losses; two cumulative sums give the same result.
     """
     if not isinstance(pmf, pld_pmf.DensePLDPmf) or epsilons[-1] > _LARGEST_LOSS:
         return np.array([float(pmf.get_delta_for_epsilon(float(e))) for e in epsilons])
-    losses, mass, discounted = _sums_from_the_top(pmf)
+    losses, mass, discounted = _tail_sums(pmf)
     above = np.searchsorted(losses, epsilons, side="right")
     return np.asarray(mass[above] - np.exp(epsilons) * discounted[above])
 
 
 def _epsilon_of_pmf(pmf: pld_pmf.PLDPmf, delta: float) -> float:
-    """The smallest epsilon >= 0 with at most this delta, infinite if there is none; by the same sums."""
+    """Return the smallest epsilon >= 0 with at most this delta, by the same sums.
+
+    It is infinite if there is none.
+    """
     dense = isinstance(pmf, pld_pmf.DensePLDPmf) and (pmf._lower_loss + pmf.size) * pmf._discretization < _LARGEST_LOSS
     if not dense or pmf._infinity_mass > delta:
         return float(pmf.get_epsilon_for_delta(delta))
-    losses, mass, discounted = _sums_from_the_top(pmf)
-    # epsilon lies at or below the first loss where delta is small enough, and above the loss before it
+    losses, mass, discounted = _tail_sums(pmf)
+    # epsilon lies at or below the first loss whose delta is small enough, and above the previous loss
     first = int(np.argmax(np.append(mass[1:] - np.exp(losses) * discounted[1:] <= delta, True)))
     if mass[first] <= discounted[first] + delta:
         return 0.0
     return float(np.log((mass[first] - delta) / discounted[first]))
 
 
-def _sums_from_the_top(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, Array]:
-    """The losses of at least 0, and for each and for none the masses P and e^-loss P from it on."""
+def _tail_sums(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, Array]:
+    """Return the losses >= 0, and the sums of P and e^-loss P from each loss on."""
     first = max(0, -pmf._lower_loss)
     losses = (np.arange(first, pmf.size) + pmf._lower_loss) * pmf._discretization
     masses = pmf._probs[first:]
@@ -118,20 +121,23 @@ def _sums_from_the_top(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, Array]:
 
 @lru_cache(maxsize=64)
 def _loss(history: tuple[tuple[DpEvent, int], ...]) -> Loss:
-    """The privacy loss distribution of a history, continuous Gaussians merged into one."""
+    """Return the privacy loss distribution of a history.
+
+    Continuous Gaussians are merged into one.
+    """
     bucket = min(_bucket_for(e) for e, _ in history)
     mu_squared = sum(n / e.noise_multiplier**2 for e, n in history if isinstance(e, GaussianDpEvent))
     lattice = sum(n * (e.sensitivity / e.sigma) ** 2 for e, n in history if isinstance(e, DiscreteGaussianDpEvent))
-    # a release with hardly any noise has losses so wide that the usual buckets would not fit in memory
+    # a release with very little noise has a wide range of losses: the usual buckets would not fit in memory
     widest = max((e.loss_range for e, _ in history if isinstance(e, BoundedRangeDpEvent)), default=0.0)
     bucket = max(bucket, 18 * math.sqrt(mu_squared + lattice) / _MOST_BUCKETS, 2 * widest / _MOST_BUCKETS)
     parts = [_basic_loss(e, n, bucket) for e, n in history if not isinstance(e, GaussianDpEvent)]
     if mu_squared > 0:
         parts.append(_basic_loss(GaussianDpEvent(1 / math.sqrt(mu_squared)), 1, bucket))
-    return _composed(parts)
+    return _compose_losses(parts)
 
 
-def _composed(losses: Sequence[Loss]) -> Loss:
+def _compose_losses(losses: Sequence[Loss]) -> Loss:
     total = losses[0]
     for loss in losses[1:]:
         total = total.compose(loss, _TAIL)
@@ -152,9 +158,9 @@ def _basic_loss(event: DpEvent, count: int, bucket: float) -> Loss:
 
 
 def _sampled_gaussian_loss(event: PoissonSampledDpEvent, bucket: float) -> Loss:
-    """The loss of one Poisson-sampled Gaussian release, by connecting the dots of its privacy profile.
+    """Return the loss of one Poisson-sampled Gaussian release, by connect-the-dots.
 
-    dp-accounting inverts the loss at each of a hundred thousand dots by a Python call; the inverse is a formula.
+    dp-accounting inverts the loss at a hundred thousand points, each by a Python call. The inverse has a formula.
     """
     sigma, q = event.event.noise_multiplier, event.sampling_probability
     sides = []
@@ -163,7 +169,7 @@ def _sampled_gaussian_loss(event: PoissonSampledDpEvent, bucket: float) -> Loss:
         bounds = law.connect_dots_bounds()
         low, high = math.floor(bounds.epsilon_lower / bucket), math.ceil(bounds.epsilon_upper / bucket)
         epsilons = np.arange(low, high + 1) * bucket
-        # the output where the loss is epsilon; at infinity for losses that sampling rules out
+        # the output whose loss is epsilon; infinite for losses that sampling excludes
         signed = sign * epsilons
         with np.errstate(divide="ignore"):
             unsampled = np.log1p(np.maximum(np.expm1(np.minimum(signed, 50.0)) / q, -1.0))
@@ -176,16 +182,16 @@ def _sampled_gaussian_loss(event: PoissonSampledDpEvent, bucket: float) -> Loss:
 
 
 def _discrete_gaussian_loss(event: DiscreteGaussianDpEvent, bucket: float) -> Loss:
-    """The loss of one release X = statistic + discrete Gaussian, in buckets rounded against us.
+    """Return the loss of statistic + discrete Gaussian, in buckets rounded up.
 
-    The loss (D^2 - 2 x D) / (2 sigma^2) falls with the output x, so the outputs of one bucket are a run of integers
-    and its probabilities p (without the record's shift) and q (with it) are differences of the distribution
-    function. Each bucket's mass goes to its two ends so that both p and q are kept: the connect-the-dots rule,
-    which can only raise delta.
+    The loss (D^2 - 2 x D) / (2 sigma^2) falls with the output x, so the outputs of one bucket are consecutive integers.
+    Its probabilities p (without the record's shift) and q (with it) are differences of the distribution function. The
+    mass of each bucket moves to its two ends such that p and q are kept. This connect-the-dots rule can only raise
+    delta.
     """
     sigma, sensitivity = event.sigma, event.sensitivity
     reach = sensitivity / sigma
-    # beyond nine standard deviations lies less than 1e-18: charged in full to infinity or rounded up
+    # the mass beyond nine standard deviations is below 1e-18: it counts as delta or is rounded up
     low = math.floor((reach**2 / 2 - 9 * reach) / bucket)
     high = math.ceil((reach**2 / 2 + 9 * reach) / bucket)
     edges = np.arange(low, high + 1) * bucket
@@ -205,14 +211,14 @@ def _discrete_gaussian_loss(event: DiscreteGaussianDpEvent, bucket: float) -> Lo
 
 
 def _bounded_range_loss(event: BoundedRangeDpEvent, bucket: float) -> Loss:
-    """The loss of the pair that dominates every mechanism of loss range r, rounded up to whole buckets.
+    """Return the loss of a pair that dominates every mechanism of loss range r.
 
-    The losses of such a mechanism lie in [t - r, t] for some t between 0 and r, and its worst case has these two losses
-    only, t with probability (1 - e^(t-r)) / (1 - e^-r) because probabilities sum to one. Its delta at e is that times
-    1 - e^(e-t), largest at t = (e + r) / 2: none exceeds (1 - e^((e-r)/2))^2 / (1 - e^-r) for -r <= e <= r. This is
-    the profile of a pair whose loss has density e^((e-r)/2) / (2 - 2 e^-r), and domination survives composition,
-    whichever t each of several mechanisms has (Dong, Durfee and Rogers 2020). A bucket's mass goes to its two ends as
-    for the discrete Gaussian.
+    The losses of such a mechanism lie in [t - r, t] for some t between 0 and r. Its worst case has these two losses
+    only, t with probability (1 - e^(t-r)) / (1 - e^-r) because probabilities sum to one. Its delta at e is that times 1
+    - e^(e-t), which is largest at t = (e + r) / 2. So none exceeds (1 - e^((e-r)/2))^2 / (1 - e^-r) for -r <= e <= r.
+    This is the profile of a pair whose loss has density e^((e-r)/2) / (2 - 2 e^-r). Domination survives composition,
+    for any t of each mechanism (Dong, Durfee and Rogers 2020). The mass of a bucket moves to its two ends as for the
+    discrete Gaussian.
     """
     size = math.ceil(event.loss_range / bucket)
     reach = size * bucket
@@ -225,9 +231,19 @@ def _bounded_range_loss(event: BoundedRangeDpEvent, bucket: float) -> Loss:
 
 
 def discrete_gaussian_cdf(x: ArrayLike, sigma: float) -> NDArray[np.float64]:
-    """P(X <= x) of the discrete Gaussian, to the precision of a float.
+    """Return P(X <= x) of the discrete Gaussian, to float precision.
 
-    Direct summation for small scales; beyond, Euler-Maclaurin about x + 1/2, whose next term is below 1e-20.
+    Direct summation for small scales. For large scales the Euler-Maclaurin formula about x + 1/2, whose next term is
+    below 1e-20.
+
+    Parameters
+    ----------
+    x : float or array
+    sigma : float
+
+    Returns
+    -------
+    ndarray of the shape of ``x``
     """
     points = np.floor(np.asarray(x, dtype=float))
     if sigma < 1000:
@@ -243,34 +259,33 @@ def discrete_gaussian_cdf(x: ArrayLike, sigma: float) -> NDArray[np.float64]:
 
 
 def _bound(events: Sequence[DpEvent]) -> Profile:
-    """An upper bound in time linear in the number of events.
+    """Return an upper bound in time linear in the number of events.
 
-    A record lies in one part of each parallel event. Instead of trying all combinations, each such event is replaced by
-    the pair of distributions whose privacy profile is the largest of its parts' profiles: it dominates every part, and
-    domination survives composition.
+    A record lies in one part of each parallel event. Each such event is replaced by the pair of distributions whose
+    privacy profile is the maximum over the parts. It dominates every part, and domination survives composition.
     """
     parallel = Counter(e for e in events if len(possible_histories(e)) > 1)
     plain = [e for e in events if e not in parallel]
     losses = [_dominating_loss(event).self_compose(count) for event, count in parallel.items()]
     if plain:
         losses.append(_dominating_loss(compose(*plain)))
-    return _LossProfile(_composed(losses), _short(sum(parallel.values()) + 1))
+    return _LossProfile(_compose_losses(losses), _rounding_error(sum(parallel.values()) + 1))
 
 
 def largest_loss(event: DpEvent, most: float) -> float:
-    """The loss, ``most`` at most, above which hardly more lies than what counts as delta at any epsilon."""
+    """Return the loss, at most ``most``, above which almost no finite mass lies."""
     floor = PLD.delta(event, most)
     return min(most, PLD.epsilon(event, 1.001 * floor + _PROFILE_TAIL)) if floor < 0.9 else most
 
 
 @lru_cache(maxsize=256)
 def _dominating_loss(event: DpEvent) -> Loss:
-    """A privacy loss distribution that dominates the event, from its profile (both directions together)."""
+    """Return a loss distribution that dominates the event in both directions."""
     top = max(1.0, largest_loss(event, 200.0))
     size = math.ceil(top / _PROFILE_STEP)
     epsilons = np.arange(size + 1) * _PROFILE_STEP
     deltas = np.minimum.accumulate(PLD.delta(event, epsilons))
-    # the profile at negative epsilon follows from swapping the two distributions
+    # exchanging the two distributions gives the profile at negative epsilon
     negative = (1 - np.exp(-epsilons[1:]) * (1 - deltas[1:]))[::-1]
     profile = np.minimum.accumulate(np.concatenate([negative, deltas]))
     return Loss(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(_PROFILE_STEP, -size, size, profile))
@@ -293,9 +308,16 @@ _LOSSES: dict[type[DpEvent], Callable[[Any, float], Loss]] = {
 
 
 def register_loss(kind: type[DpEvent], loss: Callable[[Any, float], Loss]) -> None:
-    """Account for a kind of event by ``loss(event, bucket)``: its loss in buckets of that width, rounded upwards."""
+    """Register ``loss(event, bucket)`` as the privacy loss of a kind of event.
+
+    Parameters
+    ----------
+    kind : type
+    loss : callable
+        Return the loss in buckets of this width, rounded up.
+    """
     if _LOSSES.setdefault(kind, loss) is not loss:
-        raise ValueError(f"{kind.__name__} has a privacy loss distribution already")
+        raise ValueError(f"{kind.__name__} already has a privacy loss distribution; it cannot be replaced")
 
 
 def _has_loss(event: DpEvent) -> bool:

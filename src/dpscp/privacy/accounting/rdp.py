@@ -1,4 +1,4 @@
-"""Rényi DP on Opacus' order grid: the paper's own accounting."""
+"""Rényi DP on the order grid of Opacus: the accounting of the paper."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from dpscp.privacy.events import BoundedRangeDpEvent, DiscreteGaussianDpEvent
 OPACUS_ORDERS = tuple([1 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)))
 
 
-# The event whose Rényi divergences, as dp-accounting knows them, bound those of an event of this kind. The discrete
-# Gaussian is rho-zCDP with the rho of the continuous one: bounded by the same line. An exponential mechanism of loss
-# range r is r^2 / 8-zCDP (Cesar and Rogers 2021), the line of a Gaussian of multiplier 2 / r.
+# For each kind of event, an event of dp-accounting whose Rényi divergences are at least as large. The discrete Gaussian
+# is rho-zCDP with the rho of the continuous one. An exponential mechanism of loss range r is r^2 / 8-zCDP (Cesar and
+# Rogers 2021), as a Gaussian of multiplier 2 / r.
 _STANDS_FOR: dict[type[DpEvent], Callable[[Any], DpEvent]] = {
     GaussianDpEvent: lambda event: event,
     PoissonSampledDpEvent: lambda event: event,
@@ -37,21 +37,24 @@ class _RenyiProfile:
         return float(self.composed.get_epsilon(delta))
 
     def delta(self, epsilons: Array, direction: Direction) -> Array:  # noqa: ARG002 (the bound holds for both)
-        """dp-accounting's bounds for all epsilons at once; an order at which rounding left nothing proves nothing."""
+        """Return the bounds of dp-accounting for all epsilons at once.
+
+        An order whose divergence was rounded to 0 proves nothing and is left out.
+        """
         orders, rdp = np.array(OPACUS_ORDERS), np.asarray(self.composed._rdp, dtype=float)
         orders, rdp = orders[rdp > 0], rdp[rdp > 0]
-        # the divergence of order 1 is at most any of these: delta <= sqrt(1 - exp(-KL))
+        # the divergence of order 1 (KL) is at most each of these, and delta <= sqrt(1 - exp(-KL))
         by_kl = np.min(0.5 * np.log1p(-np.exp(-rdp)), initial=0.0)
         by_order = (orders - 1) * (rdp - epsilons[:, None] + np.log1p(-1 / orders)) - np.log(orders)
         return np.asarray(np.exp(np.min(by_order, axis=1, initial=by_kl)))
 
 
 def _profile(history: History) -> Profile:
-    return _composed(tuple(history.items())) if history else GaussianProfile(0.0)
+    return _compose_divergences(tuple(history.items())) if history else GaussianProfile(0.0)
 
 
 @lru_cache(maxsize=64)
-def _composed(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
+def _compose_divergences(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
     composed = RdpAccountant(OPACUS_ORDERS)
     for event, count in history:
         composed._rdp += count * _divergences(event)
@@ -60,7 +63,7 @@ def _composed(history: tuple[tuple[DpEvent, int], ...]) -> Profile:
 
 @lru_cache(maxsize=64)
 def _divergences(event: DpEvent) -> Array:
-    """Of one release, at every order: a search for a noise composes the same training again and again."""
+    """Return the divergences of one release; cached, since noise searches repeat it."""
     return np.asarray(RdpAccountant(OPACUS_ORDERS).compose(_STANDS_FOR[type(event)](event))._rdp)
 
 

@@ -1,19 +1,19 @@
-"""How records reach a mechanism: arrays as a source, blocks as the gradient engine reads them, sums of many blocks.
+"""Pass records to mechanisms: arrays as sources, engine blocks, sums over blocks.
 
-An array in memory is one block: its batches come from the stream of the run. The blocks of any other source draw their
-own batches where they lie, from a key, the number of the step and their id (`BlockStreams`), and send back one vector
-of clipped gradients each. Adding the vectors by pairs keeps the proof of `CLIP_SLACK`: a term goes through at most
-12,290 additions inside a block and 41 between blocks, fewer than the 12,400 that it counts; where a block's batch
-visits a device, 9,280 and 41. The proof's assumption, that a record's gradient has the same bits wherever it stands,
-includes the machine: workers run the same libraries on the same kind of processor, and of device.
+An array in memory is a source of one block. The batch of a step is drawn once, as places in the order of all persons
+(`dpscp.data.sources.places`). Every block takes its share and returns one vector of clipped gradients. Adding the
+vectors by pairs keeps the proof of `CLIP_SLACK`. A term goes through at most 12,290 additions inside a block and 41
+between blocks, fewer than the 12,400 that the proof counts; where a block's batch is copied to a device, 9,280 and 41.
+
+Assumes: a record's gradient has the same bits wherever it stands. This includes the machine: workers run the same
+libraries on the same kind of processor, and of device.
 """
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -22,14 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
-from dpscp.data.sources.persons import unit_of_blocks
-from dpscp.privacy.random_streams import BlockStreams
+from dpscp.data.sources.places import Places, UnitSource, blocks_in_memory, innermost, places_of, unit_of_blocks
+from dpscp.privacy.random_streams import secure_bytes
 from dpscp.privacy.units import Unit
-from dpscp.training.engine.cuda import VisitingSums
-from dpscp.training.engine.loop import BatchSums, Descent, Records, RunConstants, check_batch, poisson_batches
+from dpscp.training.engine.cuda import DeviceBatchSums
+from dpscp.training.engine.loop import BatchSums, EngineBlock, RunConstants, check_batch
 from dpscp.training.engine.networks import Loss, Network, check_rows, fill_features
 from dpscp.training.engine.padding import aligned_empty, one_blas_thread
-from dpscp.training.labels import encode_targets
+from dpscp.training.labels import encode_targets, observed_labels
 from dpscp.training.mechanism import (
     DryRun,
     Mechanism,
@@ -45,28 +45,46 @@ Array = NDArray[Any]
 Made = TypeVar("Made")
 
 
-def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> ArraySource:
-    """Rows and targets in memory as a source of one block, checked."""
+def array_source(X: ArrayLike, y: ArrayLike, persons: Persons | None = None) -> UnitSource:
+    """Return rows and targets in memory as a source of one block, checked."""
     rows, targets = check_rows(X), np.asarray(y)
     Persons.of_rows(persons, len(rows))
     if targets.ndim == 0 or len(targets) != len(rows):
         raise ValueError("X and y must hold the same number of records")
-    return ArraySource.of_blocks([Block(0, rows, targets, persons)])
+    block = Block(0, rows, targets, persons)
+    return UnitSource(ArraySource.of_blocks([block]), block.owners.unit)
 
 
 def nominal_count(source: RecordSource, n_records: int | None) -> tuple[int, Unit]:
-    """The public nominal number of records or persons, and which of the two; None declares the true number public."""
+    """Return the public nominal number of records or persons, and which of the two.
+
+    None declares the true number public.
+    """
     unit = unit_of_blocks(source)
     return check_count(unit.count_name, source.sum(unit_count) if n_records is None else n_records), unit
 
 
 def unit_count(block: Block) -> int:
-    """How many persons, or records where nobody gave ids, a block holds: private."""
+    """Return the number of persons, or of records without ids, in a block.
+
+    Private.
+    """
     return block.owners.count
 
 
-class ArrayFed:
-    """The `train` of a mechanism that reads its records from a source, for arrays in memory."""
+def observed_source_labels(source: RecordSource) -> list[Any]:
+    """Return the labels of the records, which the caller declares public.
+
+    Only of records in this process.
+    """
+    blocks = blocks_in_memory(source)
+    if not blocks:
+        raise ValueError("classes must be declared for records outside this process; pass classes=(...)")
+    return observed_labels(np.concatenate([block.targets for block in blocks]))
+
+
+class ArrayTraining:
+    """A mixin: `train` on arrays for a mechanism that reads a source."""
 
     @abstractmethod
     def train_source(
@@ -83,18 +101,21 @@ class ArrayFed:
         n_records: int | None = None,
         persons: Persons | None = None,
     ) -> Trained:
-        """Train on arrays; `n_records=None` declares the number of records (or of `persons`) public."""
+        """Train on arrays.
+
+        `n_records=None` declares the number of records (or of `persons`) public.
+        """
         return self.train_source(array_source(X, y, persons), random_state=random_state, n_records=n_records)
 
 
 @dataclass(frozen=True)
-class WrappedMechanism(ArrayFed):
-    """A mechanism around another one, which has the abilities of what it wraps."""
+class WrappedMechanism(ArrayTraining):
+    """A mechanism around another one, with the abilities of the inner one."""
 
     mechanism: Mechanism
 
     def configured(self, needs: Needs) -> Self:
-        """A copy whose mechanism is told."""
+        """Return a copy whose inner mechanism is configured for these needs."""
         return replace(self, mechanism=configured(self.mechanism, needs))
 
     @property
@@ -110,8 +131,11 @@ class WrappedMechanism(ArrayFed):
 
 
 @dataclass(frozen=True)
-class EngineBlock:
-    """From a block to `Records`, the block as the gradient engine reads it; part by part, into one array."""
+class EngineBlockBuilder:
+    """A function from a block to an `EngineBlock`.
+
+    Rows are converted part by part into one array.
+    """
 
     loss: str
     classes: tuple[Any, ...] | None
@@ -119,60 +143,115 @@ class EngineBlock:
     intercept: bool
     dtype: str
 
-    def __call__(self, block: Block) -> Records:
-        """The block with its engine rows, targets and squared norms."""
+    def __call__(self, block: Block) -> EngineBlock:
+        """Return the block with its engine rows, targets and squared norms."""
         target = encode_targets(block.targets, self.loss, self.classes, self.dtype)
         features = aligned_empty((len(block), block.width + self.intercept), self.dtype)
         if self.intercept:
             features[:, block.width] = 1.0
         for part, rows in block.parts():
             fill_features(rows, self.feature_bound, features[part, : block.width])
-        return Records.build(features, target, block.persons, block_id=block.id)
+        return EngineBlock.build(features, target, block.persons, block_id=block.id, order=block.order)
+
+
+class DriverMemory:
+    """The memory in which the thread of the driver sums.
+
+    Other threads and processes do not see it and make their own.
+    """
+
+    def __init__(self, sums: BatchSums | None = None, network: Network | None = None) -> None:
+        self._here = threading.local()
+        if sums is not None and network is not None:
+            self._here.made = sums, network
+        self._parameters: Array = np.empty(0)
+        self._layers: Sequence[Array] = ()
+
+    def __reduce__(self) -> Any:
+        return DriverMemory, ()
+
+    @property
+    def made(self) -> tuple[BatchSums, Network] | None:
+        """Return the memory and the network of the run, in the driver's thread."""
+        return getattr(self._here, "made", None)
+
+    def layers(self, network: Network, parameters: Array) -> Sequence[Array]:
+        """Return the layers of the parameters, which change in place from step to step."""
+        if parameters is not self._parameters:
+            self._parameters, self._layers = parameters, network.layers(parameters)
+        return self._layers
 
 
 @dataclass(frozen=True)
-class BatchGradient:
-    """The clipped gradients of one block's batch, summed, and how many records that were.
+class GradientConstants:
+    """What the gradients of a run need beside parameters and batches.
 
-    A function of the block and of these constants alone; the batch is drawn here (`streams` None: everybody), and
-    visits the `device`, if any, of the process that has the block.
+    ``batch`` is the public expected size.
 
-    Theory: section 1.6
+    ``run`` names the run, for what a thread keeps between its steps.
     """
 
     network: Network
     loss: Loss
     clip_norm: float
+    dtype: str
     batch: float
-    sampling_rate: float
-    streams: BlockStreams | None
-    parameters: Array
-    step: int
     device: str | None = None
+    run: bytes = b""
+
+    def sums(self) -> BatchSums | DeviceBatchSums:
+        """Allocate the memory for sums of one thread."""
+        public = self.network, self.loss, self.clip_norm, self.dtype, self.batch
+        return BatchSums(*public) if self.device is None else DeviceBatchSums(*public, self.device)
+
+
+@dataclass(slots=True)  # one is made at every step
+class BatchGradient:
+    """The sum of the clipped gradients of one block's batch, and its size.
+
+    A function of the block and of these values alone. `shares` says which persons of each block are in the batch
+    (None: all); they are copied to the device, if any, of the process that has the block.
+
+    Theory: section 1.6
+    """
+
+    constants: GradientConstants
+    parameters: Array
+    shares: Mapping[int, NDArray[np.int64]] | None = None
     last: bool = False
+    leader: DriverMemory = field(default_factory=DriverMemory)
+
+    def for_block(self, number: int) -> Self:
+        """Return the same with the share of one block alone."""
+        return self if self.shares is None else replace(self, shares={number: self.shares[number]})
 
     def __call__(self, block: Block) -> tuple[Array, int]:
-        """The sum over the block's batch, and the number of its records."""
-        assert isinstance(block, Records)
-        drawn = None
-        if self.streams is not None:
-            generator = self.streams.generator(block.id, self.step)
-            drawn = next(poisson_batches(generator, block.owners.count, self.sampling_rate))
-        constants = self.network, self.loss, self.clip_norm, str(self.parameters.dtype), self.batch
-        make = partial(BatchSums, *constants) if self.device is None else partial(VisitingSums, *constants, self.device)
-        with _SUMS.of((*constants, self.device), make, last=self.last) as sums:
-            if isinstance(sums, VisitingSums):
-                total = sums.clipped(self.parameters, block, drawn)
-            else:
-                flat = aligned_empty(self.parameters.shape, str(self.parameters.dtype))
-                flat[:] = self.parameters
-                with one_blas_thread(), np.errstate(all="ignore"):
-                    total = sums.clipped(self.network.layers(flat), block, drawn).copy()
-        return total, len(block) if drawn is None else len(block.owners.rows_of(drawn))
+        """Return the sum over the block's batch, and the number of its records."""
+        assert isinstance(block, EngineBlock)
+        drawn = None if self.shares is None else self.shares[block.id]
+        size = len(block) if drawn is None else len(block.owners.rows_of(drawn))
+        leading = self.leader.made
+        if leading is not None:
+            sums, network = leading
+            return sums.clipped(self.leader.layers(network, self.parameters), block, drawn).copy(), size
+        return self._elsewhere(block, drawn), size
+
+    def _elsewhere(self, block: EngineBlock, drawn: NDArray[np.int64] | None) -> Array:
+        """Return the sum in a thread other than the driver's."""
+        constants = self.constants
+        with _SUMS.of(constants, constants.sums, last=self.last) as sums:
+            if isinstance(sums, DeviceBatchSums):
+                return sums.clipped(self.parameters, block, drawn)
+            flat = aligned_empty(self.parameters.shape, constants.dtype)
+            flat[:] = self.parameters
+            with one_blas_thread(), np.errstate(all="ignore"):
+                return sums.clipped(constants.network.layers(flat), block, drawn).copy()
 
 
 class PerThread(Generic[Made]):
-    """What a thread makes once to work on the blocks of a run; its memory holds records of the block before.
+    """An object that a thread makes once and uses for all blocks of a run.
+
+    Its memory contains records of the last block.
 
     So it goes with the run's last step, and with an error.
     """
@@ -182,7 +261,7 @@ class PerThread(Generic[Made]):
 
     @contextmanager
     def of(self, key: Any, make: Callable[[], Made], *, last: bool) -> Iterator[Made]:
-        """This thread's own for the key."""
+        """Return the object of this thread for the key."""
         if getattr(self._here, "key", None) != key:
             self._here.key, self._here.made = key, make()
         kept = False
@@ -194,29 +273,29 @@ class PerThread(Generic[Made]):
                 vars(self._here).clear()
 
 
-_SUMS: PerThread[BatchSums | VisitingSums] = PerThread()
+_SUMS: PerThread[BatchSums | DeviceBatchSums] = PerThread()
 
 
-class SpreadDescent(Descent):
-    """A run whose records lie in the blocks of a source: state and noise are here, the gradients there."""
+class SourceTotals:
+    """The sums of a run over the blocks of a source.
+
+    The caller has state and noise; gradients are computed where the blocks are.
+    """
 
     def __init__(
-        self,
-        public: RunConstants,
-        source: RecordSource,
-        sampling_rate: float,
-        streams: BlockStreams | None,
-        device: str | None,
+        self, public: RunConstants, source: RecordSource, places: Places | None = None, device: str | None = None
     ) -> None:
-        super().__init__(public, Records.build(np.empty((0, public.network.shapes[0][1])), np.empty(0)))
-        self._source = source
-        constants = public.network, public.loss, public.clip_norm, public.normaliser, sampling_rate
-        self._gradient = BatchGradient(*constants, streams, self.current(), 0, device)
+        self._source, self._places = innermost(source), places_of(source) if places is None else places
+        constants = public.network, public.loss, public.clip_norm, public.dtype, public.normaliser
+        self._constants = GradientConstants(*constants, device, secure_bytes()(16))
+        own = None if device is not None else BatchSums(*constants)
+        self.gradient = None if own is None else own.gradient
+        self._leader = DriverMemory(own, public.network)
 
-    def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:  # noqa: ARG002 (blocks draw their own)
-        """The sum over the batches of all blocks at the current parameters."""
-        last = self.step_count == len(self.rule.learning_rates) - 1
-        here = replace(self._gradient, parameters=self.current(), step=self.step_count, last=last)
-        total, size = self._source.sum(here)
+    def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:
+        """Return the sum over the batches of all blocks."""
+        shares = None if persons is None else self._places.shares(persons)
+        work = BatchGradient(self._constants, parameters, shares, last, self._leader)
+        total, size = self._source.sum(work)
         check_batch(size)
         return total

@@ -1,20 +1,20 @@
-"""DP-SGD of dense networks on a device of torch's: a GPU, mostly.
+"""Train dense networks by DP-SGD on a device of torch, usually a GPU.
 
 The same mechanism as `dpscp.training.engine.loop` with the same proof of what one record can do to a sum
-(docs/decisions.md, "The rounding of a clipped sum"), which rests on three things that are done here as there:
+(docs/floating_point.md), which rests on three things that are done here as there:
 
 1. A record's errors and layer inputs have the same bits wherever it stands. Records go through the layers in blocks of
-   one size, the last one padded; before the first record is used made-up records are put in every place of a block.
+   one size, the last one padded; before the first record is used synthetic records are put in every place of a block.
 2. Norms, clipping factors and weights are float64.
 3. So are the sums, and no term goes through more than 12,400 additions: at most 1024 in a product, then one for each
-   product of a block and one for each block. Before the first record is used, products of made-up numbers are compared
-   with their exact values: a device, or a setting, that replaces float64 by something shorter is refused.
+   product of a block and one for each block. Before the first record is used, products of synthetic numbers are
+   compared with their exact values: a device, or a setting, that replaces float64 by something shorter is refused.
 
 Noise is drawn on the device (`DeviceNoise`), rounded to the same grid, and accounted for in the same way. Batches are
 drawn by the processor. Runs with a seed repeat themselves on the same device and differ from those of the processor.
 
-Records that lie in the blocks of a source stay there: each block's batch goes to a device of the process that has the
-block (`VisitingSums`), and its sum comes back, to be added by pairs. State and noise are then the processor's, see
+Records in the blocks of a source stay there: each block's batch goes to a device of the process that has the
+block (`DeviceBatchSums`), and its sum comes back, to be added by pairs. State and noise are then the processor's, see
 `dpscp.training.engine.batching`.
 """
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dpscp.data.persons import Persons
 from dpscp.training.engine.gradients import LARGEST_SQUARES
-from dpscp.training.engine.loop import Records, RunConstants, StepObserver, StepView, UpdateRule, check_batch
+from dpscp.training.engine.loop import EngineBlock, RunConstants, StepObserver, StepView, UpdateRule, check_batch
 from dpscp.training.engine.networks import Loss, Network
 from dpscp.training.engine.padding import whole_lanes
 from dpscp.training.torch.modules import load_torch
@@ -41,19 +41,19 @@ _PRODUCT_ROWS = 1 << 10
 # Numbers of a block, and the most and the fewest records of one.
 _BLOCK_NUMBERS = 1 << 26
 _MOST_ROWS, _FEWEST_ROWS = 1 << 16, 16
-# Blocks in a sum: with the additions inside a block the proof has room for so many.
+# The most blocks in a sum: with the additions inside a block the proof allows so many.
 _MOST_BLOCKS = 1 << 13
 
 
 def check_device(name: str) -> Any:
-    """The torch device of this name; ValueError for one that is not there."""
+    """Return the torch device of this name; ValueError if it is unavailable."""
     torch = load_torch()
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"device={name!r} cannot be used ({reason}); leave it out to train on the processor") from None
+        raise ValueError(f"device={name!r} cannot be used ({reason}); leave it out to train on the CPU") from None
     return device
 
 
@@ -74,15 +74,18 @@ class DeviceDescent:
         self.parameters, self._noise, self._gradient, self._velocity, self._squares, self._sum = (
             torch.zeros_like(self.sums.total) for _ in range(6)
         )
-        self._finish = recorded(self._move, device)
-        # recording has run the steps' work on made-up numbers
+        self._finish = record_graph(self._move, device)
+        # recording has run the steps' work on synthetic numbers
         for state in (self._velocity, self._squares, self._sum):
             state.zero_()
         self.parameters.copy_(torch.from_numpy(np.asarray(public.initial, dtype=np.float64)))
         self.sums.parameters.copy_(self.parameters)
 
     def step(self, batch: NDArray[np.int64] | None, noise: Any) -> None:
-        """One noisy step, also on an empty batch. `noise` is in grid units, on the device; None adds none."""
+        """Take one noisy step, also on an empty batch.
+
+        `noise` is in grid units, on the device; None adds none.
+        """
         before = None if self._observer is None else self.current()
         if self.grid:
             self._noise.copy_(noise)
@@ -97,11 +100,14 @@ class DeviceDescent:
 
     @property
     def _unit(self) -> float:
-        """What `_gradient` is to be multiplied by to be one: the grid over the normaliser."""
+        """Return the grid over the normalizer, the scale of `_gradient`."""
         return (self.grid or 1.0) / self.normaliser
 
     def _move(self) -> None:
-        """From the sum and the noise to the next iterate; what differs from step to step is in `_now`."""
+        """Compute the next iterate from the sum and the noise.
+
+        Constants that differ between steps are in `_now`.
+        """
         torch, rule, gradient = load_torch(), self.rule, self._gradient
         rate, correction, averaged = self._now
         if self.grid:
@@ -125,17 +131,17 @@ class DeviceDescent:
             self._sum.addcmul_(self.parameters, averaged)
 
     def current(self) -> Array:
-        """The current iterate, in the precision the gradients see."""
+        """Return the current iterate, in the precision the gradients see."""
         return np.array(self.sums.parameters.cpu().numpy())
 
     def released(self) -> Array:
-        """The average of the last iterates, after all steps."""
+        """Return the average of the last iterates, after all steps."""
         average = self._sum / self.rule.averaged if self.rule.averaged > 1 else self.parameters
         return np.array(average.to(self.sums.parameters.dtype).cpu().numpy())
 
 
 def _step_constants(rule: UpdateRule) -> Array:
-    """For each step: the factor of its direction, Adam's correction of the length, and whether it is averaged."""
+    """Return the rate, Adam's correction and the averaging flag of each step."""
     steps = len(rule.learning_rates)
     done = np.arange(1, steps + 1)
     rates, corrections = np.array(rule.learning_rates, dtype=np.float64), np.ones(steps)
@@ -147,7 +153,9 @@ def _step_constants(rule: UpdateRule) -> Array:
 
 @dataclass(frozen=True)
 class DeviceRecords:
-    """Records on the device: rows without their bias coordinate, squared norms with it, targets, weights.
+    """Records on the device.
+
+    Rows without their bias coordinate, squared norms with it, targets, weights.
 
     They live while training runs.
     """
@@ -160,8 +168,8 @@ class DeviceRecords:
     """Whose records these are; known of all records, and not of a part of them."""
 
     @classmethod
-    def of(cls, records: Records, network: Network, device: Any) -> "DeviceRecords":
-        """A copy of the records."""
+    def of(cls, records: EngineBlock, network: Network, device: Any) -> "DeviceRecords":
+        """Return a copy of the records."""
         torch = load_torch()
         features = records.rows[:, : network.widths[0]]
 
@@ -182,18 +190,23 @@ class DeviceRecords:
         return self.rows, self.squared_norms, self.targets, self.weights
 
     def part(self, start: int, stop: int) -> "DeviceRecords":
-        """The records from start to stop."""
+        """Return the records from start to stop."""
         return DeviceRecords(*(values[start:stop] for values in self._columns))
 
     def at(self, index: Any, count: Any) -> "DeviceRecords":
-        """The records of these places; those from the place ``count`` on are padding, of weight zero."""
+        """Return the records of these places.
+
+        Those from the place ``count`` on are padding, of weight zero.
+        """
         rows, norms, targets, weights = (values.index_select(0, index) for values in self._columns)
         places = load_torch().arange(len(index), device=index.device)
         return DeviceRecords(rows, norms, targets, weights.where(places < count, 0))
 
 
 class _DeviceSums:
-    """Weighted sums of clipped gradients of the records at ``parameters``, by ghost norms, block after block.
+    """Weighted sums of clipped gradients at ``parameters``, by ghost norms.
+
+    Records are processed block by block.
 
     ``batch`` is the public expected number of records.
     """
@@ -214,14 +227,14 @@ class _DeviceSums:
         while not self._rounds_alike():
             if self.size <= max(_FEWEST_ROWS, 4 * batch / _MOST_BLOCKS):
                 raise ValueError(
-                    f"{device} computes a record otherwise in another place of a batch, so that the effect of one "
-                    "record is not bounded; train on the processor (device=None)"
+                    f"{device} rounds a record differently in another place of a batch, so the effect of one record is "
+                    "not bounded; train on the CPU (device=None)"
                 )
             self.size = _whole_products(self.size / 2)
         # how many places of the next block are taken, and by which records
         self._taken = torch.zeros(1 + self.size, dtype=torch.int64, device=device)
         self._upload = _Upload(self._taken)
-        self._add_taken = recorded(self._gather_and_add, device) if len(records) else self._gather_and_add
+        self._add_taken = record_graph(self._gather_and_add, device) if len(records) else self._gather_and_add
         self._add_everybody: Callable[[], object] | None = None
 
     def clipped(self, index: NDArray[np.int64] | None) -> None:
@@ -233,7 +246,7 @@ class _DeviceSums:
         if index is None:
             if self._add_everybody is None:
                 self._take(np.arange(len(self._records) // self.size * self.size, len(self._records)))
-                self._add_everybody = recorded(self._add_all, self.total.device)
+                self._add_everybody = record_graph(self._add_all, self.total.device)
                 self.total.zero_()
             self._add_everybody()
             return
@@ -242,7 +255,7 @@ class _DeviceSums:
             self._add_taken()
 
     def _take(self, index: NDArray[np.int64]) -> None:
-        """Let these records be the next block."""
+        """Make these records the next block."""
         self._upload.next[0] = len(index)
         self._upload.next[1 : 1 + len(index)] = index
         self._upload.next[1 + len(index) :] = 0
@@ -265,7 +278,10 @@ class _DeviceSums:
             _add_product(total, error, values if values is block.rows else values.where(counted, 0), self._network)
 
     def _errors(self, loss: Loss, block: DeviceRecords) -> tuple[list[Any], list[Any], Any]:
-        """Every layer's clipped and weighted errors in float64, its inputs, and whose numbers are finite."""
+        """Return each layer's clipped weighted errors, its inputs, and finiteness.
+
+        Errors are float64.
+        """
         torch, network = load_torch(), self._network
         inputs, values = [], block.rows
         for depth, layer in enumerate(self._layers):
@@ -290,15 +306,15 @@ class _DeviceSums:
         return [error.where(counted, 0) * factors for error in errors], inputs, counted
 
     def _rounds_alike(self) -> bool:
-        """Whether made-up records, each in every place of a block, get the same bits everywhere."""
+        """Return whether synthetic records get the same bits in every place."""
         torch, size, width = load_torch(), self.size, self._network.widths[0]
-        made_up = Network((width, 1), intercept=False)
+        synthetic = Network((width, 1), intercept=False)
         self.parameters.copy_(torch.from_numpy(self._network.initial(0, 1.0)))
         long = self.total.new_full((size,), 16 * self._limit**2)  # said to be so long that clipping acts
         once, labels = torch.ones_like(long), torch.zeros_like(long, dtype=torch.int64)
         # the own loss may round as well; the squared one hides no bit of an output
         for i, loss in enumerate((self._loss, *[Loss("squared")] * (1 + 12 // self._network.widths[-1]))):
-            row = torch.from_numpy(made_up.initial(1 + i, math.sqrt(width))).to(self.parameters)
+            row = torch.from_numpy(synthetic.initial(1 + i, math.sqrt(width))).to(self.parameters)
             target = labels if loss.name == "cross_entropy" else once / 2
             block = DeviceRecords(row.expand(size, width).contiguous(), long, target, once)
             errors, inputs, _ = self._errors(loss, block)
@@ -307,14 +323,16 @@ class _DeviceSums:
         return True
 
 
-class VisitingSums:
-    """Sums of clipped gradients over records that the processor holds, which visit the device for it, block by block.
+class DeviceBatchSums:
+    """Sums of clipped gradients on the device over records in CPU memory.
+
+    Each batch is copied to the device block by block.
 
     ``batch`` is the public expected number of records.
     """
 
     def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float, device: str) -> None:
-        torch, nobody = load_torch(), Records.build(np.empty((0, network.shapes[0][1]), dtype=dtype), np.empty(0))
+        torch, nobody = load_torch(), EngineBlock.build(np.empty((0, network.shapes[0][1]), dtype=dtype), np.empty(0))
         there = DeviceRecords.of(nobody, network, check_device(device))
         self._sums = _DeviceSums(network, loss, there, clip_norm, dtype, batch)
         kinds = there.rows.dtype, torch.float64, torch.int64 if loss.name == "cross_entropy" else there.rows.dtype
@@ -322,13 +340,13 @@ class VisitingSums:
         columns = [there.rows.new_zeros(s, dtype=k) for s, k in zip(shapes, (*kinds, torch.float64), strict=True)]
         self._block, self._uploads = DeviceRecords(*columns), list(map(_Upload, columns))
 
-    def clipped(self, parameters: Array, records: Records, persons: NDArray[np.int64] | None) -> Array:
-        """The weighted sum over the batch (None: everybody) at these parameters."""
+    def clipped(self, parameters: Array, records: EngineBlock, persons: NDArray[np.int64] | None) -> Array:
+        """Return the weighted sum over the batch (None: all) at these parameters."""
         sums, owners = self._sums, records.owners
         rows = None if persons is None else owners.rows_of(persons)
         count = len(records) if rows is None else len(rows)
         check_batch(count, most=sums.size * _MOST_BLOCKS)
-        sums.parameters.copy_(load_torch().from_numpy(np.array(parameters)))  # what travelled may be read-only
+        sums.parameters.copy_(load_torch().from_numpy(np.array(parameters)))  # what was sent may be read-only
         sums.total.zero_()
         held = records.rows[:, : self._block.rows.shape[1]], records.squared_norms, records.targets, owners.weights
         for start in range(0, count, sums.size):
@@ -344,12 +362,15 @@ class VisitingSums:
 
 
 def _whole_products(rows: float) -> int:
-    """The next size of a block that falls into equal products."""
+    """Return the next block size that divides into equal products."""
     return whole_lanes(rows) if rows <= _PRODUCT_ROWS else _PRODUCT_ROWS * math.ceil(rows / _PRODUCT_ROWS)
 
 
 def loss_error(loss: Loss, z: Any, target: Any, quantiles: Any) -> Any:
-    """The derivative of each record's loss in the outputs z (records, units); see `Loss.error`."""
+    """Return the derivative of each record's loss in the outputs z (records, units).
+
+    See `Loss.error`.
+    """
     torch = load_torch()
     if loss.name == "cross_entropy":
         own = torch.arange(z.shape[1], device=z.device) == target[:, None]
@@ -365,13 +386,16 @@ def loss_error(loss: Loss, z: Any, target: Any, quantiles: Any) -> Any:
 
 
 def _squared_norms(values: Any) -> Any:
-    """The squared norm of every row, in float64."""
+    """Return the squared norm of every row, in float64."""
     torch = load_torch()
     return torch.linalg.vector_norm(values, dim=1, dtype=torch.float64).square()
 
 
 def _add_product(total: Any, errors: Any, values: Any, network: Network) -> None:
-    """Add errors.T @ (values, 1) in float64, in products of at most `_PRODUCT_ROWS` records."""
+    """Add errors.T @ (values, 1) in float64, in products of few records.
+
+    A product has at most `_PRODUCT_ROWS` records.
+    """
     weights, wide = total[:, : values.shape[1]], values.double()
     if len(errors) <= _PRODUCT_ROWS:
         weights.addmm_(errors.T, wide)
@@ -385,7 +409,7 @@ def _add_product(total: Any, errors: Any, values: Any, network: Network) -> None
 
 
 class _Upload:
-    """From an array, ``next``, to a tensor on the device, without waiting for what the device has still to do.
+    """Copy an array to the device without waiting for the device.
 
     Of two arrays in pinned memory one is written while the other may still be on its way.
     """
@@ -398,7 +422,10 @@ class _Upload:
         self.next: Array = self._held[0].numpy()
 
     def send(self) -> None:
-        """Copy ``next`` to the device; ``next`` is then another array, whose content is old."""
+        """Copy ``next`` to the device.
+
+        ``next`` is then another array, whose content is old.
+        """
         self._into.copy_(self._held[self._turn], non_blocking=True)
         if self._on_gpu:
             self._sent[self._turn].record(load_torch().cuda.current_stream(self._into.device))
@@ -412,8 +439,8 @@ def _require_float64(device: Any) -> None:
     """Compare products with their exact values, to the precision that float64 has."""
     torch, count = load_torch(), 64
     powers = np.exp2(np.arange(count * count) * 37 % 80 - 40)  # large terms that cancel hide what is lost of small ones
-    made_up = Network((count, count), intercept=False)
-    left, right = ((made_up.initial(seed, 1.0) * powers).reshape(count, count) for seed in (1, 2))
+    synthetic = Network((count, count), intercept=False)
+    left, right = ((synthetic.initial(seed, 1.0) * powers).reshape(count, count) for seed in (1, 2))
     computed = (torch.from_numpy(left).to(device) @ torch.from_numpy(right).to(device)).cpu().numpy()
     allowed = count * 2.0**-53 * (np.abs(left) @ np.abs(right)) * (1 + 1e-9)
     for i in range(count):
@@ -421,14 +448,15 @@ def _require_float64(device: Any) -> None:
         exact = sum(Fraction(a) * Fraction(b) for a, b in zip(left[i].tolist(), right[:, j].tolist(), strict=True))
         if abs(Fraction(computed[i, j].item()) - exact) > Fraction(allowed[i, j].item()):
             raise ValueError(
-                f"{device} does not multiply in float64, which the bound on the effect of one record needs; switch its "
-                "emulation off, or train on the processor (device=None)"
+                f"{device} does not multiply in float64, which the bound on the effect of one record needs; turn off "
+                "its emulation, or train on the CPU (device=None)"
             )
 
 
-def recorded(work: Callable[[], object], device: Any) -> Callable[[], object]:
-    """On CUDA the work as one recorded sequence of kernels, after a first time: a short step is mostly the time to
-    start them. Elsewhere the work itself.
+def record_graph(work: Callable[[], object], device: Any) -> Callable[[], object]:
+    """Return the work as one recorded CUDA graph; elsewhere the work itself.
+
+    A short step spends most of its time on starting kernels.
     """
     if device.type != "cuda":
         return work

@@ -1,8 +1,8 @@
-"""Gaussian noise drawn where the gradients are, from a cryptographic stream.
+"""Draw Gaussian noise on the device, from a cryptographic stream.
 
-torch's own generators (Mersenne twister on the CPU, Philox on CUDA) are not cryptographic: their output tells their
-state. Noise drawn by the processor from AES would be safe, and for a wide net drawing and moving it takes many times
-as long as the step. So ChaCha20 is computed here as operations on whole tensors, on any device that torch has.
+torch's own generators (Mersenne twister on the CPU, Philox on CUDA) are not cryptographic: their output reveals their
+state. AES noise from the CPU would be safe, but for a wide network drawing and moving it takes many times as long as
+the step. So ChaCha20 is computed here as operations on whole tensors, on any device of torch.
 """
 
 import math
@@ -18,14 +18,16 @@ from dpscp.training.torch.modules import load_torch
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
 _DOUBLE_ROUNDS = 10
 # Numbers drawn at once: a draw is some seven hundred small operations, however many numbers it gives. A run starts with
-# few and doubles them, so that a short one draws little in vain.
+# few and doubles them, so that a short one draws few unused numbers.
 _FIRST, _AT_ONCE = 1 << 14, 1 << 22
 _NORMALS_PER_BLOCK = 8
 _SEEDED = 8  # the stream of a seed that is drawn here, see `dpscp.privacy.random_streams`
 
 
 def chacha20_words(key: Sequence[int], first: int, count: int, device: Any) -> Any:
-    """The 16 words of ``count`` ChaCha20 blocks from block number ``first`` on: int32 of shape (16, count).
+    """Return the words of ``count`` ChaCha20 blocks from block ``first`` on.
+
+    The result is int32 of shape (16, count).
 
     The variant of Bernstein with a counter of 64 bits; the other 64 are zero. One kernel where torch has brought
     Triton; elsewhere seven hundred operations on tensors, whose words are the same.
@@ -60,7 +62,7 @@ def _words(key: Sequence[int], first: int, count: int, device: Any) -> Any:
 
 
 def _quarter_rounds(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
-    """Four quarter rounds side by side; sums wrap around in 32 bits."""
+    """Compute four quarter rounds side by side; sums wrap around in 32 bits."""
     a = a + b
     d = _rotated(d ^ a, 16)
     c = c + d
@@ -82,7 +84,7 @@ def _signed(word: int) -> int:
 
 
 class DeviceNoise:
-    """Standard normal vectors of ``size`` numbers on a device, times ``scale``, in float64.
+    """Standard normal vectors on a device, times ``scale``, in float64.
 
     Box and Muller's transform of 64 random bits for the length and 64 for the angle: no length above 9.4 occurs, which
     a Gaussian exceeds with probability 2**-64. ``random_state=None`` takes the key from the operating system.
@@ -90,7 +92,7 @@ class DeviceNoise:
 
     def __init__(self, random_state: int | None, size: int, device: Any, scale: float = 1.0) -> None:
         material = os.urandom(32)
-        if random_state is not None:  # whoever passes a seed was warned by `secure_generator`
+        if random_state is not None:  # `secure_generator` has warned about the seed
             material = np.random.SeedSequence([random_state, _SEEDED]).generate_state(8).tobytes()
         self._key = [int(word) for word in np.frombuffer(material, dtype="<u4")]
         self._size, self._device, self._scale = size, device, scale
@@ -98,7 +100,7 @@ class DeviceNoise:
         self._at_once, self._used, self._next = _FIRST, 0, 0
 
     def next(self) -> Any:
-        """The next vector."""
+        """Return the next vector."""
         if self._used == len(self._vectors):
             count = max(1, self._at_once // self._size)
             blocks = math.ceil(count * self._size / _NORMALS_PER_BLOCK)
@@ -112,7 +114,7 @@ class DeviceNoise:
 
 
 def _normals(words: Any) -> Any:
-    """Independent standard normal numbers, eight from each block of words."""
+    """Return independent standard normal numbers, eight from each block of words."""
     torch = load_torch()
     halves = (words.to(torch.int64) & 0xFFFFFFFF).double().view(4, 4, -1)
     length = (halves[0] * 2.0**32 + halves[1] + 0.5) * 2.0**-64

@@ -1,11 +1,10 @@
-"""Adding Gaussian noise to a statistic so that only grid points leave.
+"""Add Gaussian noise to a statistic and release grid points only.
 
-Floating-point noise has a fine structure that depends on the value it was added to (Mironov 2012). The sum
-of statistic and noise is therefore rounded to a public grid, far finer than the noise and far coarser than
-the floats.
+Floating-point noise has a fine structure that depends on the value it was added to (Mironov 2012). The sum of statistic
+and noise is therefore rounded to a public grid, far finer than the noise and far coarser than the floats.
 
-The statistic itself is a rounded sum over records. `summed` and `source_sum` keep the rounding below `sum_slack` of one
-record's share, and callers scale their noise by 1 + sum_slack.
+The statistic itself is a rounded sum over records. `sum_in_parts` and `source_sum` keep the rounding below `sum_slack`
+of one record's share. Callers scale their noise by 1 + sum_slack.
 """
 
 import math
@@ -21,7 +20,7 @@ from dpscp.data.sources import Block, RecordSource
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.training.engine.loop import GRID
 
-# One record changes a computed sum by at most 1 + SUM_SLACK times its bound, rounding included: see `summed`.
+# One record changes a computed sum by at most 1 + SUM_SLACK times its bound, rounding included: see `sum_in_parts`.
 SUM_SLACK = 1e-4
 _MOST_RECORDS = 1 << 28
 _MORE_THAN_NOMINAL = 4
@@ -29,7 +28,7 @@ _RECORDS_PER_PART = 1 << 10
 
 
 def weighted_rows(rows: NDArray[Any], weights: NDArray[np.float64] | None) -> NDArray[Any]:
-    """The rows, each times its weight; None is a weight of one for all."""
+    """Return the rows, each times its weight; None is a weight of one for all."""
     return rows if weights is None else (rows.T * weights).T
 
 
@@ -37,38 +36,43 @@ PartSum = Callable[[NDArray[Any], NDArray[np.float64] | None], NDArray[np.float6
 
 
 def sum_slack(n_records: int) -> float:
-    """How much more than its bound one record or person changes a sum whose nominal number, a public one, is this.
+    """Return the relative excess over the bound that rounding may add to a sum.
 
-    The rounding of a sum grows with its terms (`summed`); above 2^26 nominal ones the noise grows along: by 0.4 % at
-    2.7 * 10^9. It covers four times the nominal number, and more are refused.
+    The excess is that of one record or person; ``n_records`` is the public nominal number.
+
+    The rounding of a sum grows with its terms (`sum_in_parts`). Above 2^26 nominal records the noise grows with it: by
+    0.4 % at 2.7 * 10^9. The slack covers four times the nominal number; more records are refused.
     """
     return SUM_SLACK * max(1.0, n_records * _MORE_THAN_NOMINAL / _MOST_RECORDS)
 
 
 def source_sum(part_sum: PartSum, source: RecordSource, n_records: int) -> NDArray[np.float64]:
-    """The total of ``part_sum(rows, weights)`` over a source; one record or person changes it as `sum_slack` says."""
+    """Return the total of ``part_sum(rows, weights)`` over a source.
+
+    One record or person changes it by at most 1 + `sum_slack` times its bound.
+    """
     return total_of_blocks(_BlockSum(part_sum), source, n_records)
 
 
 def total_of_blocks(
     block_sum: Callable[[Block], NDArray[np.float64]], source: RecordSource, n_records: int
 ) -> NDArray[np.float64]:
-    """The total of what `summed` gives for each block.
+    """Return the total of the sums of all blocks.
 
     Blocks add their totals by pairs: with the levels inside a block, a term still goes through fewer than D additions.
     A person's terms add up to at most the bound of one record, so that it is persons that count.
     """
-    total, count = source.sum(_Counted(block_sum))
+    total, count = source.sum(_SumWithCount(block_sum))
     if count > max(_MOST_RECORDS, n_records * _MORE_THAN_NOMINAL):
         raise ValueError(
-            f"the source holds more than {_MORE_THAN_NOMINAL} times the declared number, {n_records}: the rounding of "
-            "its sums is not bounded; declare the number that is near the true one"
+            f"the source holds more than {_MORE_THAN_NOMINAL} times the declared number, {n_records}, so the rounding "
+            "of its sums is not bounded; declare a number near the true one"
         )
     return total
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _SumWithCount:
     """A sum over a block, and how many records or persons it is of."""
 
     block_sum: Callable[[Block], NDArray[np.float64]]
@@ -89,37 +93,40 @@ class _BlockSum:
         def part(start: int, stop: int) -> NDArray[np.float64]:
             return self.part_sum(block.read(start, stop), None if weights is None else weights[start:stop])
 
-        return _tree(part, 0, len(block))
+        return _pairwise_sum(part, 0, len(block))
 
 
-def summed(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[np.float64]:
-    """``part_sum(*arrays)``, a sum over records, with a rounding error that does not grow with them.
+def sum_in_parts(part_sum: Callable[..., Any], *arrays: NDArray[Any]) -> NDArray[np.float64]:
+    """Return ``part_sum(*arrays)`` with a bounded rounding error.
+
+    ``part_sum`` is a sum over records.
 
     A record inserted in front changes the rounding of all other terms. Here a term goes through at most D = 1100
     float64 additions: 1024 in a part, at most 45 between parts and between blocks, and a few roundings of the result on
     its way to the grid. In whatever order they run, the sum of N terms of norm at most B is off by at most D u N B, u =
-    2^-53, so that two neighbouring sums differ by at most B (1 + 2 D u N) < B (1 + 6.6e-5) for N <= 2^28. Rounding of
+    2^-53, so that two neighboring sums differ by at most B (1 + 2 D u N) < B (1 + 6.6e-5) for N <= 2^28. Rounding of
     the terms themselves has the rest of SUM_SLACK. For more, in blocks, see `sum_slack`.
     """
     if len(arrays[0]) > _MOST_RECORDS:
         raise ValueError(
-            f"X holds more than {_MOST_RECORDS} records, the most for which the rounding of a sum is bounded"
+            f"X holds more than {_MOST_RECORDS} records, the most for which the rounding of a sum is bounded; use a "
+            "source"
         )
-    return _tree(lambda start, stop: part_sum(*(array[start:stop] for array in arrays)), 0, len(arrays[0]))
+    return _pairwise_sum(lambda start, stop: part_sum(*(array[start:stop] for array in arrays)), 0, len(arrays[0]))
 
 
-def _tree(part_sum: Callable[[int, int], Any], start: int, stop: int) -> NDArray[np.float64]:
-    """The sum over the records from ``start`` to ``stop``, by halves down to parts."""
+def _pairwise_sum(part_sum: Callable[[int, int], Any], start: int, stop: int) -> NDArray[np.float64]:
+    """Return the sum over a range of records, by halves down to parts."""
     if stop - start <= _RECORDS_PER_PART:
         return np.asarray(part_sum(start, stop), dtype=np.float64)
     half = start + (stop - start) // 2
-    return _tree(part_sum, start, half) + _tree(part_sum, half, stop)
+    return _pairwise_sum(part_sum, start, half) + _pairwise_sum(part_sum, half, stop)
 
 
 def gaussian_release(
     exact: ArrayLike, noise_std: float, rng: np.random.Generator, n_records: int = 0
 ) -> NDArray[np.float64]:
-    """``exact`` plus independent Gaussian noise in every coordinate, rounded to the public grid.
+    """Return ``exact`` plus Gaussian noise, rounded to the public grid.
 
     Rounding is post-processing: the event is the Gaussian mechanism's. A sum of more than 2^26 nominal records gets a
     grid that grows with them, as the floats of its size do; at 10^10 it is still 4,000 times finer than the noise.
@@ -133,7 +140,9 @@ def gaussian_release(
 
 
 def grid_slack(noise_std: float, n_parameters: int) -> float:
-    """How much farther apart rounding can move two releases that share their noise.
+    """Return the largest extra distance that rounding adds to two releases.
+
+    The two releases share their noise.
 
     Theory: Result C
     """
@@ -141,11 +150,11 @@ def grid_slack(noise_std: float, n_parameters: int) -> float:
 
 
 def warn_large_delta(budget: tuple[float, float] | None, n_records: int) -> None:
-    """Warn when the budget's delta is so large that publishing one record at random would fit in it."""
+    """Warn if delta is so large that it permits publishing a random record."""
     if budget is not None and budget[1] * n_records >= 1:
         warnings.warn(
-            f"delta = {budget[1]:g} is not below 1 / n_records = {1 / n_records:g}: such a budget allows to publish "
-            "a record at random; choose a smaller delta",
+            f"delta = {budget[1]:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would permit "
+            "publishing one random record; choose a smaller delta",
             GuaranteeWarning,
             stacklevel=4,
         )

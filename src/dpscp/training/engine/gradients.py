@@ -1,4 +1,4 @@
-"""Sums of clipped gradients of dense networks, without a gradient of a single record.
+"""Sum clipped gradients of dense networks without single-record gradients.
 
 The gradient of one record in a dense layer is the outer product of the layer's input a (with its bias coordinate) and
 the backpropagated error d, so its squared norm is |a|^2 |d|^2 (the ghost norm). Clipping needs these norms only: the
@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.training.engine.networks import CHUNK_NUMBERS, MOST_ROWS, Loss, Network
-from dpscp.training.engine.padding import AlikeBlocks, HasDryRun, SecondThread, aligned_empty, blas_threads, whole_lanes
+from dpscp.training.engine.padding import (
+    AlikeBlocks,
+    KnownSizes,
+    SecondThread,
+    aligned_empty,
+    blas_threads,
+    whole_lanes,
+)
 
 Array = NDArray[Any]
 
@@ -54,23 +61,26 @@ _FEWEST_SMALL_ROWS, _FEWEST_ADDED_ROWS = 32, 64
 
 
 class ClippedGradient:
-    """The weighted sum over records of gradients clipped to `clip_norm`, by ghost norms.
+    """Sum gradients clipped to `clip_norm` over records, by ghost norms.
 
-    A record adds its clipped gradient times its weight, which is at most one: the weights of a person's records add up
-    to one. Adding or removing a person changes the sum of at most MOST_RECORDS records by at most clip_norm *
-    (1 + CLIP_SLACK), rounding included; `docs/decisions.md` has the proof. A record whose gradient is not finite (an
-    overflow at wild parameters) contributes zero, so it cannot do more either.
+    Errors and layer inputs are computed in `dtype`, in blocks of sizes whose products round alike in every place (see
+    `block`). Clipping factors and sums are float64. So are norms, except in the layers of a float32 network: their sums
+    of squares are float32, and the limit is lower by what these may lose. With a `second` thread the layers' products
+    are shared with it. Each product is computed by one thread, so the rounding is the same.
 
-    Errors and layer inputs are computed in `dtype`, in blocks of sizes whose products round alike in every place
-    (see `block`). Clipping factors and sums are float64, and so are norms, but for the layers of a float32 network:
-    their sums of squares are float32, and the limit is lower by what these may lose. With a `second` thread the layers'
-    products are shared with it: each is computed by one thread, so that nothing is rounded otherwise.
+    Privacy: a record adds its clipped gradient times its weight, which is at most one; the weights of a person's
+    records add up to one. Adding or removing a person changes the sum of at most MOST_RECORDS records by at most
+    clip_norm * (1 + CLIP_SLACK), rounding included. The proof is in `docs/floating_point.md`. A record whose gradient
+    is not finite (an overflow at extreme parameters) adds zero.
 
     Theory: section 1.6
     """
 
     def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float = math.inf) -> None:
-        """`batch` is the public expected number of records: blocks need not be much larger."""
+        """Allocate memory; `batch` is the public expected number of records.
+
+        Blocks need not be much larger than that.
+        """
         self.network, self.loss, self.dtype = network, loss, dtype
         self.second: SecondThread | None = None
         self.limit = np.array(clip_norm, dtype=np.float64)
@@ -112,16 +122,19 @@ class ClippedGradient:
         self._sign_shift = np.array(8 * np.dtype(dtype).itemsize - 1, dtype=f"int{8 * np.dtype(dtype).itemsize}")
         self._layers: Sequence[Array] = ()
         self._back: list[Array] = []
-        rehearsed = _after_dry_run(network, loss, clip_norm, dtype, self.chunk, blas_threads(), type(self)._backward)
-        self._blocks = AlikeBlocks(self.chunk, self._synthetic_results, rehearsed)
+        known_sizes = _known_sizes(network, loss, clip_norm, dtype, self.chunk, blas_threads(), type(self)._backward)
+        self._blocks = AlikeBlocks(self.chunk, self._synthetic_results, known_sizes)
         self.chunk = self._blocks.chunk
 
     def block(self, m: int) -> int:
-        """The number of places of a block for m records: the rows that `errors` and `add` take, padding included."""
+        """Return the number of places of a block for m records.
+
+        The rows that `errors` and `add` take, padding included.
+        """
         return self._blocks.size(m)
 
     def _synthetic_results(self, size: int) -> Iterator[Array]:
-        """Errors and inputs of made-up records, each in every place of a block: enough to see any other rounding."""
+        """Yield errors and inputs of synthetic records in every place of a block."""
         network, one = self.network, Network((self.network.shapes[0][1], 1), intercept=False)
         flat = aligned_empty((network.n_parameters,), self.dtype)
         flat[:] = network.initial(0, 1.0)
@@ -142,7 +155,7 @@ class ClippedGradient:
     def errors(
         self, layers: Sequence[Array], rows: Array, squared_norms: Array, target: Array, weights: Array
     ) -> tuple[list[Array], list[Array]]:
-        """For one block: every layer's errors, times clipping factors and weights, and the later layers' inputs.
+        """Return each layer's clipped weighted errors and the later layers' inputs.
 
         Float64. One weight for each record that counts; the errors of the rows behind them, the padding, become zero.
         """
@@ -198,7 +211,7 @@ class ClippedGradient:
             rows[few].dot(weights, out[few])
 
     def _clip(self, v: "_Views", squared_norms: Array, weights: Array) -> None:
-        """Each record's clipping factor times its weight; zero for the padding."""
+        """Compute each record's clipping factor times its weight, 0 for padding."""
         values = v.every if self._short else v.wide
         np.multiply(values, values, out=v.squares)
         self._error_layer.dot(v.error_squares, v.error_sums)
@@ -221,7 +234,7 @@ class ClippedGradient:
         factors[len(weights) :] = 0
 
     def _look_closer(self, v: "_Views") -> None:
-        """Norms in float64 for records with large ones, each by itself; records beyond any norm become zero."""
+        """Compute large norms in float64; set records beyond any norm to zero."""
         if self._short:
             far = ~np.all(v.both_norms < _LARGEST_SHORT, axis=0)
             starts = np.cumsum([0, *[len(layer) for layer in (*v.errors, *v.hidden)][:-1]])
@@ -234,7 +247,7 @@ class ClippedGradient:
         v.both_norms[:, broken] = 0
 
     def _scale_errors(self, v: "_Views") -> None:
-        """Errors and inputs in float64, the errors times their records' factors."""
+        """Convert errors and inputs to float64 and multiply errors by factors."""
         if self._short:
             np.copyto(v.wide, v.every)
         np.multiply(v.wide_error, v.factors, out=v.wide_error)
@@ -250,9 +263,11 @@ class ClippedGradient:
         first: bool,
         cached: bool = True,
     ) -> None:
-        """Start a sum (first) or increase it by the weighted clipped gradients of a block; see `errors`.
+        """Start or continue a sum with the clipped gradients of a block.
 
-        `cached` is False for rows that lie in a large table, and not in the cache.
+        The gradients are weighted; see `errors`.
+
+        `cached` is False for rows of a large table that are not in the cache.
         """
         inputs = rows
         if rows.dtype != np.float64 and len(rows) <= (self._slice_rows if cached else len(self._slice)):
@@ -290,7 +305,10 @@ class ClippedGradient:
             self.total += self._extra
 
     def _first_product(self, errors: Array, rows: Array, m: int, into: Array) -> None:
-        """The first layer's part of the sum; what is not yet float64 is turned into it a slice at a time."""
+        """Compute the first layer's part of the sum.
+
+        What is not yet float64 is turned into it a slice at a time.
+        """
         wide = rows.dtype == np.float64
         most = self._rows_a_product if wide else min(len(self._slice), self._slice_rows)
         # padding adds nothing, and wide rows are worth leaving out; a short product costs nearly as much as a long one
@@ -310,7 +328,7 @@ class ClippedGradient:
                 few.dot(part, into)
 
     def result(self) -> Array:
-        """The sum since the last `first`; overwritten by the next one."""
+        """Return the sum since the last `first`; overwritten by the next one."""
         if self._parts is not None:
             self.total += self._parts
             self._parts = None
@@ -318,8 +336,11 @@ class ClippedGradient:
 
 
 @lru_cache(maxsize=256)
-def _after_dry_run(*what: object) -> HasDryRun:  # noqa: ARG001
-    """What is known of the block sizes of such a network, library and code: looked at once in a process."""
+def _known_sizes(*what: object) -> KnownSizes:  # noqa: ARG001
+    """Return the checked block sizes for such a network, library and code.
+
+    Each is checked once in a process.
+    """
     return {}, []
 
 
@@ -347,7 +368,7 @@ class _Buffers:
         self._views: dict[int, _Views] = {}
 
     def views(self, m: int) -> "_Views":
-        """The views for m records, contiguous, cut by layer."""
+        """Return the views for m records, contiguous, cut by layer."""
         if m not in self._views:
             arrays = {name: memory[: height * m].reshape(height, m) for name, (height, memory) in self._memory.items()}
             arrays.setdefault("wide", arrays["every"])
@@ -361,7 +382,10 @@ class _Buffers:
 
 @dataclass(frozen=True, slots=True)
 class _Views:
-    """The buffers of `ClippedGradient` cut for one number of records; the lists are views, one a layer."""
+    """The buffers of `ClippedGradient` cut for one number of records.
+
+    The lists are views, one a layer.
+    """
 
     every: Array
     """Errors and layer inputs as they are computed."""

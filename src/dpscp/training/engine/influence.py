@@ -1,8 +1,8 @@
-"""Self-influence correction: a record's outputs as training without that record would have made them, to
-first order.
+"""Correct outputs for the influence of each record on its own model.
 
-Each corrected output is a function of its own record and of the released trajectory, nothing else: a count of
-corrected scores has the sensitivity of a count.
+The correction estimates, to first order, the outputs of training without that record. Each corrected output is a
+function of its own record and of the released trajectory, nothing else. So a count of corrected scores has the
+sensitivity of a count.
 """
 
 import math
@@ -28,17 +28,18 @@ from dpscp.training.engine.networks import (
 from dpscp.training.engine.padding import aligned_empty
 from dpscp.training.labels import encode_targets
 from dpscp.training.mechanism import Model, Trajectory
-from dpscp.training.preprocessing.preprocess import unwrapped
+from dpscp.training.preprocessing.preprocess import unwrap_model
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.preprocessing.transforms import scaled_rows
 from dpscp.training.targets import unit_targets
 
 Array = NDArray[Any]
 
-# Made-up records answer more than real ones do, whose labels the model predicts worse and whose directions are uneven:
-# on the development data the true response was .6 to 1 of theirs. Half of it keeps the correction on the safe side.
-_TRUSTED = 0.5
-_MADE_UP = 256
+# Synthetic records answer more than real ones do, whose labels the model predicts worse and whose directions are
+# uneven: on the development data the true response was .6 to 1 of theirs. Half of it keeps the correction on the safe
+# side.
+_RESPONSE_SHARE = 0.5
+_N_SYNTHETIC = 256
 
 
 class NoInfluenceFormError(TypeError, ValueError):
@@ -58,15 +59,16 @@ def corrected_outputs(
     persons: Persons | None = None,
     y_bounds: tuple[float, float] | None = None,
 ) -> Array:
-    """Outputs of a linear head on its own training records with each record's first-order influence taken
-    out.
+    """Return outputs of a linear head without each record's own influence.
+
+    The records are the training records; the influence is taken to first order.
 
     A record x with errors e_t (derivative of its loss in the outputs at iterate t, clipped as in training)
     moved the released parameters by -sum_t w_t e_t x / n_records in expectation over the sampling, w_t the
-    trajectory's weights if later gradients are held fixed. They are not: each push bends the other records' later
+    trajectory's weights if later gradients are held fixed. They are not: each change alters the other records' later
     gradients back. Where all rows have one known length (behind `UnitNorm` or `PrivateWhitening`), corrected outputs
     are outputs + (sum_t u_t e_t + |x|^2 sum_t v_t e_t) / n_records, u_t and v_t the weights of the intercept and of a
-    feature after that response; its curvature is that of made-up records under the released iterates, taken at half.
+    feature after that response; its curvature is that of synthetic records under the released iterates, taken at half.
     Elsewhere, for quantile pairs, and for regression without ``y_bounds`` (the public range of the targets) the
     response is left out, and corrected scores are larger than they need be.
 
@@ -75,7 +77,7 @@ def corrected_outputs(
 
     Calibrate on the larger of a record's plain and corrected score, score test points plainly. A trajectory
     of more than `max_points` steps is read at that many evenly spaced iterates, each standing for its
-    neighbours' weights.
+    neighbors' weights.
 
     Raises NoInfluenceFormError for a network with hidden layers (no sound form is known) and without a usable
     trajectory.
@@ -84,14 +86,16 @@ def corrected_outputs(
     """
     if isinstance(model, ScaledTargetModel):
         options: dict[str, Any] = {"max_points": max_points, "persons": persons, "y_bounds": (-1.0, 1.0)}
-        return model.rescaled(corrected_outputs(model.inner, trajectory, X, unit_targets(y, model.y_bounds), **options))
+        return model.rescale_outputs(
+            corrected_outputs(model.inner, trajectory, X, unit_targets(y, model.y_bounds), **options)
+        )
     head, X = _head(model, X)
     path, points, starts = _read(trajectory, max_points)
     length = min(path.row_length or 0.0, math.inf if head.feature_bound is None else head.feature_bound)
     curvature = _curvature(head, path, points, length, y_bounds) if length else np.zeros(len(points))
     each_step = np.repeat(curvature, np.diff(starts, append=len(path.iterates)))
     # the second moment of the bias coordinate, and of a feature if rows of this length point everywhere alike
-    weights = [_answered(path, moment * each_step) for moment in (1.0, length**2 / head.n_features)]
+    weights = [_step_weights(path, moment * each_step) for moment in (1.0, length**2 / head.n_features)]
     rows, summed, _ = _summed_errors(head, path, X, y, points, np.add.reduceat(weights, starts, axis=1))
     units = Persons.of_rows(persons, len(rows))
     z = RowOutputs(head.network, head.parameters)(rows[:, : head.n_features])
@@ -99,11 +103,24 @@ def corrected_outputs(
     return with_zero_column(z) if head.loss.name == "logistic" else z
 
 
+def has_influence_form(model: Model, trajectory: Trajectory | None) -> bool:
+    """Return whether `corrected_outputs` works for this model and trajectory."""
+    inner = model.inner if isinstance(model, ScaledTargetModel) else model
+    try:
+        # no row is read
+        _head(inner, np.empty((0, inner.n_features)))
+        _read(trajectory, 1)
+    except NoInfluenceFormError:
+        return False
+    return True
+
+
 def self_shift_bounds(
     model: Model, trajectory: Trajectory | None, X: ArrayLike, y: ArrayLike, *, max_points: int = 512
 ) -> Array:
-    """For each record |x| * sum_t w_t |e_t| / n_records: how far leaving it out can move the released
-    parameters.
+    """Return how far leaving each record out can move the parameters.
+
+    The bound is |x| * sum_t w_t |e_t| / n_records.
 
     A theorem for full-batch descent with plain SGD when every step is nonexpansive (convex clipped losses,
     learning rate at most 2 / smoothness) and every iterate is read (`max_points` >= steps). The bounds depend
@@ -113,14 +130,16 @@ def self_shift_bounds(
     """
     head, X = _head(model, X)
     path, points, starts = _read(trajectory, max_points)
-    weights = np.add.reduceat(_answered(path, None), starts)[None]
+    weights = np.add.reduceat(_step_weights(path, None), starts)[None]
     rows, _, lengths = _summed_errors(head, path, X, y, points, weights)
     bounds: Array = np.sqrt(squared_norms(rows)) * lengths
     return bounds
 
 
 def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) -> Array:
-    """How far each record's outputs were moved by the records of its person, itself among them.
+    """Return how far the records of a person moved each record's outputs.
+
+    The record itself is one of them.
 
     ``summed`` holds the sums of errors that moved the intercept and those that moved the features.
     """
@@ -129,7 +148,7 @@ def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) ->
     place = np.arange(len(rows)) - np.repeat(persons.offsets[:-1], persons.sizes)
     first, size = np.arange(len(rows)) - place, np.repeat(persons.sizes, persons.sizes)
     for ahead in range(1, int(persons.sizes.max(initial=1))):
-        # the one so many places on, around the person's rows; those with fewer rows have met them all
+        # the row ``ahead`` places later, cyclically; persons with fewer rows are complete
         here = np.flatnonzero(ahead < size)
         other = first[here] + (place[here] + ahead) % size[here]
         alike = inner_products(rows[here], rows[other]) - intercept
@@ -138,27 +157,33 @@ def _own_pull(rows: Array, summed: Array, persons: Persons, intercept: float) ->
 
 
 def _head(model: Model, X: ArrayLike) -> tuple[DenseModel, ArrayLike]:
-    """The linear head inside a model, and the rows as it sees them."""
-    model, steps = unwrapped(model)
+    """Return the linear head inside a model, and the rows as it sees them."""
+    model, steps = unwrap_model(model)
     if steps:
         X = check_rows(X)
         for step in steps:
             X = step(X)
     if not isinstance(model, DenseModel):
         raise NoInfluenceFormError(
-            f"the self-influence correction is known for linear heads, not for {type(model).__name__}"
+            f"the self-influence correction works for linear heads only, not for {type(model).__name__}"
         )
     if len(model.network.widths) > 2:
-        raise NoInfluenceFormError("the self-influence correction is known for linear heads; this has hidden layers")
+        raise NoInfluenceFormError(
+            "the self-influence correction works for linear heads only; this model has hidden layers"
+        )
     return model, X
 
 
 def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArray[np.int64], NDArray[np.int64]]:
-    """A usable trajectory, the iterates to read, and where the run of steps begins that each of them stands for."""
+    """Return a usable trajectory, the iterates to read, and their first steps."""
     if trajectory is None:
-        raise NoInfluenceFormError("the correction needs the trajectory: train with keep_trajectory=True")
+        raise NoInfluenceFormError(
+            "the self-influence correction needs the trajectory; train with keep_trajectory=True"
+        )
     if trajectory.weights is None:
-        raise NoInfluenceFormError("the correction needs optimizer='sgd': adam's steps are not sums of gradients")
+        raise NoInfluenceFormError(
+            "the self-influence correction needs optimizer='sgd'; the steps of adam are not sums of gradients"
+        )
     steps = len(trajectory.weights)
     stride = math.ceil(steps / check_count("max_points", limit))
     starts = np.arange(0, steps, stride)
@@ -166,11 +191,14 @@ def _read(trajectory: Trajectory | None, limit: int) -> tuple[Trajectory, NDArra
     return trajectory, np.minimum(starts + (stride - 1) // 2, steps - 1), starts
 
 
-def _answered(trajectory: Trajectory, curvature: Array | None) -> Array:
-    """The weight of every step after the response of the others; without it where the update rule is not known."""
+def _step_weights(trajectory: Trajectory, curvature: Array | None) -> Array:
+    """Return the weight of every step after the response of the others.
+
+    The response is left out where the update rule is not known.
+    """
     rule, weights = trajectory.rule, trajectory.weights
     if rule is not None and curvature is not None:
-        # a response of more than the push itself would swing back and forth: training would not have come to an end
+        # a response larger than the change itself would oscillate, and training would not have converged
         weights = rule.influence_weights(np.minimum(curvature, 1 / np.maximum(rule.learning_rates, 1e-300)))
     assert weights is not None
     return weights
@@ -179,12 +207,14 @@ def _answered(trajectory: Trajectory, curvature: Array | None) -> Array:
 def _curvature(
     head: DenseModel, trajectory: Trajectory, points: Array, length: float, y_bounds: tuple[float, float] | None
 ) -> Array:
-    """At each point how much a mean clipped error changes with its output, over made-up rows: released numbers only.
+    """Return the mean derivative of a clipped error at each point.
+
+    It uses synthetic rows and released numbers only.
 
     Theory: Result D
     """
-    directions = Network((head.n_features, _MADE_UP), intercept=False).initial(0, 1.0)
-    rows = scaled_rows(directions.reshape(_MADE_UP, -1), length, unit=True)
+    directions = Network((head.n_features, _N_SYNTHETIC), intercept=False).initial(0, 1.0)
+    rows = scaled_rows(directions.reshape(_N_SYNTHETIC, -1), length, unit=True)
     reach = trajectory.clip_norm / math.hypot(length, float(head.network.intercept))
     found = np.empty(len(points))
     with np.errstate(all="ignore"):
@@ -194,11 +224,13 @@ def _curvature(
             if head.network.intercept:
                 z += layer[:, -1]
             found[i] = _mean_bend(head.loss, z, reach, y_bounds)
-    return np.asarray(_TRUSTED * np.nan_to_num(found))
+    return np.asarray(_RESPONSE_SHARE * np.nan_to_num(found))
 
 
 def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float] | None) -> float:
-    """Mean derivative of a clipped error in its output; errors longer than ``reach`` are clipped.
+    """Return the mean derivative of a clipped error in its output.
+
+    Errors longer than ``reach`` are clipped.
 
     Labels follow the model's own probabilities p, targets are uniform over their public range. A clipped error e of
     several outputs still turns: its derivative is reach / |e| times what is orthogonal to e of diag(p) - p p^T.
@@ -224,8 +256,10 @@ def _mean_bend(loss: Loss, z: Array, reach: float, y_bounds: tuple[float, float]
 def _summed_errors(
     model: DenseModel, trajectory: Trajectory, X: ArrayLike, y: ArrayLike, points: Array, weights: Array
 ) -> tuple[Array, Array, Array]:
-    """Rows, and per record the sums of its errors at the points with each row of weights, over n_records; the lengths
-    of the errors with the first."""
+    """Return rows, weighted sums of errors per record, and lengths of errors.
+
+    The sums run over the points, with each row of weights, over n_records. The lengths use the first row.
+    """
     rows = model.rows(X)
     target = encode_targets(y, model.loss.name, model.classes, str(rows.dtype))
     if len(target) != len(rows):
@@ -252,7 +286,10 @@ def _summed_errors(
 
 
 def _padded_block(rows: Array, squared: Array, target: Array, size: int) -> tuple[Array, Array, Array]:
-    """Records as a block of `ClippedGradient`, aligned; the first of them stands in the places that are left."""
+    """Return records as a block of `ClippedGradient`, aligned.
+
+    The first of them stands in the places that are left.
+    """
     block = aligned_empty((size, rows.shape[1]), str(rows.dtype)), np.empty(size), np.empty(size, dtype=target.dtype)
     for whole, part in zip(block, (rows, squared, target), strict=True):
         whole[: len(part)], whole[len(part) :] = part, part[0]

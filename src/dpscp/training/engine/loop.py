@@ -1,10 +1,10 @@
-"""One noisy gradient step after another: Poisson batches, grid-rounded Gaussian noise, the update rules.
+"""Run noisy gradient steps: Poisson batches, rounded Gaussian noise, updates.
 
 Floating point. The clipped sum plus noise leaves this module only after rounding to a public grid of 2**-20
 noise standard deviations, and everything later is a function of grid points. The noise is drawn in float64,
-whose spacing is about 2**-51 standard deviations, so each grid point is met by roughly 2**31 noise values
+whose spacing is about 2**-51 standard deviations, so each grid point is the result of roughly 2**31 noise values
 whatever the sum is: looking at the low bits of a released parameter (Mironov 2012; Jin et al. 2022) tells
-nothing. What remains is stated in docs/decisions.md: probabilities are Gaussian only up to a relative error
+nothing. What remains is stated in docs/floating_point.md: probabilities are Gaussian only up to a relative error
 of about 2**-31 a coordinate and step. The sum itself is computed in floating point: its sensitivity is proven to be at
 most clip_norm * (1 + CLIP_SLACK), and the noise is scaled for that.
 """
@@ -35,21 +35,33 @@ _UPDATED_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
-class Records(Block):
-    """A block as the engine reads it, bias coordinate included; it lives while training runs and is never stored."""
+class EngineBlock(Block):
+    """A block as the engine reads it, bias coordinate included.
+
+    It exists only while training runs and is never stored.
+    """
 
     squared_norms: Array = field(default_factory=lambda: np.empty(0))
     """An input of every ghost norm."""
 
     @classmethod
-    def build(cls, rows: Array, targets: Array, persons: Persons | None = None, *, block_id: int = 0) -> "Records":
+    def build(
+        cls,
+        rows: Array,
+        targets: Array,
+        persons: Persons | None = None,
+        *,
+        block_id: int = 0,
+        order: NDArray[np.int64] | None = None,
+    ) -> "EngineBlock":
         """Precompute the squared norms of the rows."""
-        return cls(block_id, rows, targets, persons, squared_norms=squared_norms(rows))
+        return cls(block_id, rows, targets, persons, order=order, squared_norms=squared_norms(rows))
 
 
 def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> Iterator[NDArray[np.int64]]:
-    """Endless Poisson batches: each of n persons enters each batch independently with probability
-    `sampling_rate`.
+    """Yield endless Poisson batches of n persons.
+
+    Each person enters each batch independently with probability `sampling_rate`.
 
     The masks of all batches laid end to end are one Bernoulli sequence; the gaps between its ones are
     geometric, so drawing gaps is exact and costs as much as the persons drawn, not n. A batch has no maximal
@@ -76,8 +88,8 @@ def poisson_batches(rng: np.random.Generator, n: int, sampling_rate: float) -> I
         first = end
 
 
-def everyone() -> Iterator[None]:
-    """Endless full batches."""
+def full_batches() -> Iterator[None]:
+    """Yield endless full batches."""
     while True:
         yield None
 
@@ -92,7 +104,10 @@ class GridNoise:
         self._used = len(self._block)
 
     def next(self) -> Array:
-        """The next vector; overwritten by a later call, but not by the very next one."""
+        """Return the next vector.
+
+        Overwritten by a later call, but not by the very next one.
+        """
         if self._used == len(self._block):
             self._block, self._before = self._before, self._block
             flat = self._block.reshape(-1)
@@ -108,7 +123,7 @@ class GridNoise:
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """What is done with a noisy gradient: pure post-processing, made of public constants."""
+    """The use of a noisy gradient: post-processing with public constants."""
 
     optimizer: str
     learning_rates: Array
@@ -119,9 +134,11 @@ class UpdateRule:
     """How many of the last iterates the released parameters average; 1 is the last iterate."""
 
     def influence_weights(self, curvature: Array | None = None) -> Array | None:
-        """Minus the derivative of the released parameters in each step's gradient; None for Adam.
+        """Return minus the derivative of the result in each step's gradient.
 
-        Later gradients are held fixed, or they answer: along a direction in which the mean loss has second derivative
+        None for Adam.
+
+        Later gradients are held fixed, or they respond: along a direction in which the mean loss has second derivative
         ``curvature[t]`` at step t, a gradient's push changes each later gradient by the curvature times what is left
         of the push. For plain SGD that is learning_rates[t] * prod_{s > t} (1 - learning_rates[s] * curvature[s]).
 
@@ -156,13 +173,16 @@ class RunConstants:
 
     @property
     def grid(self) -> float:
-        """What a noisy sum is rounded to: `GRID` of the noise, which pays for the rounding of the sum too."""
+        """Return the spacing to which a noisy sum is rounded.
+
+        `GRID` of the noise, which pays for the rounding of the sum too.
+        """
         return GRID * self.noise_multiplier * self.clip_norm * (1 + CLIP_SLACK)
 
 
 @dataclass(frozen=True)
 class StepView:
-    """One step as an observer hears it: the parameters before it, the noisy clipped sum, its public constants."""
+    """One step as an observer sees it."""
 
     parameters: Array
     noisy_sum: Array
@@ -174,7 +194,7 @@ StepObserver = Callable[[StepView], None]
 
 
 class BatchSums:
-    """Sums of clipped gradients over batches of records, with the memory that this needs."""
+    """Sums of clipped gradients over batches, with the memory they need."""
 
     def __init__(self, network: Network, loss: Loss, clip_norm: float, dtype: str, batch: float) -> None:
         self.gradient = ClippedGradient(network, loss, clip_norm, dtype, batch=batch)
@@ -185,8 +205,11 @@ class BatchSums:
         self._norms = np.zeros(chunk)
         self._target = np.zeros(chunk, dtype=np.int64 if loss.name == "cross_entropy" else dtype)
 
-    def clipped(self, layers: Sequence[Array], records: Records, persons: NDArray[np.int64] | None) -> Array:
-        """The weighted sum over the batch (None: everybody), at these parameters; overwritten by the next one."""
+    def clipped(self, layers: Sequence[Array], records: EngineBlock, persons: NDArray[np.int64] | None) -> Array:
+        """Return the weighted sum over the batch; the next call overwrites it.
+
+        None stands for all persons.
+        """
         gradient = self.gradient
         batch = None if persons is None else records.owners.rows_of(persons)
         size, chunk = len(records.rows) if batch is None else len(batch), gradient.chunk
@@ -205,7 +228,7 @@ class BatchSums:
             return gradient.total
         return gradient.result()
 
-    def _gather(self, records: Records, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
+    def _gather(self, records: EngineBlock, index: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
         m, size = len(index), self.gradient.block(len(index))
         # mode="clip" writes straight into `out`; every index is valid by construction
         records.rows.take(index, axis=0, out=self._rows[:m], mode="clip")
@@ -213,7 +236,7 @@ class BatchSums:
         records.targets.take(index, out=self._target[:m], mode="clip")
         return self._rows[:size], self._norms[:size], self._target[:size], records.owners.weights_of(index)
 
-    def _slice(self, records: Records, start: int, m: int, *, aligned: bool) -> tuple[Array, Array, Array, Array]:
+    def _slice(self, records: EngineBlock, start: int, m: int, *, aligned: bool) -> tuple[Array, Array, Array, Array]:
         size = self.gradient.block(m)
         rows = records.rows[start : start + m]
         norms, target = records.squared_norms[start : start + m], records.targets[start : start + m]
@@ -229,23 +252,33 @@ def check_batch(size: int, most: int = MOST_RECORDS) -> None:
     most = min(most, MOST_RECORDS)
     if size > most:
         raise ValueError(
-            f"a batch holds more than {most} records, the most for which the rounding of a sum is bounded; "
+            f"a batch has more than {most} records, the most for which the rounding of a sum is bounded; "
             "lower sampling_rate"
         )
 
 
-class Descent:
-    """The state of one run. Two runs fed the same batches and noise are coupled.
+class Totals(Protocol):
+    """Sums of clipped gradients over all records of a run."""
 
-    `observer`, for tests and audits, is called with each step; what it hears is not private.
+    def clipped(self, parameters: Array, persons: NDArray[np.int64] | None, *, last: bool) -> Array:
+        """Return the weighted sum over the persons at these places.
+
+        None stands for all persons. Gradients are taken at ``parameters``.
+        """
+
+
+class Descent:
+    """The state of one run.
+
+    Two runs with the same batches and noise are coupled.
+
+    `observer`, for tests and audits, is called with each step; what it sees is not private.
     """
 
-    def __init__(self, public: RunConstants, records: Records, observer: StepObserver | None = None) -> None:
+    def __init__(self, public: RunConstants, totals: Totals, observer: StepObserver | None = None) -> None:
         network, rule, normaliser, dtype = public.network, public.rule, public.normaliser, public.dtype
-        self.network, self.records, self.rule = network, records, rule
-        self._observer = observer
-        self.sums = BatchSums(network, public.loss, public.clip_norm, dtype, normaliser)
-        self.gradient = self.sums.gradient
+        self.network, self.rule = network, rule
+        self._totals, self._observer = totals, observer
         self.normaliser, self.grid = normaliser, public.grid
         # as arrays: what is turned into one at every step costs as much as a product
         self._per_grid = np.array(1 / self.grid if self.grid else 0.0)
@@ -254,7 +287,6 @@ class Descent:
         self.parameters = public.initial.astype(np.float64)  # a float32 sum of thousands of small steps would drift
         self._fast = aligned_empty(self.parameters.shape, dtype)
         np.copyto(self._fast, self.parameters, casting="same_kind")
-        self._layers = network.layers(self._fast)
         self._noisy = np.empty(network.n_parameters)
         self._velocity = np.zeros(network.n_parameters)
         self._squares = np.zeros(network.n_parameters if rule.optimizer == "adam" else 0)
@@ -265,11 +297,18 @@ class Descent:
         self.step_count = 0
 
     def clipped_sum(self, persons: NDArray[np.int64] | None) -> Array:
-        """The weighted sum of clipped gradients over the batch (None: everybody) at the current parameters."""
-        return self.sums.clipped(self._layers, self.records, persons)
+        """Return the weighted sum of clipped gradients at the current parameters.
+
+        None stands for all persons.
+        """
+        last = self.step_count == len(self.rule.learning_rates) - 1
+        return self._totals.clipped(self._fast, persons, last=last)
 
     def step(self, batch: NDArray[np.int64] | None, noise: Array | None) -> None:
-        """One noisy step, also on an empty batch. `noise` is in grid units; None adds none (not private)."""
+        """Take one noisy step, also on an empty batch.
+
+        `noise` is in grid units; None adds none (not private).
+        """
         total = self.clipped_sum(batch)
         if self._observer is not None:
             for part in self._parts:
@@ -293,7 +332,10 @@ class Descent:
             self._sum += self.parameters
 
     def _release(self, part: "_Part", total: Array, noise: Array | None) -> None:
-        """The gradient of some parameters: their sum with its noise, rounded to the grid, over the normaliser."""
+        """Compute the noisy gradient of some parameters.
+
+        Their sum with its noise, rounded to the grid, over the normaliser.
+        """
         noisy = part.noisy
         if noise is None:
             np.divide(total[part.where], self.normaliser, out=noisy)
@@ -304,7 +346,7 @@ class Descent:
         noisy *= self._grid_over_normaliser
 
     def _move(self, part: "_Part", rate: float) -> None:
-        """Some parameters after the step, their gradient used up."""
+        """Update some parameters; their gradient is overwritten."""
         rule, velocity, squares, theta, gradient = self.rule, part.velocity, part.squares, part.parameters, part.noisy
         if rule.optimizer == "adam":
             first, second, tiny = rule.adam
@@ -331,7 +373,7 @@ class Descent:
             np.copyto(part.fast, theta, casting="same_kind")
 
     def current(self) -> Array:
-        """The current iterate, in the precision the gradients see."""
+        """Return the current iterate, in the precision the gradients see."""
         return self._fast.copy()
 
     def go_to(self, parameters: Array) -> None:
@@ -340,7 +382,7 @@ class Descent:
         np.copyto(self._fast, parameters, casting="same_kind")
 
     def released(self) -> Array:
-        """The average of the last iterates, after all steps."""
+        """Return the average of the last iterates, after all steps."""
         with np.errstate(over="ignore"):  # a diverged run becomes infinite here and is refused by the caller
             return (self._sum / self.rule.averaged).astype(self._fast.dtype)
 
@@ -357,36 +399,38 @@ class _Part:
     fast: Array
 
 
-class Stepping(Protocol):
+class StepwiseRun(Protocol):
     """A run that advances by one noisy step after another, wherever it is computed."""
 
     rule: UpdateRule
 
     def step(self, batch: NDArray[np.int64] | None, noise: Any) -> None:
-        """One step."""
+        """Take one step."""
 
 
-class Vectors(Protocol):
+class NoiseVectors(Protocol):
     """Endless noise in units of the grid, as the run takes it."""
 
     def next(self) -> Any:
-        """The noise of the next step."""
+        """Return the noise of the next step."""
 
 
 Draw = tuple[Any, list[NDArray[np.int64] | None]]
 
 
-def drawn_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: Vectors | None) -> Iterator[Draw]:
-    """Endlessly what is random in a step: the noise, and a batch of each stream, drawn in this order."""
+def draw_steps(batches: Sequence[Iterator[NDArray[np.int64] | None]], noise: NoiseVectors | None) -> Iterator[Draw]:
+    """Yield the noise and one batch of each stream, drawn in this order."""
     while True:
         vector = None if noise is None else noise.next()
         yield vector, [next(stream) for stream in batches]
 
 
-def run(descents: Sequence[Stepping], drawn: Iterator[Draw]) -> Iterator[int]:
-    """Advance all descents together, one step a yield, each with its own batches and all with the same noise.
+def run(descents: Sequence[StepwiseRun], drawn: Iterator[Draw]) -> Iterator[int]:
+    """Advance all descents together, one step for each yield.
 
-    Overflow at wild parameters is handled record by record: callers silence NumPy's warnings about it.
+    Each has its own batches, and all share the noise.
+
+    Overflow at extreme parameters is handled record by record: callers silence NumPy's warnings about it.
     """
     for t, (noise, batches) in zip(range(len(descents[0].rule.learning_rates)), drawn, strict=False):
         for descent, batch in zip(descents, batches, strict=True):

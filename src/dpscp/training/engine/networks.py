@@ -1,4 +1,7 @@
-"""Dense networks (a linear head is one without hidden layers): rows as they read them, outputs, losses, the model."""
+"""Define dense networks: their rows, outputs, losses and the released model.
+
+A linear head is a network without hidden layers.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,14 +26,16 @@ _END = {"float32": 2.0**100, "float64": 2.0**900}
 # Rows handled at once: about this many numbers of input and activations, so that a chunk stays in cache.
 CHUNK_NUMBERS = 1 << 18
 MOST_ROWS = 8192
-# Along rows of fewer numbers a maximum is mostly calls.
+# For shorter rows the calls of a maximum cost more than the maximum.
 _SHORT_ROW = 64
 
 
 def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = True) -> Array:
-    """A two-dimensional array of finite real numbers, of the given width; messages carry nothing from it.
+    """Return X as a two-dimensional array of real numbers, checked.
 
-    ``finite=False`` leaves the last check, the only one that reads every number, to whoever reads the rows next.
+    Messages contain nothing of X.
+
+    ``finite=False`` leaves the last check, the only one that reads every number, to the next reader of the rows.
     """
     if sparse.issparse(X):
         raise TypeError("X must be a dense array; convert sparse rows before training or prediction")
@@ -53,7 +58,7 @@ def check_rows(X: ArrayLike, n_features: int | None = None, *, finite: bool = Tr
 
 
 def row_width(X: ArrayLike) -> int:
-    """How many features the rows have; not a number of them is read."""
+    """Return the number of features without reading any value."""
     return int(check_rows(X, finite=False).shape[1])
 
 
@@ -63,24 +68,33 @@ def _require_finite(rows: Array) -> None:
 
 
 def _finite(rows: Array) -> bool:
-    """Whether every number is finite: a finite sum says so at once, and only an overflow needs a closer look."""
+    """Return whether every number is finite.
+
+    A finite sum says so at once, and only an overflow needs a closer look.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(rows.sum())) or all(np.isfinite(part).all() for part in _parts(rows))
 
 
 def _parts(rows: Array) -> Iterator[Array]:
-    """The rows in cache-sized pieces, so that temporaries stay small."""
+    """Return the rows in cache-sized pieces, so that temporaries stay small."""
     step = max(1, CHUNK_NUMBERS // rows.shape[1])
     return (rows[start : start + step] for start in range(0, len(rows), step))
 
 
 def squared_norms(rows: Array) -> Array:
-    """The squared norm of every row in float64, the same bits wherever the row stands."""
+    """Return the squared norm of every row in float64.
+
+    A row's result has the same bits wherever the row stands.
+    """
     return inner_products(rows, rows)
 
 
 def inner_products(rows: Array, others: Array) -> Array:
-    """The inner product of every row with the row beside it, in float64, the same bits wherever the two stand."""
+    """Return the inner product of every row with the row beside it.
+
+    Results are float64, with the same bits wherever the two rows stand.
+    """
     n, d = rows.shape
     out, step = np.empty(n), max(1, CHUNK_NUMBERS // d)
     for start in range(0, n, step):
@@ -93,7 +107,10 @@ def inner_products(rows: Array, others: Array) -> Array:
 
 
 def _whole_lines(rows: Array) -> Array:
-    """The rows in float64, each of whole cache lines: each is summed in the same way."""
+    """Return the rows in float64, each of whole cache lines.
+
+    Each is summed in the same way.
+    """
     n, d = rows.shape
     if d % 8 == 0 and rows.dtype == np.float64 and rows.flags.c_contiguous and is_aligned(rows, 1):
         return rows
@@ -103,14 +120,19 @@ def _whole_lines(rows: Array) -> Array:
 
 
 def largest_entries(rows: Array) -> Array:
-    """The largest absolute value of each row; short rows are put across first, which runs along many at once."""
+    """Return the largest absolute value of each row.
+
+    Short rows are put across first, which runs along many at once.
+    """
     if rows.shape[1] < _SHORT_ROW:
         return np.asarray(np.maximum.reduce(np.abs(rows.T, order="C"), axis=0))
     return np.asarray(np.maximum.reduce(np.abs(rows), axis=1))
 
 
 def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, dtype: str) -> Array:
-    """Rows as the engine reads them: finite, clipped to `feature_bound`, with the bias coordinate 1 appended.
+    """Return rows as the engine reads them.
+
+    Finite, clipped to `feature_bound`, with the bias coordinate 1 appended.
 
     A row longer than the bound is scaled onto it before it is cast, a function of that row alone. The bound does not
     count the bias coordinate. Numbers beyond `_END` become that, so that outputs hardly ever overflow.
@@ -125,7 +147,7 @@ def feature_rows(rows: Array, *, feature_bound: float | None, intercept: bool, d
 
 
 def fill_features(rows: Array, feature_bound: float | None, out: Array) -> None:
-    """Write rows that are known to be finite as `feature_rows` gives them, without the bias coordinate, into `out`."""
+    """Write finite rows into `out` as `feature_rows` does, without the bias."""
     n, d = rows.shape
     if feature_bound is None:
         _cast(rows, out)
@@ -155,7 +177,10 @@ def _cast(values: Array, into: Array) -> None:
 
 @dataclass(frozen=True)
 class Network:
-    """The public shape of a dense network: layer widths from input to output, activation, bias or not."""
+    """The public shape of a dense network.
+
+    Layer widths from input to output, activation, bias or not.
+    """
 
     widths: tuple[int, ...]
     activation: str = "relu"
@@ -163,16 +188,16 @@ class Network:
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(out, in) of every layer; the last input is the bias coordinate."""
+        """Return (out, in) of every layer; the last input is the bias coordinate."""
         return tuple((b, a + self.intercept) for a, b in zip(self.widths[:-1], self.widths[1:], strict=True))
 
     @cached_property
     def n_parameters(self) -> int:
-        """Length of the flat parameter vector."""
+        """Return the length of the flat parameter vector."""
         return sum(a * b for a, b in self.shapes)
 
     def layers(self, flat: Array) -> list[Array]:
-        """Views of a flat parameter vector, one (out, in) matrix a layer."""
+        """Return views of a flat parameter vector, one (out, in) matrix per layer."""
         views, start = [], 0
         for out, into in self.shapes:
             views.append(flat[start : start + out * into].reshape(out, into))
@@ -180,7 +205,9 @@ class Network:
         return views
 
     def initial(self, seed: int, scale: float | None) -> Array:
-        """The public starting point: uniform on +-scale/sqrt(fan-in) from PCG64(seed); zero for scale 0.
+        """Return the public starting point.
+
+        Uniform on +-scale/sqrt(fan-in) from PCG64(seed); zero for scale 0.
 
         `scale=None` is 0 for a linear head (its loss is convex) and 1 for a network with hidden layers.
         """
@@ -193,7 +220,10 @@ class Network:
         return flat
 
     def forward(self, layers: Sequence[Array], values: Sequence[Array]) -> Array:
-        """Fill the values of every layer, (records, units), from values[0]; the last are the outputs."""
+        """Fill the values of every layer, (records, units), from values[0].
+
+        The last are the outputs.
+        """
         for depth, layer in enumerate(layers):
             out = values[depth + 1]
             np.matmul(values[depth], (layer[:, :-1] if self.intercept else layer).T, out=out)
@@ -208,7 +238,9 @@ class Network:
 
 
 class RowOutputs:
-    """A network's outputs, a row's the same bits whatever the other rows are: a function of row and parameters.
+    """A network's outputs, a row's the same bits whatever the other rows are.
+
+    A function of row and parameters.
 
     Rows go through the layers in padded, aligned blocks of sizes that round alike in every place (see `AlikeBlocks`).
 
@@ -223,7 +255,9 @@ class RowOutputs:
         self._layers, self._dtype = network.layers(flat), dtype
 
     def parts(self, n: int, fill: Callable[[slice, Array], None]) -> Iterator[tuple[slice, Array]]:
-        """The n rows block by block: which rows, and the outputs (places, units) with padding behind those rows.
+        """Yield the n rows block by block.
+
+        Which rows, and the outputs (places, units) with padding behind those rows.
 
         `fill(part, into)` writes these rows, without bias coordinate, into a block. Outputs last until the next block.
         """
@@ -239,7 +273,7 @@ class RowOutputs:
             yield part, self._network.forward(self._layers, values)
 
     def __call__(self, rows: Array) -> Array:
-        """The outputs (records, units) of finished rows."""
+        """Return the outputs (records, units) of finished rows."""
         out = np.empty((len(rows), self._network.widths[-1]), dtype=self._dtype)
         for part, z in self.parts(len(rows), lambda which, into: np.copyto(into, rows[which])):
             out[part] = z[: part.stop - part.start]
@@ -252,7 +286,10 @@ def _layer_values(network: Network, size: int, dtype: str) -> list[Array]:
 
 @lru_cache(maxsize=256)
 def _output_blocks(network: Network, dtype: str, threads: tuple[int, ...]) -> AlikeBlocks:  # noqa: ARG001
-    """The blocks of `RowOutputs`: checked once for a shape of network and a number of threads."""
+    """Return the blocks of `RowOutputs`.
+
+    Checked once for a shape of network and a number of threads.
+    """
     one = Network((network.widths[0], 1), intercept=False)
 
     def synthetic_results(size: int) -> Iterator[Array]:
@@ -269,12 +306,12 @@ def _output_blocks(network: Network, dtype: str, threads: tuple[int, ...]) -> Al
 
 
 def with_zero_column(z: Array) -> Array:
-    """The logits 0 and z of the two classes of a logistic model."""
+    """Return the logits 0 and z of the two classes of a logistic model."""
     return np.concatenate([np.zeros_like(z), z], axis=1)
 
 
 def softmax(z: Array) -> Array:
-    """Row-wise softmax that cannot overflow, in the precision of the logits.
+    """Return the row-wise softmax without overflow, in the logits' precision.
 
     Classes are added one after the other for all rows at once: a row's sum is its own, whatever the layout of z.
     """
@@ -291,7 +328,9 @@ _TWO_CLASSES = np.array([[0], [1]])
 
 @dataclass(frozen=True)
 class Loss:
-    """A record's loss as a function of the outputs: the name, and the constants it needs.
+    """A record's loss as a function of the outputs.
+
+    The name, and the constants it needs.
 
     cross_entropy: softmax over the outputs; logistic: sigmoid of one output, labels 0 and 1; squared: (z -
     y)^2 (no factor 1/2); huber: (z - y)^2 / 2 up to `huber_delta`, then linear; pinball: one output for each
@@ -303,7 +342,10 @@ class Loss:
     huber_delta: float = 1.0
 
     def error(self, z: Array, target: Array, columns: Array) -> None:
-        """Overwrite the outputs z (units, records; contiguous) with the derivative of each record's loss."""
+        """Overwrite the outputs z with the derivative of each record's loss.
+
+        z is contiguous, of shape (units, records).
+        """
         if self.name == "cross_entropy":
             two = len(z) == 2  # put together at once: half the time
             z -= np.maximum(*z) if two else np.maximum.reduce(z, axis=0)
@@ -360,11 +402,11 @@ class DenseModel:
 
     @property
     def layers(self) -> list[Array]:
-        """One (out, in) matrix a layer, the bias in its last column."""
+        """Return one (out, in) matrix for each layer, the bias in its last column."""
         return self.network.layers(self.parameters)
 
     def rows(self, X: ArrayLike) -> Array:
-        """Checked rows with the bound applied and the bias coordinate appended."""
+        """Return checked rows with the bound applied and the bias coordinate appended."""
         return feature_rows(
             check_rows(X, self.n_features, finite=False),
             feature_bound=self.feature_bound,
@@ -373,11 +415,14 @@ class DenseModel:
         )
 
     def outputs(self, X: ArrayLike) -> Array:
-        """Logits (n, classes), or real outputs (n, 1), or (n, quantiles); a row's are a function of that row."""
+        """Return logits (n, classes), or real outputs (n, 1), or (n, quantiles).
+
+        A row's are a function of that row.
+        """
         return self._in_parts(X, lambda z: z)
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """Class probabilities (n, classes); a row's are a function of that row."""
+        """Return class probabilities (n, classes); a row's are a function of that row."""
         if self.task != "classification":
             raise TypeError("predict_proba needs a classification model; this one was trained for regression")
         return self._in_parts(X, softmax)

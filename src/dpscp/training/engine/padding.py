@@ -1,8 +1,8 @@
-"""Blocks of records whose sizes are such that a matrix product rounds a record alike in every place.
+"""Choose block sizes for which a product rounds a record alike in every place.
 
-A product rounds a record by the size of the block, by the place in it and by the number of threads (kernels for small
-matrices and for edges). A record's result must be a function of that record alone: else one more record would move the
-results of all others, and by more than any sensitivity says where a jump, or a threshold, is near.
+A matrix product rounds a record by the size of the block, the place in it and the number of threads (kernels for small
+matrices and for edges). A record's result must be a function of that record alone. Else one more record would change
+the results of all others, and near a jump or a threshold by more than any sensitivity states.
 """
 
 import math
@@ -21,9 +21,9 @@ from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 
 Array = NDArray[Any]
 Item = TypeVar("Item")
-HasDryRun = tuple[dict[int, bool], list[Array]]
-"""Which sizes round alike, and what made-up records get in a full block."""
-_REHEARSAL = Lock()  # several threads may look at the same sizes
+KnownSizes = tuple[dict[int, bool], list[Array]]
+"""Which sizes round alike, and what synthetic records get in a full block."""
+_SIZE_CHECK = Lock()  # several threads may look at the same sizes
 
 # Sizes of blocks are multiples of this, and so many records fill whole cache lines.
 _LANES = 16
@@ -33,7 +33,10 @@ _WORTH_A_THREAD = 1 << 15
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
-    """An array that starts at a cache line, so that products run the same way whichever array they read."""
+    """Return an empty array that starts at a cache line.
+
+    Products then run the same way for every array.
+    """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size + _CACHE_LINE, dtype=np.uint8)
     start = -raw.ctypes.data % _CACHE_LINE
@@ -41,26 +44,33 @@ def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def is_aligned(array: Array, step: int) -> bool:
-    """Whether every slice of an array that starts at a multiple of ``step`` starts at a cache line."""
+    """Return whether slices that start at multiples of ``step`` are aligned.
+
+    An aligned slice starts at a cache line.
+    """
     return array.ctypes.data % _CACHE_LINE == 0 and step * array.strides[0] % _CACHE_LINE == 0
 
 
 class AlikeBlocks:
-    """The sizes of blocks in which made-up records get the same bits in every place as in a block of `chunk`.
+    """Block sizes in which synthetic records get the same bits in every place.
+
+    The bits are those in a block of `chunk`.
 
     What a product does depends on sizes, places, alignment and threads and not on values, so that with these sizes a
     record's results are a function of that record. If a full block fails, records go one at a time (`chunk` is 1).
     """
 
     def __init__(
-        self, most: float, synthetic_results: Callable[[int], Iterable[Array]], rehearsed: HasDryRun | None = None
+        self, most: float, synthetic_results: Callable[[int], Iterable[Array]], known_sizes: KnownSizes | None = None
     ) -> None:
-        """`synthetic_results(size)` puts each of some made-up records in every place: arrays (units, places).
+        """Check the largest block size.
 
-        `rehearsed` is what earlier blocks of the same kind found out, and what these add to.
+        `synthetic_results(size)` puts each synthetic record in every place and yields arrays (units, places).
+
+        `known_sizes` is what earlier blocks of the same kind found out, and what these add to.
         """
         self._synthetic_results = synthetic_results
-        self._alike, self._expected = ({}, []) if rehearsed is None else rehearsed
+        self._alike, self._expected = ({}, []) if known_sizes is None else known_sizes
         self._sizes: dict[int, int] = {}
         self.chunk = whole_lanes(most)
         if not self._rounds_alike(self.chunk):
@@ -68,7 +78,7 @@ class AlikeBlocks:
             self._alike = {1: True}
 
     def size(self, m: int) -> int:
-        """The number of places, padding included, of a block for m records."""
+        """Return the number of places, padding included, of a block for m records."""
         if m not in self._sizes:
             size = min(whole_lanes(m), self.chunk)
             self._sizes[m] = size if self._rounds_alike(size) else self.chunk
@@ -77,7 +87,7 @@ class AlikeBlocks:
     def _rounds_alike(self, size: int) -> bool:
         if size not in self._alike:
             results = list(self._synthetic_results(size))
-            with _REHEARSAL:
+            with _SIZE_CHECK:
                 if not self._expected:
                     self._expected.extend(result[:, :1].copy() for result in results)
             self._alike[size] = all(
@@ -87,18 +97,19 @@ class AlikeBlocks:
 
 
 def whole_lanes(m: float) -> int:
-    """The next number of records that fills whole cache lines."""
+    """Return the next number of records that fills whole cache lines."""
     return _LANES * math.ceil(m / _LANES)
 
 
 def blas_threads() -> tuple[int, ...]:
-    """How many threads each library of matrix products uses now."""
+    """Return how many threads each library of matrix products uses now."""
     return tuple(library.num_threads for library in _libraries().lib_controllers)
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
-    """One thread for matrix products inside the block: the matrices of a step are small, and more threads cost more
-    than they bring, very much so on a busy machine.
+    """Limit matrix products to one thread inside the block.
+
+    The matrices of a step are small. More threads cost more time than they save, above all on a busy machine.
     """
     limited: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
     return limited
@@ -111,7 +122,9 @@ def _libraries() -> ThreadpoolController:
 
 
 class SecondThread:
-    """One thread beside the caller's, for work that leaves the interpreter free: draws and matrix products.
+    """One thread beside the caller's, for work that leaves the interpreter free.
+
+    Draws and matrix products.
 
     A step of a wide network then draws its noise while its gradient is computed. It asks for no second thread of the
     matrix library: those share one product, which rounds by the number of threads, and wait for each other in a loop
@@ -128,14 +141,17 @@ class SecondThread:
         self._pool.shutdown()
 
     def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The same items, each made while the one before is used."""
+        """Yield the same items, each computed while the previous one is used."""
         coming = self._pool.submit(next, items, None)
         while (item := coming.result()) is not None:
             coming = self._pool.submit(next, items, None)
             yield item
 
     def share(self, jobs: Iterable[Callable[[], object]]) -> None:
-        """Do all the jobs: this thread takes them from the front, the second one, when it is free, from the back."""
+        """Do all the jobs in two threads.
+
+        This thread takes jobs from the front, the second one, when it is free, from the back.
+        """
         left = deque(jobs)
 
         def work(take: Callable[[], Callable[[], object]]) -> None:
@@ -153,7 +169,10 @@ class SecondThread:
 
 
 def second_thread(n_parameters: int) -> AbstractContextManager[SecondThread | None]:
-    """A second thread for so many parameters; none where it would not pay or where matrix products may use only one."""
+    """Return a second thread if so many parameters are worth it.
+
+    None where it would not pay or where matrix products may use only one.
+    """
     if n_parameters < _WORTH_A_THREAD or max(blas_threads()) == 1:
         return nullcontext()
     return SecondThread()

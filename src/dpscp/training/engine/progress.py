@@ -1,4 +1,4 @@
-"""Progress of long work: a line on a terminal once it has taken a while; with ``verbose``, always and in more words.
+"""Show the progress of long work: a line on a terminal, or with ``verbose`` always and in more words.
 
 Everything that is shown or logged is public before the work begins: names of stages, numbers of steps, the time.
 """
@@ -43,7 +43,9 @@ def announce(stage: str) -> None:
 def progress(
     items: Iterable[Item], total: int, label: str, position: Callable[[], int] | None = None
 ) -> Iterator[Item]:
-    """Pass the items through; silent unless standard error is a terminal and two seconds have gone by.
+    """Pass the items through.
+
+    Silent unless standard error is a terminal and two seconds have gone by.
 
     ``total`` is the number of items, or what ``position`` says at the end: where a file is read to, in bytes. Inside
     ``verbosity`` a bar is drawn by tqdm where it is installed, and otherwise ten lines are written.

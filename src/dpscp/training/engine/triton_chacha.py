@@ -80,6 +80,9 @@ def _blocks(out, start, first, count, at_once: tl.constexpr):
 
 
 def fill_words(out: Any, start: Any, first: int, count: int) -> None:
-    """Fill ``out``, (16, count), as `chacha20_words`; ``start`` holds the constants and the key. uint32, on CUDA."""
+    """Fill ``out``, (16, count), as `chacha20_words`.
+
+    ``start`` holds the constants and the key. uint32, on CUDA.
+    """
     with load_torch().cuda.device(out.device):  # Triton starts kernels on the current one
         _blocks[(triton.cdiv(count, _AT_ONCE),)](out, start, first, count, _AT_ONCE)

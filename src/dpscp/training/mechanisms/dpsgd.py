@@ -1,9 +1,9 @@
-"""Private (projected) stochastic gradient descent for linear heads and dense networks, in plain NumPy.
+"""Train linear heads and dense networks by private SGD, in plain NumPy.
 
-Differences from the paper's Algorithm 3, all of them needed for privacy or for the proofs: the sum of clipped
-gradients is divided by the public constant sampling_rate * n_records and never by the size of the batch, and
-an empty batch takes a noisy step too. Every field of `DPSGD` is a public constant; the starting point is a
-fixed public function of `init_seed`.
+Two differences from the paper's Algorithm 3 are needed for privacy and for the proofs. The sum of clipped gradients is
+divided by the public constant sampling_rate * n_records and never by the size of the batch. An empty batch takes a
+noisy step too. Every field of `DPSGD` is a public constant; the starting point is a fixed public function of
+`init_seed`.
 """
 
 import math
@@ -27,37 +27,42 @@ from dpscp._base.checks import (
     real_number,
 )
 from dpscp.data.persons import Persons
-from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import unit_of_blocks
+from dpscp.data.sources import ArraySource, RecordSource
+from dpscp.data.sources.places import Places, blocks_in_memory, places_of, unit_of_blocks
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
 from dpscp.privacy import RECORDS, Unit, secure_generator
-from dpscp.privacy.random_streams import BATCHES, BlockStreams
-from dpscp.training.engine.batching import EngineBlock, SpreadDescent, array_source, unit_count
+from dpscp.training.engine.batching import (
+    EngineBlockBuilder,
+    SourceTotals,
+    array_source,
+    observed_source_labels,
+    unit_count,
+)
 from dpscp.training.engine.cuda import DeviceDescent, DeviceRecords, check_device
 from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.engine.loop import (
     GRID,
     Descent,
+    EngineBlock,
     GridNoise,
-    Records,
+    NoiseVectors,
     RunConstants,
     StepObserver,
     UpdateRule,
-    Vectors,
-    drawn_steps,
-    everyone,
+    draw_steps,
+    full_batches,
     poisson_batches,
     run,
 )
 from dpscp.training.engine.networks import DenseModel, Loss, Network
-from dpscp.training.engine.padding import one_blas_thread, second_thread
+from dpscp.training.engine.padding import SecondThread, one_blas_thread, second_thread
 from dpscp.training.engine.progress import progress
-from dpscp.training.labels import check_classes, encode_labels, found_labels
-from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, set_noise
-from dpscp.training.torch.modules import with_room
+from dpscp.training.labels import check_classes, encode_labels
+from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, require_noise
+from dpscp.training.torch.modules import translate_memory_errors
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 
@@ -69,37 +74,67 @@ SCHEDULES = ("constant", "cosine", "linear")
 
 @dataclass(frozen=True)
 class DPSGD(GaussianSums):
-    """Differentially private SGD with per-record clipping; `sampling_rate=1` is full-batch private gradient
-    descent. With persons the sums are weighted and batches draw persons (Result H).
+    """Train a linear head or dense network by differentially private SGD.
 
-    One run releases `steps` noisy gradient sums, each with Gaussian noise of standard deviation
-    `noise_multiplier * clip_norm`, over Poisson batches of rate `sampling_rate`: `event` says exactly that,
-    and everything else (learning rate, momentum, averaging, projection) is post-processing.
+    Gradients are clipped per record. ``sampling_rate=1`` is full-batch private gradient descent. With persons the sums
+    are weighted and batches draw persons (Result H).
+
+    Privacy: one run releases ``steps`` noisy sums of clipped gradients over Poisson batches of rate ``sampling_rate``.
+    ``event`` is these Gaussian releases. The unit is one record, or one person; a sum has sensitivity ``clip_norm``,
+    and its noise scale is ``noise_multiplier * clip_norm``. Everything else is post-processing.
+
+    Assumes: a record's gradient has the same bits in every place of a batch; a dry run on synthetic records checks it.
 
     Parameters
     ----------
-    hidden, activation : widths of the hidden layers (none: a linear head) and "relu" or "tanh".
-    classes : the public labels in order; None declares the labels found in y public.
-    loss : "cross_entropy", "logistic" (two classes), "squared" (z - y)^2, "huber" or "pinball".
-    sampling_rate, steps, clip_norm, noise_multiplier : the private part. noise_multiplier=None: call
-        `calibrated` first; 0 trains without noise and without privacy, and the event says so.
-    learning_rate, schedule : base rate and "constant", "cosine" or "linear" (both fall to 0 after the last
-        step).
-    momentum, optimizer, adam : "sgd" with heavy-ball momentum, or "adam" with (beta1, beta2, epsilon).
-    averaging : None releases the last iterate; a fraction f in (0, 1] the plain average of the last ceil(f *
-        steps) iterates; "tail" is 0.5.
-    radius : project every iterate on the ball of this radius around zero; None: no projection.
-    feature_bound : public bound on the norm of a row without its bias coordinate; longer rows are scaled onto
-        it, in training and in prediction. It makes a stability bound possible; clipping alone already makes
-        training private.
-    quantiles, huber_delta : constants of the pinball and Huber losses.
-    init_seed, init_scale : the public starting point, see `Network.initial`.
-    delta_n : failure probability spent on the stability bound under Poisson sampling (full batch needs none).
-    keep_trajectory : keep the iterates for the self-influence correction.
-    device : None trains in NumPy on the processor; "cuda", or another device of torch's, trains there, noise included.
-        Of records in several blocks (files, clusters) only the gradients are computed there, batch by batch, on a
-        device of the process that has the block.
-    budget : set by `calibrated`: the (epsilon, delta) the noise was solved for.
+    hidden : tuple of int
+        Widths of the hidden layers; empty: a linear head.
+    activation : "relu" or "tanh"
+    classes : tuple or None
+        The public labels in order; None declares the labels in y public.
+    loss : "cross_entropy", "logistic", "squared", "huber" or "pinball"
+        "logistic" is for two classes; "squared" is (z - y)^2.
+    sampling_rate : float in (0, 1]
+        The probability with which one record enters a batch.
+    steps : int
+    learning_rate : float
+    clip_norm : float
+        The largest norm of one record's gradient.
+    noise_multiplier : float or None
+        Noise scale over ``clip_norm``. None: call ``calibrated`` first. 0: no noise and no privacy, and the event says
+        so.
+    momentum : float in [0, 1)
+        Heavy-ball momentum of "sgd".
+    optimizer : "sgd" or "adam"
+    averaging : None, float in (0, 1] or "tail"
+        None releases the last iterate; a fraction f the average of the last ceil(f * steps) iterates; "tail" is 0.5.
+    radius : float or None
+        Project every iterate on the ball of this radius around zero; None: no projection.
+    schedule : "constant", "cosine" or "linear"
+        The last two fall to 0 after the last step.
+    feature_bound : float or None
+        A public bound on the norm of a row without its bias coordinate. Longer rows are scaled onto it, in training and
+        in prediction. A stability bound needs it; privacy does not.
+    fit_intercept : bool
+    quantiles : tuple of float
+        The levels of the pinball loss.
+    huber_delta : float
+        The constant of the Huber loss.
+    adam : (beta1, beta2, epsilon)
+    init_seed : int
+        The public starting point is a fixed function of it, see `Network.initial`.
+    init_scale : float or None
+        The scale of the starting point.
+    dtype : "float32" or "float64"
+    delta_n : float
+        The failure probability of the stability bound under Poisson sampling; a full batch needs none.
+    keep_trajectory : bool
+        Keep the iterates for the self-influence correction.
+    budget : (epsilon, delta) or None
+        Set by ``calibrated``: the budget of the noise.
+    device : str or None
+        None trains in NumPy on the CPU. "cuda", or another device of torch, trains there, noise included. For records
+        in several blocks only gradients are computed there, on a device of the process that has the block.
 
     >>> mechanism = DPSGD(classes=(0, 1), steps=50, learning_rate=1.0).calibrated(1.0, 1e-5)
     >>> rng = np.random.default_rng(0)
@@ -108,7 +143,7 @@ class DPSGD(GaussianSums):
     >>> trained.model.predict_proba(X[:2]).shape
     (2, 2)
 
-    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normaliser of Theory: section 1.6
+    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normalizer of Theory: section 1.6
     """
 
     hidden: tuple[int, ...] = ()
@@ -152,8 +187,8 @@ class DPSGD(GaussianSums):
         check_positive("learning_rate", self.learning_rate)
         if check_positive("clip_norm", self.clip_norm) < SMALLEST_CLIP_NORM:
             raise ValueError(
-                f"clip_norm must be at least {SMALLEST_CLIP_NORM:g}, got {self.clip_norm:g}: smaller gradients are "
-                "lost in rounding; rescale the features by public constants"
+                f"clip_norm must be at least {SMALLEST_CLIP_NORM:g}, got {self.clip_norm:g}, because rounding loses "
+                "smaller gradients; rescale the features by public constants"
             )
         if self.noise_multiplier is not None:
             check_nonnegative("noise_multiplier", self.noise_multiplier)
@@ -161,7 +196,7 @@ class DPSGD(GaussianSums):
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum:g}")
         check_choice("optimizer", self.optimizer, ("sgd", "adam"))
         if self.optimizer == "adam" and self.momentum:
-            raise ValueError("momentum belongs to optimizer='sgd'; for 'adam' set adam=(beta1, beta2, epsilon)")
+            raise ValueError("momentum is an option of optimizer='sgd'; for 'adam' set adam=(beta1, beta2, epsilon)")
         if isinstance(self.averaging, str):
             check_choice("averaging", self.averaging, ("tail",))
         elif self.averaging is not None:
@@ -173,7 +208,7 @@ class DPSGD(GaussianSums):
         check_positive("huber_delta", self.huber_delta)
         object.__setattr__(self, "quantiles", tuple(check_probability("quantiles[i]", q) for q in self.quantiles))
         if self.loss == "pinball" and not self.quantiles:
-            raise ValueError("quantiles must name at least one level for the pinball loss")
+            raise ValueError("quantiles must contain at least one level for the pinball loss")
         if len(self.adam) != 3:
             raise ValueError("adam must be (beta1, beta2, epsilon)")
         for name, beta in zip(("adam[0]", "adam[1]"), self.adam, strict=False):
@@ -192,21 +227,21 @@ class DPSGD(GaussianSums):
 
     @property
     def task(self) -> str:
-        """Either "classification" or "regression", from the loss."""
+        """Return "classification" or "regression", from the loss."""
         return "classification" if self.loss in ("cross_entropy", "logistic") else "regression"
 
     @property
     def releases(self) -> tuple[float, int]:
-        """A noisy sum over a Poisson batch at each step."""
+        """Return the sampling rate and the number of steps."""
         return self.sampling_rate, self.steps
 
     def configured(self, needs: Needs) -> Self:
-        """A copy that trains for these classes and keeps its iterates if they are needed."""
+        """Return a copy for these classes that keeps its iterates if needed."""
         return replace(self, classes=needs.classes, keep_trajectory=needs.trajectory)
 
     @cached_property
     def learning_rates(self) -> Array:
-        """The public step sizes, one a step."""
+        """Return the public learning rate of each step."""
         done = np.arange(self.steps) / self.steps
         shape = {"constant": np.ones(self.steps), "cosine": (1 + np.cos(math.pi * done)) / 2, "linear": 1 - done}
         rates: Array = self.learning_rate * shape[self.schedule]
@@ -214,18 +249,18 @@ class DPSGD(GaussianSums):
 
     @property
     def rule(self) -> UpdateRule:
-        """The post-processing part: what is done with each noisy gradient."""
+        """Return the update rule, which is post-processing."""
         share = 0.5 if self.averaging == "tail" else self.averaging
         averaged = 1 if share is None else max(1, math.ceil(float(share) * self.steps - 1e-9))
         return UpdateRule(self.optimizer, self.learning_rates, self.momentum, self.adam, self.radius, averaged)
 
     def network(self, n_features: int, n_classes: int | None = None) -> Network:
-        """The network trained on rows of this width."""
+        """Return the network trained on rows of this width."""
         outputs = {"cross_entropy": n_classes or 0, "pinball": len(self.quantiles)}.get(self.loss, 1)
         return Network((n_features, *self.hidden, outputs), self.activation, self.fit_intercept)
 
     def run_dry(self, input_shape: tuple[int, ...]) -> None:  # noqa: ARG002 (a protocol's)
-        """Look for the device: one that is not there is told of before any budget is reserved."""
+        """Fail early if the device is unavailable."""
         if self.device is not None:
             check_device(self.device)
 
@@ -239,48 +274,60 @@ class DPSGD(GaussianSums):
         persons: Persons | None = None,
         observer: StepObserver | None = None,
     ) -> Trained:
-        """Train privately on the records; the cost is `event`, whatever the records are.
+        """Train privately on arrays; the cost is `event`, whatever the records are.
 
-        `n_records` is the public nominal number of records, or of `persons` where rows belong to some (None declares
-        the true number public). `random_state=None` takes the operating system's entropy; an int makes the run
-        repeatable and therefore not private. `observer`, for tests and audits, is called with a `StepView` of each
-        step; what it hears is not private.
+        Parameters
+        ----------
+        X : array of shape (n_rows, n_features)
+        y : array of shape (n_rows,)
+        random_state : int or None
+            None uses the operating system's entropy. An int makes the run repeatable and therefore not private.
+        n_records : int or None
+            The public nominal number of records, or of persons; None declares the true number public.
+        persons : Persons or None
+            The persons to whom the rows belong, where one may have several.
+        observer : callable or None
+            For tests and audits: called with a `StepView` of each step. What it sees is not private.
+
+        Returns
+        -------
+        Trained
         """
         setup = self.prepare(X, y, n_records=n_records, persons=persons)
         return self._run(setup, random_state, observer)
 
     def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+        self,
+        source: RecordSource,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        observer: StepObserver | None = None,
     ) -> Trained:
-        """Train on the records of a source; the blocks of one that is not an array in memory draw their own batches."""
-        return self._run(self.prepare_source(source, n_records=n_records), random_state)
+        """Train on the records of a source; see `train`.
+
+        The division into blocks changes the order of sums only.
+        """
+        return self._run(self.prepare_source(source, n_records=n_records), random_state, observer)
 
     def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
         if self.device is None:
-            return self._trained(setup, random_state, observer)
-        return with_room(
-            lambda: self._trained(setup, random_state, observer),
-            f"device={self.device!r} has no room for the records or for the work on them; let them visit it in blocks, "
-            "dpscp.data.sources.ArraySource(X, y, n_blocks=...), or train on the processor (device=None)",
+            return self._run_training(setup, random_state, observer)
+        return translate_memory_errors(
+            lambda: self._run_training(setup, random_state, observer),
+            f"device={self.device!r} has too little memory for the records and the computation; send them in blocks, "
+            "dpscp.data.sources.ArraySource(X, y, n_blocks=...), or train on the CPU (device=None)",
         )
 
-    def _trained(self, setup: "Setup", random_state: int | None, observer: StepObserver | None) -> Trained:
+    def _run_training(self, setup: "Setup", random_state: int | None, observer: StepObserver | None) -> Trained:
         rng = secure_generator(random_state)
         noise = setup.grid_noise(rng, random_state)
         kept = np.empty((self.steps, setup.network.n_parameters), dtype=self.dtype) if self.keep_trajectory else None
         with second_thread(setup.network.n_parameters) as second, one_blas_thread(), np.errstate(all="ignore"):
-            descent: Descent | DeviceDescent
-            batches: Iterator[NDArray[np.int64] | None]
-            if setup.spread is not None:
-                descent, batches = setup.spread_descent(random_state), everyone()
-            elif self.device is not None:
-                descent, batches = setup.device_descent(observer), setup.batches(rng)
-            else:
-                descent, batches = setup.descent(setup.records, observer), setup.batches(rng)
-            drawn = drawn_steps([batches], noise)
+            descent = setup.start_run(observer, second)
+            drawn = draw_steps([setup.batches(rng)], noise)
             if second is not None and isinstance(descent, Descent):
                 drawn = second.ahead(islice(drawn, self.steps))
-                descent.gradient.second = second
             if kept is not None:
                 kept[0] = descent.current()
             for t in progress(run([descent], drawn), self.steps, "private training"):
@@ -301,42 +348,43 @@ class DPSGD(GaussianSums):
     def prepare(
         self, X: ArrayLike, y: ArrayLike, *, n_records: int | None = None, persons: Persons | None = None
     ) -> "Setup":
-        """Check the records against the public constants and fix everything one run needs except its randomness."""
-        set_noise(self.noise_multiplier)
+        """Check the records and fix everything of a run except its randomness."""
+        require_noise(self.noise_multiplier)
         return self.prepare_source(array_source(X, y, persons), n_records=n_records)
 
     def prepare_source(self, source: RecordSource, *, n_records: int | None = None) -> "Setup":
-        """As `prepare`; blocks that are not one array in memory are made ready for the engine where they lie."""
-        noise, block = set_noise(self.noise_multiplier), source.whole
+        """Prepare a run on a source; see `prepare`.
+
+        Each block is converted for the engine in the process that has it.
+        """
+        noise = require_noise(self.noise_multiplier)
         from_data = []
         unit = unit_of_blocks(source)
         if n_records is None:
             n_records = source.sum(unit_count)
             from_data.append(unit.count_name)
             if not n_records:
-                raise ValueError("X holds no records; pass n_records, the public nominal number of records")
+                raise ValueError("X contains no records; pass n_records, the public nominal number of records")
         check_count(unit.count_name, n_records)
         expected = self.sampling_rate * n_records * unit.cap
         if expected > MOST_RECORDS / 2:
             raise ValueError(
                 f"sampling_rate * {unit.count_name} (times rows_per_person) must be at most {MOST_RECORDS // 2}, "
-                f"got {expected:g}: the rounding of larger sums is not bounded; lower sampling_rate"
+                f"got {expected:g}, because the rounding of larger sums is not bounded; lower sampling_rate"
             )
         if self.budget is not None and self.budget[1] * n_records >= 1:
             warnings.warn(
-                f"delta = {self.budget[1]:g} is not below 1 / n_records = {1 / n_records:g}: such a budget allows "
-                "publishing a record at random; choose a smaller delta",
+                f"delta = {self.budget[1]:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would "
+                "permit publishing one random record; choose a smaller delta",
                 GuaranteeWarning,
                 stacklevel=3,
             )
         classes = self.classes
         if self.task == "classification" and classes is None:
-            if block is None:
-                raise ValueError("classes must be declared for records that lie in several blocks: classes=(...)")
-            classes = check_classes(found_labels(block.targets), self.loss)
+            classes = check_classes(observed_source_labels(source), self.loss)
             from_data.append("classes")
         network = self.network(source.width, None if classes is None else len(classes))
-        engine = EngineBlock(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype)
+        engine = EngineBlockBuilder(self.loss, classes, self.feature_bound, self.fit_intercept, self.dtype)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "hidden": list(self.hidden),
@@ -357,13 +405,12 @@ class DPSGD(GaussianSums):
         if self.device is not None:
             check_device(self.device)
             facts["device"] = self.device
-        if block is not None:
-            return Setup(self, network, classes, n_records, noise, engine(block), facts, unit=unit)
-        nobody = engine(Block(0, np.empty((0, source.width)), np.empty(0)))
-        return Setup(self, network, classes, n_records, noise, nobody, facts, source.map(engine, keep=True), unit)
+        return Setup(self, network, classes, n_records, noise, source.map(engine, keep=True), facts, unit)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
-        """The bound on ||theta_{n+1} - theta_n|| under shared masks and noise, or None where none is proven.
+        """Return the proven bound on ||theta_{n+1} - theta_n||, or None.
+
+        The two runs share masks and noise.
 
         Proven for linear heads with a feature bound, plain SGD (no momentum, no Adam), a smooth loss, and
         clipping that keeps the loss convex: never active for cross_entropy, any clip_norm for one-output
@@ -385,7 +432,7 @@ class DPSGD(GaussianSums):
             return None
         influence = min(self.clip_norm, steepest) * (1 + CLIP_SLACK)
         size = self.network(n_features, None if classes is None else len(classes)).n_parameters
-        rounding = math.sqrt(size) * GRID * set_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK)
+        rounding = math.sqrt(size) * GRID * require_noise(self.noise_multiplier) * self.clip_norm * (1 + CLIP_SLACK)
         rate, rates, drift = self.sampling_rate, self.learning_rates, 0.0
         normaliser = rate * n_records
         if rate == 1:
@@ -414,54 +461,78 @@ class DPSGD(GaussianSums):
 
 @dataclass(frozen=True)
 class Setup:
-    """One run with everything fixed except its randomness; holds the records, so it must not outlive training."""
+    """One run with everything fixed except its randomness.
+
+    It holds the records, so it must not outlive training.
+    """
 
     mechanism: DPSGD
     network: Network
     classes: tuple[Any, ...] | None
     n_records: int
     noise: float
-    records: Records
+    source: RecordSource
+    """The records as the engine reads them."""
     public_facts: dict[str, object]
-    spread: RecordSource | None = None
-    """The records as the engine reads them, where they lie in several blocks; `records` is then empty."""
     unit: Unit = RECORDS
 
     @property
+    def records(self) -> EngineBlock:
+        """Return the only block of records in memory."""
+        (block,) = blocks_in_memory(self.source)
+        assert isinstance(block, EngineBlock)
+        return block
+
+    @cached_property
+    def places(self) -> Places:
+        """Return the places of the persons in the order of all blocks."""
+        return places_of(self.source)
+
+    @property
     def loss(self) -> Loss:
-        """The record loss with its constants."""
+        """Return the record loss with its constants."""
         return Loss(self.mechanism.loss, self.mechanism.quantiles, self.mechanism.huber_delta)
 
     @property
     def normaliser(self) -> float:
-        """The public expected batch size."""
+        """Return the public expected batch size."""
         return self.mechanism.sampling_rate * self.n_records
 
-    def descent(self, records: Records, observer: StepObserver | None = None) -> Descent:
-        """A run at its public starting point."""
-        return Descent(self._constants, records, observer)
+    @property
+    def moves_to_device(self) -> bool:
+        """Return whether the records are one block that is copied to the device.
 
-    def device_descent(self, observer: StepObserver | None = None) -> DeviceDescent:
-        """A run at its public starting point on the mechanism's device."""
-        assert self.mechanism.device is not None
-        there = DeviceRecords.of(self.records, self.network, check_device(self.mechanism.device))
-        return DeviceDescent(self._constants, there, observer)
+        Otherwise batches are copied to the device one by one.
+        """
+        return self.mechanism.device is not None and len(blocks_in_memory(self.source)) == 1
 
-    def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> Vectors | None:
-        """The noise of a run in units of the grid, drawn where the steps are taken; None for a run without."""
+    def start_run(self, observer: StepObserver | None, second: SecondThread | None) -> Descent | DeviceDescent:
+        """Return a run at its public starting point, over all records."""
+        device = self.mechanism.device
+        if device is not None and self.moves_to_device:
+            there = DeviceRecords.of(self.records, self.network, check_device(device))
+            return DeviceDescent(self._constants, there, observer)
+        totals = SourceTotals(self._constants, self.source, self.places, device)
+        if totals.gradient is not None:
+            totals.gradient.second = second
+        return Descent(self._constants, totals, observer)
+
+    def descent(self, records: EngineBlock, observer: StepObserver | None = None) -> Descent:
+        """Return a run at its public starting point, over these records."""
+        totals = SourceTotals(self._constants, ArraySource.of_blocks([records]))
+        return Descent(self._constants, totals, observer)
+
+    def grid_noise(self, rng: np.random.Generator, random_state: int | None) -> NoiseVectors | None:
+        """Return the noise of a run in grid units; None for a run without noise.
+
+        It is drawn where the steps are taken.
+        """
         size, device = self.network.n_parameters, self.mechanism.device
         if not self.noise:
             return None
-        if device is None or self.spread is not None:
+        if device is None or not self.moves_to_device:
             return GridNoise(rng, size)
         return DeviceNoise(random_state, size, check_device(device), 1 / GRID)
-
-    def spread_descent(self, random_state: int | None) -> SpreadDescent:
-        """A run over the blocks of a source, which draw their batches from a key of this run."""
-        assert self.spread is not None
-        rate = self.mechanism.sampling_rate
-        streams = None if rate == 1 else BlockStreams.of(random_state, BATCHES)
-        return SpreadDescent(self._constants, self.spread, rate, streams, self.mechanism.device)
 
     @property
     def _constants(self) -> RunConstants:
@@ -478,12 +549,15 @@ class Setup:
         )
 
     def batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
-        """Poisson batches over the persons, or full ones."""
-        n, rate = self.records.owners.count, self.mechanism.sampling_rate
-        return everyone() if rate == 1 else poisson_batches(rng, n, rate)
+        """Return Poisson batches over the persons, or full ones."""
+        rate = self.mechanism.sampling_rate
+        return full_batches() if rate == 1 else poisson_batches(rng, self.places.count, rate)
 
     def model(self, parameters: Array) -> DenseModel:
-        """The released model; parameters that are not finite are refused (they are released values: no leak)."""
+        """Return the released model.
+
+        Parameters that are not finite are refused (they are released values: no leak).
+        """
         if not np.isfinite(parameters).all():
             raise ValueError(
                 f"training diverged with learning_rate = {self.mechanism.learning_rate:g}; lower it or set radius"
@@ -491,7 +565,7 @@ class Setup:
         return DenseModel(self.network, self.loss, parameters, self.classes, self.mechanism.feature_bound)
 
     def trajectory(self, iterates: Array) -> Trajectory:
-        """The iterates with the weight of each step in the released parameters."""
+        """Return the iterates with the weight of each step in the released parameters."""
         mechanism, rule = self.mechanism, self.mechanism.rule
         public = (mechanism.clip_norm, self.normaliser, mechanism.sampling_rate)
         return Trajectory(iterates, rule.influence_weights(), *public, rule)

@@ -2,7 +2,7 @@
 
 The mechanism releases theta = argmin sum_i loss_i(theta) + strength / 2 * ||theta||^2 + <b, theta> with
 Gaussian b of standard deviation s. Add one record with features x, ||x|| <= B, and let c(theta) be the
-value of b that makes theta the minimiser without the record (a bijection); with the record it is c -
+value of b that makes theta the minimizer without the record (a bijection); with the record it is c -
 g(theta), g its gradient. Only the part of b along x is moved, so condition on the rest. What is left is a
 map T = identity + displacement h on ``rank`` coordinates, and the two laws are N(0, s^2) for c and for
 T(c). With mu = (gradient bound) / s:
@@ -42,7 +42,9 @@ _LARGEST_MU = 50.0
 
 @dataclass(frozen=True)
 class ObjectiveLoss:
-    """What bounds the privacy loss of one added record: see the module's text for the letters.
+    """What bounds the privacy loss of one added record.
+
+    See the module's text for the letters.
 
     ``mu`` is gradient bound over noise standard deviation, ``expansion`` is smoothness over penalty
     strength, ``log_determinant`` bounds the log of the Jacobian, ``rank`` counts the directions the record
@@ -63,12 +65,15 @@ class ObjectiveLoss:
         check_nonnegative("log_determinant", self.log_determinant)
         check_count("rank", self.rank)
         if self.one_sided and self.rank != 1:
-            raise ValueError("one_sided needs rank 1: a sign is only fixed on a line")
+            raise ValueError("one_sided needs rank 1; a sign is fixed in one dimension only")
         if self.rank > 1 and self.expansion >= 1:
-            raise BudgetError("the penalty must exceed the smoothness of one record's loss: raise regularisation")
+            raise BudgetError("the penalty must exceed the smoothness of one record's loss; raise the penalty")
 
     def profile(self, epsilon: Array) -> Array:
-        """An upper bound on delta(epsilon), epsilon >= 0, for adding and for removing one record."""
+        """Return an upper bound on delta(epsilon) for adding and removing a record.
+
+        ``epsilon`` is at least 0.
+        """
         if self.one_sided:
             return self._one_sided_profile(epsilon)
         losses, masses = self._atoms()
@@ -84,7 +89,10 @@ class ObjectiveLoss:
         return np.asarray(np.minimum(1.0, np.maximum(inside, 0.0) * (1 + 1e-9) + missing + 1e-15))
 
     def log_tail(self, epsilon: Array) -> Array:
-        """log of a bound on delta(epsilon) that stays sharp where ``profile`` is below rounding."""
+        """Return the log of a bound on delta(epsilon) that holds far in the tail.
+
+        It stays sharp where ``profile`` is below rounding.
+        """
         radius = np.maximum(0.0, (epsilon - self.log_determinant) / self.mu - self.mu / 2)
         return np.asarray(stats.chi2.logsf(radius**2, self.rank))
 
@@ -95,7 +103,10 @@ class ObjectiveLoss:
         return np.where(beyond >= 0, _gaussian_profile(np.maximum(beyond, 0.0), self.mu), inside)
 
     def _atoms(self) -> tuple[Array, Array]:
-        """Loss values and masses of a finite law that is stochastically larger than the privacy loss."""
+        """Return values and masses of a finite law above the privacy loss.
+
+        The law is stochastically larger.
+        """
         mu = self.mu
         pull = self.expansion if self.rank == 1 else self.expansion / (1 - self.expansion)
         edges = np.linspace(-_REACH, _REACH, _CELLS + 1)
@@ -127,7 +138,9 @@ def _gaussian_profile(epsilon: Array, mu: float) -> Array:
 
 @lru_cache(maxsize=256)
 def dominating_mu(loss: ObjectiveLoss) -> float:
-    """The smallest mu' (to 0.2 %, never below) whose Gaussian mechanism is at least as revealing everywhere.
+    """Return the smallest mu' whose Gaussian mechanism dominates the loss.
+
+    It is exact to 0.2 % and never too small.
 
     Between the points of the epsilon grid both profiles are bracketed by their monotonicity, so the
     comparison holds at every epsilon >= 0, not only on the grid.
@@ -139,8 +152,8 @@ def dominating_mu(loss: ObjectiveLoss) -> float:
         good *= 1.5
         if good > _LARGEST_MU:
             raise BudgetError(
-                "objective perturbation has no useful privacy at this noise and penalty: raise noise_multiplier or "
-                "regularisation"
+                "objective perturbation has no useful privacy at this noise and penalty; raise noise_multiplier or the "
+                "penalty"
             )
     bad = loss.mu
     while good / bad > 1 + 1e-4:
@@ -168,11 +181,13 @@ def _dominates(candidate: float, loss: ObjectiveLoss) -> bool:
 
 
 def largest_mu(target: float, make_loss: Callable[[float], ObjectiveLoss]) -> float:
-    """The largest mu (to 0.1 %) with ``dominating_mu(make_loss(mu)) <= target``; BudgetError if there is none.
+    """Return the largest mu (to 0.1 %) whose dominating mu is within target.
+
+    BudgetError if there is none.
 
     The value returned was itself put through ``dominating_mu`` and found within the target.
     """
-    # a little room, because the search of dominating_mu stops 0.01 % above the smallest value that passes
+    # slightly lower, because the search of dominating_mu stops 0.01 % above the smallest value that passes
     aim = target / (1 + 2e-4)
 
     def fits(mu: float) -> bool:
@@ -184,7 +199,7 @@ def largest_mu(target: float, make_loss: Callable[[float], ObjectiveLoss]) -> fl
     good, bad = aim / 64, aim
     if not fits(good):
         raise BudgetError(
-            "no amount of noise meets this budget at this penalty: its Jacobian term alone is too revealing; "
+            "no amount of noise meets this budget at this penalty, because its Jacobian term alone costs too much; "
             "raise the penalty or the budget"
         )
     while bad / good > 1 + 1e-3:

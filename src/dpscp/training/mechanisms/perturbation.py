@@ -1,8 +1,8 @@
-"""Output and objective perturbation for penalised linear models.
+"""Train penalized linear models by output or objective perturbation.
 
-Both minimise sum_i loss_i(theta) + strength / 2 * ||theta||^2 over rows of bounded norm.
-``OutputPerturbation`` adds noise to the minimiser, ``ObjectivePerturbation`` adds a random linear term
-before minimising (and a trace of noise after, because a computed minimiser is never the exact one).
+Both minimize sum_i loss_i(theta) + strength / 2 * ||theta||^2 over rows of bounded norm.
+``OutputPerturbation`` adds noise to the minimizer, ``ObjectivePerturbation`` adds a random linear term
+before minimizing (and a trace of noise after, because a computed minimizer is never the exact one).
 ``strength`` is regularisation * n_records, so the losses are in effect divided by the public number of
 records; neither the event nor the noise depends on it.
 """
@@ -21,8 +21,8 @@ from dpscp.guarantees.stability import Stability, stability_objective_perturbati
 from dpscp.privacy import Accountant, gaussian_event, noise_multiplier, secure_generator
 from dpscp.training.engine.gaussian_release import gaussian_release, grid_slack, warn_large_delta
 from dpscp.training.engine.networks import DenseModel, Loss, Network, check_rows, feature_rows
-from dpscp.training.labels import check_classes, encode_labels, found_labels
-from dpscp.training.mechanism import GaussianSums, Needs, Trained, paid_event, set_noise
+from dpscp.training.labels import check_classes, encode_labels, observed_labels
+from dpscp.training.mechanism import GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.mechanisms.objective_privacy import ObjectiveLoss, dominating_mu, largest_mu
 from dpscp.training.mechanisms.regularized_risk import LinearRisk
 from dpscp.training.targets import bounded_targets
@@ -42,22 +42,34 @@ EXPANSION_SHARE = 0.05
 
 @dataclass(frozen=True)
 class OutputPerturbation(GaussianSums):
-    """The minimiser of a penalised linear risk plus Gaussian noise.
+    """Minimize a penalized linear risk and add Gaussian noise to the minimizer.
 
-    One record, or one person with weighted records, moves the minimiser by at most gradient_bound / strength (strong
-    convexity), whatever the other records are; the solver's tolerance is added to that sensitivity. ``event`` is one
-    Gaussian release.
+    Privacy: ``event`` is one Gaussian release. The unit is one record, or one person with weighted records. It moves
+    the minimizer by at most gradient_bound / strength (strong convexity), whatever the other records are. The tolerance
+    of the solver is added to that sensitivity.
 
     Parameters
     ----------
-    loss : "cross_entropy", "logistic" (two classes), "huber", or "squared", which is the Huber loss with huber_delta
-        equal to the width of y_bounds: the same as squared error wherever predictions lie in y_bounds.
-    feature_bound : public bound on the norm of a row without bias; longer rows are scaled onto it, in prediction too.
-    y_bounds : public range of the target (regression); targets are clipped to it.
-    classes : public labels; None declares the labels found in y public.
-    regularisation : weight of ||theta||^2 / 2 against the mean loss; None is a public rule (see ``strength``).
-    noise_multiplier : noise standard deviation over sensitivity; None: call ``calibrated`` first.
-    parameter_norm : public guess of the norm of good parameters, used by the rule only; privacy does not need it.
+    loss : "cross_entropy", "logistic", "huber" or "squared"
+        "logistic" is for two classes. "squared" is the Huber loss with huber_delta equal to the width of y_bounds,
+        which is squared error wherever predictions lie in y_bounds.
+    feature_bound : float
+        A public bound on the norm of a row without bias. Longer rows are scaled onto it, in prediction too.
+    regularisation : float or None
+        The weight of ||theta||^2 / 2 against the mean loss; None is a public rule (see ``strength``).
+    noise_multiplier : float or None
+        Noise scale over sensitivity; None: call ``calibrated`` first.
+    classes : tuple or None
+        The public labels; None declares the labels in y public.
+    y_bounds : (low, high) or None
+        The public range of the target (regression). Targets are clipped to it.
+    huber_delta : float or None
+        The constant of the Huber loss; None: half the width of y_bounds.
+    fit_intercept : bool
+    parameter_norm : float or None
+        A public guess of the norm of good parameters. Only the rule of ``strength`` uses it; privacy does not need it.
+    budget : (epsilon, delta) or None
+        Set by ``calibrated``: the budget of the noise.
 
     Paper: Supplement S3 [sec:assumption_validation]
     """
@@ -83,7 +95,9 @@ class OutputPerturbation(GaussianSums):
         return replace(self, classes=needs.classes)
 
     def strength(self, n_records: int) -> float:
-        """The penalty on the sum of losses: regularisation * n_records, or the public rule.
+        """Return the penalty on the sum of losses.
+
+        Regularisation * n_records, or the public rule.
 
         The rule balances the expected excess loss caused by the noise, about n * curvature * noise^2 / 2,
         against the penalty at parameters of norm ``parameter_norm``.
@@ -92,7 +106,7 @@ class OutputPerturbation(GaussianSums):
             return self.regularisation * n_records
         unit = _risk(self, 2, 1.0)
         reach = _parameter_norm(self)
-        noise = set_noise(self.noise_multiplier) * unit.head.gradient_bound / reach
+        noise = require_noise(self.noise_multiplier) * unit.head.gradient_bound / reach
         excess = 2 * n_records * unit.head.smoothness * noise**2
         return float(excess ** (1 / 3))
 
@@ -105,14 +119,14 @@ class OutputPerturbation(GaussianSums):
         n_records: int | None = None,
         persons: Persons | None = None,
     ) -> Trained:
-        """Minimise, add noise, release; the cost is ``event``, whatever the records are."""
+        """Minimize, add noise, release; the cost is ``event``, whatever the records are."""
         event = paid_event(self)
         data = _prepare(self, X, y, n_records, persons)
         risk = _risk(self, data.n_outputs, self.strength(data.n_records))
         tolerance = SOLVER_SHARE * risk.head.gradient_bound
-        noise = set_noise(self.noise_multiplier) * (risk.head.gradient_bound + 2 * tolerance) / risk.strength
-        minimiser = risk.minimise(data.rows, data.target, tolerance=tolerance, weights=data.persons.weights)
-        theta = gaussian_release(minimiser, noise, secure_generator(random_state))
+        noise = require_noise(self.noise_multiplier) * (risk.head.gradient_bound + 2 * tolerance) / risk.strength
+        minimizer = risk.minimize(data.rows, data.target, tolerance=tolerance, weights=data.persons.weights)
+        theta = gaussian_release(minimizer, noise, secure_generator(random_state))
         bound = stability_output_perturbation(
             gradient_bound=risk.head.gradient_bound,
             regularisation=risk.strength / data.n_records,
@@ -120,24 +134,33 @@ class OutputPerturbation(GaussianSums):
             tolerance=tolerance / data.n_records,
             score_lipschitz=risk.head.score_lipschitz,
         )
-        return _released(self, data, theta, event, bound, noise, random_state)
+        return _build_result(self, data, theta, event, bound, noise, random_state)
 
 
 @dataclass(frozen=True)
 class ObjectivePerturbation:
-    """The minimiser of a penalised linear risk with a random linear term.
+    """Minimize a penalized linear risk with a random linear term.
 
-    The linear term has coordinates of standard deviation noise_multiplier * gradient_bound. The privacy of
-    the exact minimiser is that of ``objective_privacy``: a Gaussian event slightly stronger than 1 /
-    noise_multiplier, to pay for the Jacobian. The computed minimiser is within tolerance / strength of the
-    exact one; noise of TRACE_NOISE * noise_multiplier times twice that is added, a second Gaussian event.
-    ``event`` is the single Gaussian event that equals both.
+    The linear term has coordinates of standard deviation noise_multiplier * gradient_bound.
 
-    Parameters are those of ``OutputPerturbation``, except: ``penalty`` is the weight of ||theta||^2 / 2
-    against the *sum* of losses (it enters the event, so it must not depend on n_records); None is a public
-    rule, the larger of the strength that keeps the Jacobian cheap and the one that fits the noise. For
-    "cross_entropy" ``classes`` must be declared, because the event depends on how many there are. Persons with several
-    rows are refused: the Jacobian is bounded for the rank that one record's curvature has.
+    Privacy: ``event`` is one Gaussian event that covers two releases; the unit is one record. The first release is the
+    exact minimizer: a Gaussian event slightly stronger than 1 / noise_multiplier, because it pays for the Jacobian (see
+    ``objective_privacy``). The second covers the solver. The computed minimizer is within tolerance / strength of the
+    exact one, and noise of TRACE_NOISE * noise_multiplier times twice that is added.
+
+    Assumes: each record is its own person. Persons with several rows are refused, because the Jacobian is bounded for
+    the rank of one record's curvature.
+
+    Parameters
+    ----------
+    penalty : float or None
+        The weight of ||theta||^2 / 2 against the *sum* of losses. It enters the event, so it must not depend on
+        n_records. None is a public rule: the larger of the strength that keeps the Jacobian cheap and the one that fits
+        the noise.
+    classes : tuple or None
+        The public labels. "cross_entropy" needs them, because the event depends on their number.
+    loss, feature_bound, noise_multiplier, y_bounds, huber_delta, fit_intercept, parameter_norm, budget
+        As for ``OutputPerturbation``.
 
     Paper: Supplement S3 [sec:assumption_validation]
     """
@@ -158,7 +181,7 @@ class ObjectivePerturbation:
 
     @property
     def event(self) -> DpEvent | None:
-        """One Gaussian release that covers the minimiser and the trace of output noise.
+        """Return the Gaussian event of the minimizer and its small output noise.
 
         None while the noise is not set, or the classes that it depends on are not declared.
         """
@@ -169,7 +192,10 @@ class ObjectivePerturbation:
         return gaussian_event(1 / math.hypot(mu, 1 / (TRACE_NOISE * noise)))
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A copy with (nearly) the smallest noise that keeps one run within (epsilon, delta), never below it."""
+        """Return a copy with nearly the smallest noise within (epsilon, delta).
+
+        The noise is never too small.
+        """
         target = 1 / noise_multiplier(epsilon, delta, 1.0, 1, accountant=accountant)
         # sqrt(mu'^2 + (mu / TRACE_NOISE)^2) <= target holds when mu' is this, because mu <= target
         mu = largest_mu(target * math.sqrt(1 - TRACE_NOISE**-2), self._privacy_loss)
@@ -182,10 +208,10 @@ class ObjectivePerturbation:
         return replace(self, classes=needs.classes)
 
     def strength(self, n_features: int) -> float:
-        """The penalty on the sum of losses: ``penalty``, or the public rule."""
+        """Return the penalty on the sum of losses: ``penalty``, or the public rule."""
         if self.penalty is not None:
             return float(self.penalty)
-        noise = set_noise(self.noise_multiplier)
+        noise = require_noise(self.noise_multiplier)
         unit = _risk(self, self._outputs, 1.0)
         size = self._outputs * (n_features + self.fit_intercept)
         fitting = noise * unit.head.gradient_bound * math.sqrt(size) / _parameter_norm(self)
@@ -194,17 +220,20 @@ class ObjectivePerturbation:
     def train(
         self, X: ArrayLike, y: ArrayLike, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """Draw the linear term, minimise, add the trace of noise, release; the cost is ``event``."""
+        """Draw the linear term, minimize, add the trace of noise, release.
+
+        The cost is ``event``.
+        """
         self._require_classes()
         event = paid_event(self)
         data = _prepare(self, X, y, n_records)
         risk = _risk(self, data.n_outputs, self.strength(data.rows.shape[1] - self.fit_intercept))
         rng = secure_generator(random_state)
         size = data.n_outputs * data.rows.shape[1]
-        linear = rng.normal(0.0, set_noise(self.noise_multiplier) * risk.head.gradient_bound, size)
+        linear = rng.normal(0.0, require_noise(self.noise_multiplier) * risk.head.gradient_bound, size)
         tolerance = SOLVER_SHARE * risk.head.gradient_bound
-        trace = TRACE_NOISE * set_noise(self.noise_multiplier) * 2 * tolerance / risk.strength
-        theta = risk.minimise(data.rows, data.target, tolerance=tolerance, linear=linear)
+        trace = TRACE_NOISE * require_noise(self.noise_multiplier) * 2 * tolerance / risk.strength
+        theta = risk.minimize(data.rows, data.target, tolerance=tolerance, linear=linear)
         bound = stability_objective_perturbation(
             gradient_bound=risk.head.gradient_bound,
             regularisation=risk.strength / data.n_records,
@@ -212,7 +241,7 @@ class ObjectivePerturbation:
             tolerance=tolerance / data.n_records,
             score_lipschitz=risk.head.score_lipschitz,
         )
-        return _released(self, data, gaussian_release(theta, trace, rng), event, bound, trace, random_state)
+        return _build_result(self, data, gaussian_release(theta, trace, rng), event, bound, trace, random_state)
 
     @property
     def _outputs(self) -> int:
@@ -220,7 +249,10 @@ class ObjectivePerturbation:
 
     def _require_classes(self) -> tuple[Any, ...]:
         if self.loss == "cross_entropy" and self.classes is None:
-            raise ValueError("classes must be declared: the privacy of this mechanism depends on how many there are")
+            raise ValueError(
+                "classes must be declared, because the privacy of this mechanism depends on their number; pass "
+                "classes=(...)"
+            )
         return self.classes or ()
 
     def _largest_expansion(self, mu: float) -> float:
@@ -244,7 +276,7 @@ class ObjectivePerturbation:
 
 
 @dataclass(frozen=True)
-class _Records:
+class _TrainingData:
     """Checked records and public sizes; lives only while training runs."""
 
     rows: Array
@@ -253,7 +285,7 @@ class _Records:
     n_records: int
     n_outputs: int
     classes: tuple[Any, ...] | None
-    centre: float
+    center: float
     public_facts: dict[str, object]
 
 
@@ -298,30 +330,30 @@ def _risk(mechanism: _Perturbation, n_outputs: int, strength: float) -> LinearRi
 
 def _prepare(
     mechanism: _Perturbation, X: ArrayLike, y: ArrayLike, n_records: int | None, persons: Persons | None = None
-) -> _Records:
+) -> _TrainingData:
     raw = check_rows(X, finite=False)
     rows = feature_rows(raw, feature_bound=mechanism.feature_bound, intercept=mechanism.fit_intercept, dtype="float64")
     units = Persons.of_rows(persons, len(raw))
     from_data = [] if n_records is not None else [units.count_name]
     n = check_count(units.count_name, units.count if n_records is None else n_records)
     warn_large_delta(mechanism.budget, n)
-    classes, centre = mechanism.classes, 0.0
+    classes, center = mechanism.classes, 0.0
     target: NDArray[Any]
     if mechanism.y_bounds is not None and mechanism.loss in ("squared", "huber"):
         low, high = mechanism.y_bounds
         # without an intercept nothing can carry the centre back
-        centre = (low + high) / 2 if mechanism.fit_intercept else 0.0
-        target, classes = bounded_targets(y, mechanism.y_bounds) - centre, None
+        center = (low + high) / 2 if mechanism.fit_intercept else 0.0
+        target, classes = bounded_targets(y, mechanism.y_bounds) - center, None
     else:
         if classes is None:
-            classes = check_classes(found_labels(y), mechanism.loss)
+            classes = check_classes(observed_labels(y), mechanism.loss)
             from_data.append("classes")
         target = encode_labels(y, classes)
     if len(target) != len(raw):
         raise ValueError("X and y must hold the same number of records")
     facts: dict[str, object] = {
         "mechanism": type(mechanism).__name__,
-        "noise_multiplier": set_noise(mechanism.noise_multiplier),
+        "noise_multiplier": require_noise(mechanism.noise_multiplier),
         **units.public_facts(n),
         "n_features": raw.shape[1],
         "feature_bound": mechanism.feature_bound,
@@ -332,12 +364,12 @@ def _prepare(
     if mechanism.y_bounds is not None:
         facts["y_bounds"] = mechanism.y_bounds
     outputs = len(classes) if classes is not None and mechanism.loss == "cross_entropy" else 1
-    return _Records(rows, target, units, n, outputs, classes, centre, facts)
+    return _TrainingData(rows, target, units, n, outputs, classes, center, facts)
 
 
-def _released(
+def _build_result(
     mechanism: _Perturbation,
-    data: _Records,
+    data: _TrainingData,
     theta: Array,
     event: DpEvent,
     bound: Stability,
@@ -348,7 +380,7 @@ def _released(
     network = Network((data.rows.shape[1] - mechanism.fit_intercept, data.n_outputs), "relu", mechanism.fit_intercept)
     if mechanism.fit_intercept:
         theta = theta.copy()
-        network.layers(theta)[0][:, -1] += data.centre
+        network.layers(theta)[0][:, -1] += data.center
     delta = mechanism.huber_delta or _half_range(mechanism)
     model = DenseModel(network, Loss(mechanism.loss, (), delta), theta, data.classes, mechanism.feature_bound)
     facts = data.public_facts | ({"seeded": True} if random_state is not None else {})

@@ -1,9 +1,9 @@
-"""Penalised sums of losses of linear models: their public constants, and their minimiser to a proven tolerance.
+"""Minimize penalized sums of losses of linear models to a proven tolerance.
 
-The objective is sum_i loss_i(theta) + strength / 2 * ||theta||^2 + <linear, theta>. It is written as a sum,
-not a mean: with strength = regularisation * n_records it is n_records times the usual penalised risk with
-the public normaliser, and no number of records enters it. Rows have norm at most ``feature_bound``
-(enforced by clipping them), and a bias coordinate 1 is part of the row.
+The objective is sum_i loss_i(theta) + strength / 2 * ||theta||^2 + <linear, theta>. It is a sum, not a mean. With
+strength = regularisation * n_records it is n_records times the usual penalized risk with the public normalizer, and no
+number of records enters it. Rows have norm at most ``feature_bound`` (enforced by clipping them), and a bias coordinate
+1 is part of the row.
 """
 
 import math
@@ -38,13 +38,19 @@ class LinearRisk:
 
     @property
     def head(self) -> LinearHead:
-        """The loss of one record with its constants, which do not depend on how many outputs there are."""
+        """Return the loss of one record with its constants.
+
+        They do not depend on the number of outputs.
+        """
         return LinearHead(self.loss, self.row_bound, self.huber_delta)
 
     def value_and_gradient(
         self, theta: Array, rows: Array, target: NDArray[Any], linear: Array, weights: Array | None = None
     ) -> tuple[float, Array]:
-        """The objective, each record's loss times its weight, and its gradient at the flat parameters ``theta``."""
+        """Return the objective and its gradient at the flat parameters ``theta``.
+
+        Each record's loss is multiplied by its weight.
+        """
         weights = np.ones(len(rows)) if weights is None else weights
         z = rows @ theta.reshape(self.n_outputs, -1).T
         if self.loss == "cross_entropy":
@@ -66,7 +72,7 @@ class LinearRisk:
         error *= weights[:, None]
         return value, (error.T @ rows).ravel() + self.strength * theta + linear
 
-    def minimise(
+    def minimize(
         self,
         rows: Array,
         target: NDArray[Any],
@@ -75,10 +81,10 @@ class LinearRisk:
         linear: Array | None = None,
         weights: Array | None = None,
     ) -> Array:
-        """Parameters at which the gradient's norm is at most ``tolerance``.
+        """Return parameters at which the gradient's norm is at most ``tolerance``.
 
         ``weights`` of the records are at most one each, and one for all where None.
-        They are within tolerance / strength of the minimiser, by strong convexity. Quasi-Newton does the
+        They are within tolerance / strength of the minimizer, by strong convexity. Quasi-Newton does the
         work; accelerated gradient descent, whose convergence is a theorem, finishes where a line search
         gave up.
         """
@@ -117,4 +123,6 @@ class LinearRisk:
             following = ahead - gradient / smooth
             ahead, theta = following + momentum * (following - theta), following
         # the tolerance is far above rounding, so exact arithmetic is the only thing that could have failed
-        raise ArithmeticError("the penalised risk could not be minimised to the tolerance that privacy needs")
+        raise ArithmeticError(
+            "the penalized risk could not be minimized to the tolerance that privacy needs; raise the penalty"
+        )

@@ -1,4 +1,4 @@
-"""Linear regression from privatised sufficient statistics.
+"""Fit linear regressions from private sufficient statistics.
 
 Everything the least-squares solution needs is the Gram matrix and the cross moments: sums over records of x
 x' and x y. They are released once with Gaussian noise; the ridge, the solution and any later use are
@@ -17,9 +17,15 @@ from dpscp._base.checks import check_count, check_positive, check_probability, c
 from dpscp.data.persons import Persons
 from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.privacy import secure_generator
-from dpscp.training.engine.gaussian_release import SUM_SLACK, gaussian_release, grid_slack, summed, warn_large_delta
+from dpscp.training.engine.gaussian_release import (
+    SUM_SLACK,
+    gaussian_release,
+    grid_slack,
+    sum_in_parts,
+    warn_large_delta,
+)
 from dpscp.training.engine.networks import DenseModel, Loss, Network, check_rows, feature_rows
-from dpscp.training.mechanism import GaussianSums, Trained, paid_event, set_noise
+from dpscp.training.mechanism import GaussianSums, Trained, paid_event, require_noise
 from dpscp.training.targets import bounded_targets
 
 __all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimiser"]
@@ -29,17 +35,34 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SufficientStatistics(GaussianSums):
-    """Ridge regression on a noisy Gram matrix and noisy cross moments.
+    """Fit a ridge regression on a noisy Gram matrix and noisy cross moments.
 
-    Rows are clipped to norm ``feature_bound`` (in prediction too), targets to ``y_bounds`` and centred
-    there. In the coordinates (upper triangle of x x' with its off-diagonal entries times sqrt(2), x y) one
-    record (and a person, a weighted mean of records) has the norms B^2 and B Y; noise of noise_multiplier *
-    B^2 / sqrt(gram_share) and noise_multiplier * B Y / sqrt(1 - gram_share) makes the pair one Gaussian
-    release of ``noise_multiplier``, which is what ``event`` says.
+    Rows are clipped to norm ``feature_bound`` (in prediction too), targets to ``y_bounds`` and centered there. The
+    ridge is chosen from the noisy Gram matrix only. It is just large enough to lift the smallest eigenvalue to
+    ``floor``.
 
-    The ridge is chosen from the noisy Gram matrix only: just enough that the smallest eigenvalue reaches
-    ``floor`` (None: the expected spectral norm of the noise, but at least one record's worth). ``radius``
-    confines the parameters to a ball; it makes the stability bound small and is not needed for privacy.
+    Privacy: ``event`` is one Gaussian release of ``noise_multiplier``; the unit is one record, or one person (a
+    weighted mean of records). The coordinates are the upper triangle of x x' with its off-diagonal entries times
+    sqrt(2), and x y. In them the sensitivities are B^2 and B Y. The noise scales are noise_multiplier * B^2 /
+    sqrt(gram_share) and noise_multiplier * B Y / sqrt(1 - gram_share).
+
+    Parameters
+    ----------
+    feature_bound : float
+        A public bound on the norm of a row without bias.
+    y_bounds : (low, high)
+        The public range of the target.
+    noise_multiplier : float or None
+        Noise scale over sensitivity; None: call ``calibrated`` first.
+    gram_share : float in (0, 1)
+        The share of the squared budget that the Gram matrix gets.
+    floor : float or None
+        None: the expected spectral norm of the noise, but at least the squared norm of one row.
+    radius : float or None
+        Confine the parameters to this ball. It makes the stability bound small; privacy does not need it.
+    fit_intercept : bool
+    budget : (epsilon, delta) or None
+        Set by ``calibrated``: the budget of the noise.
 
     Paper: Remark on private training [remark: dp mech stab]; Supplement S3 [sec:assumption_validation]
     """
@@ -66,50 +89,59 @@ class SufficientStatistics(GaussianSums):
 
     @property
     def row_bound(self) -> float:
-        """Bound on the norm of a row, its bias coordinate included."""
+        """Return the bound on the norm of a row, bias coordinate included."""
         return math.hypot(self.feature_bound, 1.0) if self.fit_intercept else float(self.feature_bound)
 
     @property
     def target_bound(self) -> float:
-        """Bound on a centred target (not centred without an intercept to carry the centre)."""
+        """Return the bound on a centered target.
+
+        Without an intercept targets are not centered.
+        """
         low, high = self.y_bounds
         return (high - low) / 2 if self.fit_intercept else max(abs(low), abs(high))
 
     @property
     def gram_noise(self) -> float:
-        """Standard deviation of the noise on a diagonal entry of the Gram matrix (off-diagonal: / sqrt(2))."""
+        """Return the noise scale of a diagonal entry of the Gram matrix.
+
+        Off the diagonal it is divided by sqrt(2).
+        """
         return self._noise * self.row_bound**2 / math.sqrt(self.gram_share)
 
     @property
     def cross_noise(self) -> float:
-        """Standard deviation of the noise on a cross moment."""
+        """Return the noise scale of a cross moment."""
         return self._noise * self.row_bound * self.target_bound / math.sqrt(1 - self.gram_share)
 
     @property
     def _noise(self) -> float:
-        return set_noise(self.noise_multiplier) * (1 + SUM_SLACK)
+        return require_noise(self.noise_multiplier) * (1 + SUM_SLACK)
 
     def smallest_eigenvalue(self, n_features: int) -> float:
-        """The public floor that the ridge lifts the noisy Gram matrix to."""
+        """Return the public floor that the ridge lifts the noisy Gram matrix to."""
         if self.floor is not None:
             return float(self.floor)
         size = n_features + self.fit_intercept
         return max(self.row_bound**2, self.gram_noise * math.sqrt(2 * size))
 
     def moments(self, X: ArrayLike, y: ArrayLike, weights: Array | None = None) -> tuple[Array, Array]:
-        """The exact weighted Gram matrix and cross moments that ``train`` adds noise to; never released as they are."""
+        """Return the exact weighted Gram matrix and cross moments.
+
+        ``train`` adds noise to them; they are never released without it.
+        """
         rows = feature_rows(
             check_rows(X, finite=False), feature_bound=self.feature_bound, intercept=self.fit_intercept, dtype="float64"
         )
         # clipped again: rounding may leave the range
-        target = np.clip(bounded_targets(y, self.y_bounds) - self._centre, -self.target_bound, self.target_bound)
+        target = np.clip(bounded_targets(y, self.y_bounds) - self._center, -self.target_bound, self.target_bound)
         if len(target) != len(rows):
             raise ValueError("X and y must hold the same number of records")
         if weights is not None:
             # the square root on both sides: the product of an array with itself is symmetric to the last bit
             roots = np.sqrt(weights)
             rows, target = rows * roots[:, None], target * roots
-        return summed(lambda part: part.T @ part, rows), summed(lambda part, y: part.T @ y, rows, target)
+        return sum_in_parts(lambda part: part.T @ part, rows), sum_in_parts(lambda part, y: part.T @ y, rows, target)
 
     def train(
         self,
@@ -120,7 +152,10 @@ class SufficientStatistics(GaussianSums):
         n_records: int | None = None,
         persons: Persons | None = None,
     ) -> Trained:
-        """Release the noisy moments once and solve; the cost is ``event``, whatever the records are."""
+        """Release the noisy moments once and solve.
+
+        The cost is ``event``, whatever the records are.
+        """
         event = paid_event(self)
         raw = check_rows(X, finite=False)
         units = Persons.of_rows(persons, len(raw))
@@ -137,10 +172,10 @@ class SufficientStatistics(GaussianSums):
         theta = ball_minimiser(adaptive_ridge(noisy_gram, floor), noisy_cross, reach)
         network = Network((raw.shape[1], 1), "relu", self.fit_intercept)
         if self.fit_intercept:
-            theta[-1] += self._centre
+            theta[-1] += self._center
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
-            "noise_multiplier": set_noise(self.noise_multiplier),
+            "noise_multiplier": require_noise(self.noise_multiplier),
             **units.public_facts(n),
             "n_features": raw.shape[1],
             "feature_bound": self.feature_bound,
@@ -153,9 +188,9 @@ class SufficientStatistics(GaussianSums):
         return Trained(model, event, self.stability(raw.shape[1], n), facts, unit=units.unit)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability:  # noqa: ARG002
-        """Shift bound under shared noise, surely.
+        """Return the shift bound under shared noise; it always holds.
 
-        The solution minimises theta' M theta / 2 - b' theta over a ball of radius R, strongly convex with
+        The solution minimizes theta' M theta / 2 - b' theta over a ball of radius R, strongly convex with
         ``floor``. One record adds x x' to the Gram matrix and lowers the adaptive ridge by at most B^2 (its
         smallest eigenvalue rises by no more), so M changes by at most B^2 in spectral norm, and b by B Y:
         the shift is at most B (Y + B R) / floor. R is ``radius``, or else the length that bounded cross
@@ -176,7 +211,7 @@ class SufficientStatistics(GaussianSums):
         return replace(bound, shift_bound=bound.shift_bound + rounding / floor, assumptions=assumptions)
 
     @property
-    def _centre(self) -> float:
+    def _center(self) -> float:
         return sum(self.y_bounds) / 2 if self.fit_intercept else 0.0
 
     def _reach(self, n_features: int, n_records: int) -> float:
@@ -193,13 +228,19 @@ class SufficientStatistics(GaussianSums):
 
 
 def adaptive_ridge(gram: Array, floor: float) -> Array:
-    """``gram`` plus the smallest multiple of the identity that lifts its smallest eigenvalue to ``floor``."""
+    """Lift the smallest eigenvalue of ``gram`` to ``floor``.
+
+    The smallest sufficient multiple of the identity is added.
+    """
     smallest = float(np.linalg.eigvalsh(gram)[0])
     return np.asarray(gram + max(0.0, floor - smallest) * np.eye(len(gram)))
 
 
 def ball_minimiser(matrix: Array, linear: Array, radius: float) -> Array:
-    """The minimiser of theta' matrix theta / 2 - linear' theta over this ball, matrix positive definite."""
+    """Minimize theta' matrix theta / 2 - linear' theta over a ball.
+
+    ``matrix`` is positive definite.
+    """
     values, vectors = np.linalg.eigh(matrix)
     turned = vectors.T @ linear
 

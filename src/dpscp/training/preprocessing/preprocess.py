@@ -1,7 +1,7 @@
-"""Preprocessing steps in front of a mechanism, as one mechanism with one event in the ledger.
+"""Combine preprocessing steps and a mechanism into one mechanism.
 
-``Preprocessed`` puts steps (``sums``) in front of any mechanism and is itself a mechanism; what its steps
-learn counts as training. ``PreprocessedModel`` is what it releases.
+``Preprocessed`` puts steps (``sums``) in front of any mechanism and is itself a mechanism with one event in the ledger.
+What its steps learn counts as training. ``PreprocessedModel`` is its released model.
 
 Theory: section 1.5; Result B
 """
@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.base import Rows
-from dpscp.data.sources.persons import unit_of_blocks
+from dpscp.data.sources.places import as_one_block, is_in_memory, unit_of_blocks
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
 from dpscp.privacy.noise_search import start_below
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
-from dpscp.training.engine.batching import ArrayFed, nominal_count
+from dpscp.training.engine.batching import ArrayTraining, nominal_count
 from dpscp.training.engine.gaussian_release import source_sum
 from dpscp.training.engine.networks import check_rows
 from dpscp.training.mechanism import (
@@ -40,10 +40,10 @@ from dpscp.training.mechanism import (
     find_dry_run,
     load_model,
     paid_event,
+    require_noise,
     require_persons,
     require_sources,
     saved_as,
-    set_noise,
     shift_bound,
     train_on,
     trains_persons,
@@ -79,14 +79,14 @@ class PreprocessedModel:
         return self.inner.classes
 
     def transform(self, X: ArrayLike) -> NDArray[Any]:
-        """The rows as the inner model sees them."""
+        """Return the rows as the inner model sees them."""
         rows: NDArray[Any] = check_rows(X, self.n_features)
         for step in self.transforms:
             rows = step.apply(rows)
         return rows
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """The inner model's outputs on the transformed rows."""
+        """Return the inner model's outputs on the transformed rows."""
         return self._in_parts(X, self.inner.outputs)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
@@ -94,11 +94,14 @@ class PreprocessedModel:
 
     def _in_parts(self, X: ArrayLike, of_rows: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
         rows = check_rows(X, self.n_features, finite=False)  # each part is looked at while it is in cache
-        block = Block(0, rows, rows[:, 0]).through(self.transform)
+        block = Block(0, rows, rows[:, 0]).with_steps(self.transform)
         return np.concatenate([of_rows(part) for _, part in block.parts()] or [of_rows(block.read())])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The parameters, for saving: keys "inner/..." and "step0/...", "step1/..."."""
+        """Return the parameters, for saving.
+
+        Keys "inner/..." and "step0/...", "step1/...".
+        """
         parts = {f"inner/{name}": value for name, value in self.inner.arrays().items()}
         for i, step in enumerate(self.transforms):
             parts.update({f"step{i}/{name}": value for name, value in step.arrays().items()})
@@ -127,8 +130,11 @@ class PreprocessedModel:
         return cls(transforms, load_model(config["inner"], part("inner/")), int(config["n_features"]))
 
 
-def unwrapped(model: Model) -> tuple[Model, tuple[Rows, ...]]:
-    """The model behind all preprocessing, and what is done with rows (known to be finite) before it sees them."""
+def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
+    """Return the model behind all preprocessing, and the functions of its rows.
+
+    The rows are known to be finite.
+    """
     steps: tuple[Rows, ...] = ()
     while isinstance(model, PreprocessedModel):
         steps = (*steps, *(transform.apply for transform in model.transforms))
@@ -137,7 +143,10 @@ def unwrapped(model: Model) -> tuple[Model, tuple[Rows, ...]]:
 
 
 def _length_after(transforms: list[Transform]) -> float | None:
-    """The length that the last transform gives to every row (but one of zeros); None where it gives none."""
+    """Return the length that the last transform gives to rows, or None.
+
+    Rows of zeros stay zero.
+    """
     last = transforms[-1] if transforms else None
     if isinstance(last, WhiteningTransform):
         return 1.0
@@ -145,12 +154,23 @@ def _length_after(transforms: list[Transform]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Preprocessed(ArrayFed):
-    """Steps in front of a mechanism, as one mechanism with one event.
+class Preprocessed(ArrayTraining):
+    """Put preprocessing steps in front of a mechanism, as one mechanism.
 
-    ``share`` is the public part of the squared Gaussian-DP budget that ``calibrated`` gives to the private
-    steps (equally among them); the mechanism gets what the composition leaves. Steps with public constants
-    cost nothing. A stability bound of the mechanism is kept only if every step is data independent.
+    Privacy: ``event`` is the composition of the private steps and the mechanism; the unit is that of the mechanism.
+    Steps with public constants cost nothing.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+        Applied in this order.
+    mechanism : Mechanism
+        It trains on the transformed rows.
+    share : float in (0, 1)
+        The public part of the squared Gaussian-DP budget that ``calibrated`` gives to the private steps, equally among
+        them. The mechanism gets what the composition leaves.
+
+    A stability bound of the mechanism is kept only if every step is data independent.
 
     Theory: section 1.5; Results B and C
     """
@@ -168,7 +188,10 @@ class Preprocessed(ArrayFed):
 
     @property
     def event(self) -> DpEvent | None:
-        """The composition of all steps and the mechanism; None while some noise is not set."""
+        """Return the composition of all steps and the mechanism.
+
+        None while some noise is not set.
+        """
         parts: tuple[HasEvent, ...] = (*self._private_steps, self.mechanism)
         known = [part.event for part in parts if part.event is not None]
         return compose(*known) if len(known) == len(parts) else None
@@ -182,32 +205,38 @@ class Preprocessed(ArrayFed):
 
     @property
     def trains_persons(self) -> bool:
-        """Whether the mechanism and every private step take weights."""
+        """Return whether the mechanism and every private step take weights."""
         weighted = all(isinstance(step, WeightedStep) for step in self._private_steps)
         return trains_persons(self.mechanism) and weighted
 
     @property
     def trains_sources(self) -> bool:
-        """Whether the mechanism does and every private step is a sum."""
+        """Return whether the mechanism can and every private step is a sum."""
         return trains_sources(self.mechanism) and all(isinstance(step, SummedStep) for step in self._private_steps)
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        """The mechanism's own rehearsal; steps keep the width of a row."""
+        """Run the mechanism's dry run; steps keep the width of a row."""
         return find_dry_run(self.mechanism, input_shape)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
-        """The mechanism's bound if every step is data independent (such steps keep the width), else None."""
+        """Return the mechanism's bound if every step is data independent, else None.
+
+        Such steps keep the width of a row.
+        """
         return None if self._private_steps else shift_bound(self.mechanism, n_features, n_records, classes)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A new mechanism whose whole event is (epsilon, delta)-DP; steps whose noise is set keep it."""
+        """Return a new mechanism whose whole event is (epsilon, delta)-DP.
+
+        Steps whose noise is set keep it.
+        """
         check_positive("epsilon", epsilon)
         check_probability("delta", delta)
         if not self._private_steps:
             return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))
         if not isinstance(self.mechanism, Tunable):
             raise TypeError(
-                f"{type(self.mechanism).__name__} has no noise_multiplier to solve for behind private steps: set its "
+                f"{type(self.mechanism).__name__} has no noise_multiplier to solve for after private steps; set its "
                 "noise yourself"
             )
         tunable, mu = self.mechanism, gdp_mu(epsilon, delta)
@@ -227,7 +256,7 @@ class Preprocessed(ArrayFed):
             epsilon,
             delta,
             accountant=accountant,
-            guess=start_below(set_noise(tunable.calibrated(left, delta, accountant=accountant).noise_multiplier)),
+            guess=start_below(require_noise(tunable.calibrated(left, delta, accountant=accountant).noise_multiplier)),
         )
         return replace(self, steps=steps, mechanism=tunable.with_noise(noise))
 
@@ -236,17 +265,17 @@ class Preprocessed(ArrayFed):
     ) -> Trained:
         """Fit the steps one after the other, then train on the transformed rows."""
         paid_event(self)  # fails before any data is touched while some noise is not set
-        block, width = source.whole, source.width
+        width = source.width
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before a step releases anything
-        if block is None:
+        if not is_in_memory(source):
             require_sources(self)
         n, _ = nominal_count(source, n_records)
         rng = secure_generator(stream_seed(random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            transforms.append(_fitted(step, source, n, rng))
-            source = source.map(methodcaller("through", transforms[-1].apply))
+            transforms.append(_fit_step(step, source, n, rng))
+            source = source.map(methodcaller("with_steps", transforms[-1].apply))
         inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)
         trajectory = inner.trajectory
@@ -262,12 +291,15 @@ class Preprocessed(ArrayFed):
         )
 
 
-def _fitted(step: Step, source: RecordSource, n_records: int, rng: np.random.Generator) -> Transform:
-    """The step's transform: from its sums over the source, or, for one that knows arrays only, from the rows."""
+def _fit_step(step: Step, source: RecordSource, n_records: int, rng: np.random.Generator) -> Transform:
+    """Return the step's transform.
+
+    From its sums over the source, or, for one that knows arrays only, from the rows.
+    """
     if isinstance(step, SummedStep):
         return step.release(source_sum(step.part_moments, source, n_records), n_records=n_records, rng=rng)
-    block = source.whole
-    if step.data_independent or block is None:
+    block = None if step.data_independent else as_one_block(source)
+    if block is None:
         # of the records only their width may be used
         return step.fit(np.empty((0, source.width)), n_records=n_records, rng=rng)
     if block.persons is not None and isinstance(step, WeightedStep):

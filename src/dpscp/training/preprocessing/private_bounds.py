@@ -1,18 +1,17 @@
-"""Bounds that nobody knows, found by noisy counts on a public grid of powers of two.
+"""Find bounds by noisy counts on a public grid of powers of two.
 
-Every number lies in one cell of the grid: near zero, or a sign and the power of two below it. The records in each cell
-are counted for each column, exact integer noise is added to every count, and the bounds of a column are the outer edges
+Every number is in one cell of the grid: near zero, or a sign and the power of two below it. The records in each cell
+are counted for each column, and exact integer noise is added to every count. The bounds of a column are the outer edges
 of the outermost cells whose noisy count is beyond what noise alone reaches (beside such a cell, likely so). Values
-outside are clipped, as with public bounds; how many is not told.
+outside are clipped, as with public bounds; their number is not released.
 
-This is the habit of the "approximate bounds" of Google's differential privacy library. Where bounds are publicly known,
-giving them costs nothing and is better.
+This follows the "approximate bounds" of Google's differential privacy library. Publicly known bounds cost nothing and
+are better.
 """
 
 import math
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import numpy as np
@@ -22,14 +21,15 @@ from scipy.special import ndtri
 
 from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import OneRowEach, PersonSource, unit_of_blocks
+from dpscp.data.sources.persons import OneRowEach
+from dpscp.data.sources.places import is_in_memory, places_of, unit_of_blocks
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
-from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, BlockStreams, stream_seed
+from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.training.engine.batching import WrappedMechanism
 from dpscp.training.mechanism import Model, Trained, require_persons, require_sources, train_on
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.private_target import calibrated_beside
+from dpscp.training.preprocessing.private_target import calibrate_beside
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.preprocessing.transforms import FeatureTransform
 from dpscp.training.targets import unit_targets
@@ -49,15 +49,17 @@ _LIKELY = 2.0
 
 @dataclass(frozen=True)
 class PrivateBounds(WrappedMechanism):
-    """A mechanism behind bounds of features, of the target, or of both, found privately.
+    """Train a mechanism inside privately found bounds of features, target, or both.
 
-    One record (or one random record of each person) lies in one cell of each column, so the counts of one column are
-    one release of sensitivity 1 with exact discrete Gaussian noise, and all columns compose. ``share`` is the part of
-    the squared Gaussian-DP budget that ``calibrated`` spends on them; the cost follows from public constants and counts
-    as training. The mechanism sees features and target in [-1, 1]; the model comes back in their own units. What was
-    found is released and stands among the public facts. There is no stability bound: the bounds depend on the records.
+    The mechanism sees features and target in [-1, 1]; the model is returned in their own units. The bounds are released
+    and are public facts. There is no stability bound, because the bounds depend on the records. ``share`` is the part
+    of the squared Gaussian-DP budget that ``calibrated`` spends on the counts.
 
-    Coverage does not need the bounds to hold: scores take targets as they are, and one outside counts as what it is.
+    Privacy: the counts of one column are one release of sensitivity 1 with exact discrete Gaussian noise, because one
+    record (or one random record of each person) is in one cell of each column. ``event`` composes all columns and the
+    mechanism. The cost follows from public constants and counts as training.
+
+    Coverage does not need the bounds to hold: scores use targets unchanged, also those outside.
 
     Theory: sections 1.1, 1.5; Result B
     """
@@ -71,7 +73,7 @@ class PrivateBounds(WrappedMechanism):
         check_count("n_features", self.n_features, minimum=0)
         check_probability("share", self.share)
         if not self._columns:
-            raise ValueError("n_features must be positive, or target True: there is nothing to find bounds of")
+            raise ValueError("there is nothing to find bounds of; give a positive n_features, or target=True")
 
     @property
     def _columns(self) -> int:
@@ -79,12 +81,15 @@ class PrivateBounds(WrappedMechanism):
 
     @property
     def bounds_event(self) -> DpEvent | None:
-        """What the counts cost; None while the noise is not set."""
+        """Return the cost of the counts; None while the noise is not set."""
         return None if self.noise is None else self.noise.event(self._columns)
 
     @property
     def event(self) -> DpEvent | None:
-        """The counts, composed with the mechanism; None while some noise is not set."""
+        """Return the event of the counts, composed with the mechanism.
+
+        None while some noise is not set.
+        """
         own, inner = self.bounds_event, self.mechanism.event
         return None if own is None or inner is None else compose(own, inner)
 
@@ -92,22 +97,24 @@ class PrivateBounds(WrappedMechanism):
         check_positive("epsilon", epsilon)
         mu = gdp_mu(epsilon, check_probability("delta", delta))
         found = replace(self, noise=lattice_noise(math.sqrt(self._columns / self.share) / mu))
-        inner = calibrated_beside(found.mechanism, _paid(found), self.share, epsilon, delta, accountant)
+        inner = calibrate_beside(found.mechanism, _paid(found), self.share, epsilon, delta, accountant)
         return replace(found, mechanism=inner)
 
-    def counts(self, block: Block, counted: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """How many records (those ``counted``) lie in each cell, (columns, cells); never released as they are."""
+    def counts(self, block: Block) -> NDArray[np.int64]:
+        """Return the number of records in each cell, of shape (columns, cells).
+
+        Never released as they are.
+        """
         total = np.zeros((self._columns, _CELLS), dtype=np.int64)
         for part, rows in block.parts():
             columns = [grid_cells(rows)] if self.n_features else []
             if self.target:
                 columns.append(grid_cells(block.targets[part])[:, None])
-            cells = np.hstack(columns)[slice(None) if counted is None else counted[part]]
-            total += np.stack([np.bincount(column, minlength=_CELLS) for column in cells.T])
+            total += np.stack([np.bincount(column, minlength=_CELLS) for column in np.hstack(columns).T])
         return total
 
     def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[Array, Array]:
-        """Lower and upper bounds of the columns, from noisy counts."""
+        """Return the lower and upper bounds of the columns from noisy counts."""
         noise = self.noise
         assert noise is not None
         drawn = np.array(noise.sample(counts.size, source), dtype=np.int64).reshape(counts.shape)
@@ -119,21 +126,21 @@ class PrivateBounds(WrappedMechanism):
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """Find the bounds, train inside them, and hand back the model in the units of the records."""
+        """Find the bounds and train inside them.
+
+        The model is returned in the units of the records.
+        """
         own = _paid(self)  # fails before any record is used while the noise is not set
-        block, counted = source.whole, None
         seed = stream_seed(random_state, BOUNDS)
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before anything is released
-        counted_source = source
-        if block is None:
+        if not is_in_memory(source):
             require_sources(self)
-            if isinstance(source, PersonSource):
-                counted_source = source.map(OneRowEach(BlockStreams.of(seed, SCORED_ROWS)))
-        elif block.persons is not None:
-            counted = np.zeros(len(block), dtype=bool)
-            counted[block.persons.one_row_each(seed)] = True
-        low, high = self.release(counted_source.sum(partial(self.counts, counted=counted)), IntegerSource(seed))
+        counted = source
+        if unit_of_blocks(source).by_person:
+            draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
+            counted = source.map(OneRowEach(draws, places_of(source)))
+        low, high = self.release(counted.sum(self.counts), IntegerSource(seed))
         facts: dict[str, object] = {}
         transforms: tuple[FeatureTransform, ...] = ()
         if self.n_features:
@@ -143,7 +150,7 @@ class PrivateBounds(WrappedMechanism):
         y_bounds = (float(low[-1]), float(high[-1])) if self.target else None
         if y_bounds is not None:
             facts["y_bounds"] = y_bounds
-        inside = source.map(_Inside(transforms, y_bounds))
+        inside = source.map(_ScaleIntoBounds(transforms, y_bounds))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HintWarning)  # about bounds that the caller could give
             inner = train_on(self.mechanism, inside, random_state=random_state, n_records=n_records)
@@ -162,19 +169,22 @@ class PrivateBounds(WrappedMechanism):
 
 
 @dataclass(frozen=True)
-class _Inside:
-    """A block with features and targets brought to [-1, 1] by the bounds that were found."""
+class _ScaleIntoBounds:
+    """Scale features and targets of a block to [-1, 1] by the found bounds."""
 
     transforms: tuple[FeatureTransform, ...]
     y_bounds: tuple[float, float] | None
 
     def __call__(self, block: Block) -> Block:
-        block = block.through(*(transform.apply for transform in self.transforms))
+        block = block.with_steps(*(transform.apply for transform in self.transforms))
         return block if self.y_bounds is None else block.with_targets(unit_targets(block.targets, self.y_bounds))
 
 
 def grid_cells(values: ArrayLike) -> NDArray[np.int64]:
-    """The cell of each number: 0 is the most negative one, the middle one holds zero. Exact for every float."""
+    """Return the cell of each number.
+
+    0 is the most negative one, the middle one holds zero. Exact for every float.
+    """
     numbers = np.asarray(values, dtype=np.float64)
     # frexp: |v| = m 2^e with m in [1/2, 1), so that 2^(e - 1) <= |v| < 2^e
     level = np.clip(np.frexp(np.abs(numbers))[1] - _SMALLEST, 0, _LEVELS)
@@ -183,7 +193,7 @@ def grid_cells(values: ArrayLike) -> NDArray[np.int64]:
 
 
 def _outermost(noisy: NDArray[np.int64], alarm: float, likely: float) -> tuple[int, int]:
-    """The first and last cell with records in it, as far as noisy counts tell."""
+    """Return the first and last cell that noisy counts show to be occupied."""
     # where no cell stands out, the largest count is the best guess
     beyond = np.flatnonzero(noisy >= min(int(noisy.max()), alarm))
     first, last = int(beyond[0]), int(beyond[-1])
@@ -195,7 +205,7 @@ def _outermost(noisy: NDArray[np.int64], alarm: float, likely: float) -> tuple[i
 
 
 def _edges(cells: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Lower and upper edge of each cell."""
+    """Return the lower and upper edge of each cell."""
     level = cells - _LEVELS
     outer = np.ldexp(1.0, _SMALLEST + np.abs(level))
     inner = np.where(level == 0, -outer, outer / 2)
@@ -205,5 +215,5 @@ def _edges(cells: NDArray[np.int64]) -> tuple[Array, Array]:
 def _paid(bounds: PrivateBounds) -> DpEvent:
     event = bounds.bounds_event
     if event is None:
-        raise ValueError("PrivateBounds: noise is not set: pass it, or call calibrated(epsilon, delta) first")
+        raise ValueError("PrivateBounds: noise is not set; pass it, or call calibrated(epsilon, delta) first")
     return event

@@ -1,8 +1,8 @@
-"""A private centre and scale for regression targets: public bounds are often many times wider than the targets' spread.
+"""Standardize regression targets with a private center and scale.
 
-Learning rate and clip norm are chosen for targets of mean 0 and spread 1. Both numbers are released once,
-through one Gaussian mechanism, and folded into the last layer of the trained model, so the released model is
-an ordinary one in the target's own units.
+Public bounds are often many times wider than the spread of the targets. Learning rate and clip norm are chosen for
+targets of mean 0 and spread 1. Both numbers are released once, through one Gaussian mechanism. They are folded into the
+last layer of the trained model, so the released model is an ordinary one in the units of the target.
 """
 
 import math
@@ -16,21 +16,27 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive, check_probability, check_range
 from dpscp.data.sources import Block, RecordSource
-from dpscp.data.sources.persons import unit_of_blocks
+from dpscp.data.sources.places import is_in_memory, unit_of_blocks
 from dpscp.exceptions import BudgetError, HintWarning
 from dpscp.privacy import Accountant, compose, epsilon_of, gaussian_event, gdp_epsilon, gdp_mu, secure_generator
 from dpscp.privacy.random_streams import TARGET_SCALE, stream_seed
 from dpscp.training.engine.batching import WrappedMechanism, nominal_count
-from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, summed, total_of_blocks, weighted_rows
+from dpscp.training.engine.gaussian_release import (
+    gaussian_release,
+    sum_in_parts,
+    sum_slack,
+    total_of_blocks,
+    weighted_rows,
+)
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import (
     Mechanism,
     Model,
     Trained,
     paid_event,
+    require_noise,
     require_persons,
     require_sources,
-    set_noise,
     train_on,
 )
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
@@ -39,22 +45,24 @@ from dpscp.training.targets import unit_targets
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
 # this in norm.
 SENSITIVITY = math.sqrt(1.25)
-# A released spread below what noise resolves is told from this part of half the range on: few records hide more.
+# Warn about a released spread that noise hides only below this part of half the range.
 _WIDE = 0.2
 
 
 @dataclass(frozen=True)
 class PrivateTarget(WrappedMechanism):
-    """A regression mechanism whose targets are clipped to public bounds and standardised with a private mean and scale.
+    """Train a regression mechanism on privately standardized targets.
 
-    Targets are mapped to v in [-1, 1]; the release is the sum of (v, v^2 - 1/2) over the records plus
-    Gaussian noise of standard deviation noise_multiplier * sqrt(5/4), divided by n_records. The scale is
-    never below ``scale_floor`` (of half the range) nor below what the noise can resolve, both public.
-    ``share`` is the part of the squared Gaussian-DP budget that ``calibrated`` spends on it.
+    Targets are clipped to the public ``y_bounds`` and mapped to v in [-1, 1]. The scale is never below ``scale_floor``
+    (of half the range) nor below what the noise can resolve, both public. ``share`` is the part of the squared
+    Gaussian-DP budget that ``calibrated`` spends on mean and scale.
 
-    The wrapped mechanism must release a `DenseModel`, possibly behind preprocessing: the two numbers go into
-    its last layer. What they cost counts as training. There is no stability bound, and no trajectory is
-    handed on (it would be in the standardised units).
+    Privacy: ``event`` is one Gaussian release of the sum of (v, v^2 - 1/2) over the records, composed with the
+    mechanism. The unit is one record or person; the sensitivity of the sum is sqrt(5/4). The sum is divided by the
+    public n_records. The cost counts as training.
+
+    Assumes: the wrapped mechanism releases a `DenseModel`, possibly behind preprocessing. The two numbers go into its
+    last layer. There is no stability bound, and no trajectory is passed on (it would be in the standardized units).
 
     Theory: sections 1.1, 1.5; Result B
     """
@@ -73,14 +81,17 @@ class PrivateTarget(WrappedMechanism):
 
     @property
     def event(self) -> DpEvent | None:
-        """The release of mean and scale, composed with the mechanism; None while some noise is not set."""
+        """Return the event of mean and scale, composed with the mechanism.
+
+        None while some noise is not set.
+        """
         inner = self.mechanism.event
         if self.noise_multiplier is None or inner is None:
             return None
         return compose(gaussian_event(self.noise_multiplier), inner)
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
-        """A new mechanism whose whole event is (epsilon, delta)-DP.
+        """Return a new mechanism whose whole event is (epsilon, delta)-DP.
 
         The mechanism gets what Gaussian DP leaves; where the accountant finds the composition above the
         budget, a little less.
@@ -88,13 +99,16 @@ class PrivateTarget(WrappedMechanism):
         check_positive("epsilon", epsilon)
         mu = gdp_mu(epsilon, check_probability("delta", delta))
         noise = 1 / (mu * math.sqrt(self.share))
-        inner = calibrated_beside(self.mechanism, gaussian_event(noise), self.share, epsilon, delta, accountant)
+        inner = calibrate_beside(self.mechanism, gaussian_event(noise), self.share, epsilon, delta, accountant)
         return replace(self, noise_multiplier=noise, mechanism=inner)
 
     def moments(self, y: ArrayLike, weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """The exact weighted sums that `train` adds noise to; never released as they are."""
+        """Return the exact weighted sums that `train` adds noise to.
+
+        Never released as they are.
+        """
         v = unit_targets(y, self.y_bounds)
-        return np.array([summed(np.sum, weighted_rows(part, weights)) for part in (v, v**2 - 0.5)])
+        return np.array([sum_in_parts(np.sum, weighted_rows(part, weights)) for part in (v, v**2 - 0.5)])
 
     def _block_moments(self, block: Block) -> NDArray[np.float64]:
         return self.moments(block.targets, block.weights)
@@ -102,15 +116,17 @@ class PrivateTarget(WrappedMechanism):
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """Release mean and scale, train on standardised targets, and hand back the model in the target's own units."""
+        """Release mean and scale, then train on standardized targets.
+
+        The model is returned in the units of the target.
+        """
         paid_event(self)  # fails before any record is used while some noise is not set
-        block = source.whole
         if unit_of_blocks(source).by_person:
             require_persons(self)  # before anything is released
-        if block is None:
+        if not is_in_memory(source):
             require_sources(self)
         n, _ = nominal_count(source, n_records)
-        noise = set_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n))
+        noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n))
         rng = secure_generator(stream_seed(random_state, TARGET_SCALE))
         total = total_of_blocks(self._block_moments, source, n)
         mean, square = gaussian_release(total, noise, rng, n) / n
@@ -120,25 +136,24 @@ class PrivateTarget(WrappedMechanism):
         scale = math.sqrt(min(1.0, max(floor**2, float(square) + 0.5 - mean**2)))
         if scale <= min(2 * floor, _WIDE):  # noise lifts it above the floor now and then
             warnings.warn(
-                f"y_bounds=({self.y_bounds[0]:g}, {self.y_bounds[1]:g}) is so wide that the spread of the target "
-                "drowns in noise, which grows with it: if targets are publicly known to lie closer together, give a "
-                "tighter range; y_bounds='private' finds one",
+                f"y_bounds=({self.y_bounds[0]:g}, {self.y_bounds[1]:g}) is so wide that the noise hides the spread of "
+                "the target. Give a tighter range if one is publicly known, or y_bounds='private', which finds one",
                 HintWarning,
                 stacklevel=2,
             )
-        standardised = source.map(_Standardised(self.y_bounds, mean, scale))
-        inner = train_on(self.mechanism, standardised, random_state=random_state, n_records=n_records)
+        standardized = source.map(_StandardizeTargets(self.y_bounds, mean, scale))
+        inner = train_on(self.mechanism, standardized, random_state=random_state, n_records=n_records)
         low, high = self.y_bounds
         half, middle = (high - low) / 2, (low + high) / 2
-        model = _rescaled(inner.model, scale * half, middle + mean * half)
+        model = _rescale_model(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
-        event = compose(gaussian_event(set_noise(self.noise_multiplier)), inner.event)
+        event = compose(gaussian_event(require_noise(self.noise_multiplier)), inner.event)
         return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds}, unit=inner.unit)
 
 
 @dataclass(frozen=True)
-class _Standardised:
-    """A block with its targets brought to the released mean and scale."""
+class _StandardizeTargets:
+    """Standardize the targets of a block with the released mean and scale."""
 
     y_bounds: tuple[float, float]
     mean: float
@@ -148,10 +163,12 @@ class _Standardised:
         return block.with_targets((unit_targets(block.targets, self.y_bounds) - self.mean) / self.scale)
 
 
-def calibrated_beside(
+def calibrate_beside(
     mechanism: Mechanism, beside: DpEvent, share: float, epsilon: float, delta: float, accountant: str | Accountant
 ) -> Mechanism:
-    """The mechanism within what ``beside``, a release of this share of the squared budget, leaves of (epsilon, delta).
+    """Return the mechanism within the budget that ``beside`` leaves.
+
+    ``beside`` is a release of ``share`` of the squared budget.
 
     It gets what Gaussian DP leaves; where the accountant finds the composition above the budget, a little less.
     """
@@ -165,10 +182,10 @@ def calibrated_beside(
     raise BudgetError(f"no noise found for epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta")
 
 
-def _rescaled(model: Model, scale: float, shift: float) -> Model:
-    """The same regression model with every output z replaced by shift + scale * z."""
+def _rescale_model(model: Model, scale: float, shift: float) -> Model:
+    """Return the regression model with every output z as shift + scale * z."""
     if isinstance(model, PreprocessedModel):
-        return replace(model, inner=_rescaled(model.inner, scale, shift))
+        return replace(model, inner=_rescale_model(model.inner, scale, shift))
     if not isinstance(model, DenseModel) or model.task != "regression" or not model.network.intercept:
         raise TypeError("PrivateTarget needs a regression mechanism that releases a DenseModel with intercept")
     parameters = np.array(model.parameters)

@@ -1,4 +1,4 @@
-"""Regression targets on a public scale: training sees them in [-1, 1], predictions come back in the user's units."""
+"""Scale regression targets to [-1, 1] by public bounds, and predictions back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,14 +34,14 @@ class ScaledTargetModel:
     def n_features(self) -> int:
         return self.inner.n_features
 
-    def rescaled(self, outputs: ArrayLike) -> NDArray[np.float64]:
-        """Inner outputs in the target's own units."""
+    def rescale_outputs(self, outputs: ArrayLike) -> NDArray[np.float64]:
+        """Return inner outputs in the target's own units."""
         low, high = self.y_bounds
         return np.asarray((low + high) / 2 + (high - low) / 2 * np.asarray(outputs, dtype=np.float64))
 
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Outputs (n, k) in the target's own units."""
-        return self.rescaled(self.inner.outputs(X))
+        """Return outputs (n, k) in the target's own units."""
+        return self.rescale_outputs(self.inner.outputs(X))
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:  # noqa: ARG002
         raise TypeError("predict_proba needs a classification model; this one was trained for regression")
@@ -59,7 +59,9 @@ class ScaledTargetModel:
 
 @dataclass(frozen=True)
 class ScaledTarget(WrappedMechanism):
-    """A mechanism in front of which targets are clipped to public bounds and rescaled to [-1, 1]; no privacy cost.
+    """Train on targets clipped to public bounds and scaled to [-1, 1].
+
+    Privacy: no cost of its own; ``event`` is that of the inner mechanism.
 
     A stability bound is about the inner parameters; the Lipschitz constant of the score grows with the target's range.
 
@@ -73,11 +75,14 @@ class ScaledTarget(WrappedMechanism):
 
     @property
     def event(self) -> DpEvent | None:
-        """What the inner mechanism costs."""
+        """Return the cost of the inner mechanism."""
         return self.mechanism.event
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
-        """The inner bound; the score's Lipschitz constant is in the target's own units."""
+        """Return the inner bound.
+
+        The score's Lipschitz constant is in the target's own units.
+        """
         return self._in_target_units(shift_bound(self.mechanism, n_features, n_records, classes))
 
     def _in_target_units(self, bound: Stability | None) -> Stability | None:

@@ -1,9 +1,9 @@
-"""Preprocessing steps that are honest about privacy: public constants, or noisy sums of rows whose size is enforced.
+"""Preprocess rows with public constants or with noisy sums of bounded rows.
 
-Standardising with the data's own mean and scale leaks, because the released predictor contains them. A step
-here either uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, ``NormClip``: no
-cost), or releases noisy sums over rows whose size it enforces (``PrivateCentring``, ``PrivateStandardize``:
-Gaussian events). Sums are divided by the public ``n_records``, never by the number of rows.
+Standardizing with the data's own mean and scale leaks, because the released predictor contains them. A step here either
+uses public constants and the row itself only (``PublicBounds``, ``UnitNorm``, ``NormClip``: no cost), or releases noisy
+sums over rows whose size it enforces (``PrivateCentring``, ``PrivateStandardize``: Gaussian events). Sums are divided
+by the public ``n_records``, never by the number of rows.
 
 A private step has two halves: ``part_moments``, a pure function of some rows that runs where the records are, and
 ``release``, which draws the noise once, on the driver, and makes the transform.
@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_count, check_positive
 from dpscp.privacy import gaussian_event
-from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack, summed, weighted_rows
+from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, weighted_rows
 from dpscp.training.engine.networks import check_rows, row_width
-from dpscp.training.mechanism import set_noise
+from dpscp.training.mechanism import require_noise
 from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
 
 Array = NDArray[np.float64]
@@ -32,37 +32,50 @@ Array = NDArray[np.float64]
 
 @runtime_checkable
 class Step(Protocol):
-    """A preprocessing step before it has seen data: public constants, and the event of fitting it."""
+    """A preprocessing step before it has seen data.
+
+    Public constants, and the event of fitting it.
+    """
 
     data_independent: ClassVar[bool]
 
     @property
     def event(self) -> DpEvent | None:
-        """What fitting costs, from public constants only; None while the noise is not set."""
+        """Return the cost of fitting, from public constants only.
+
+        None while the noise is not set.
+        """
 
     def with_noise(self, noise_multiplier: float) -> "Step":
-        """The same step with this noise; a step without a cost stays as it is."""
+        """Return the same step with this noise; a step without a cost stays as it is."""
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> Transform:
-        """The fitted transform."""
+        """Return the fitted transform."""
 
 
 @runtime_checkable
 class WeightedStep(Step, Protocol):
-    """A step whose private sums take a weight for each row: it can be fitted on persons.
+    """A step whose private sums take a weight for each row.
+
+    It can be fitted on persons.
 
     Theory: Result H
     """
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
-        """The fitted transform; the weights of one person add up to at most one."""
+        """Return the fitted transform; the weights of one person add up to at most one."""
 
     def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """The exact weighted sums that ``fit`` adds noise to; never released as they are."""
+        """Return the exact weighted sums that ``fit`` adds noise to.
+
+        Never released as they are.
+        """
 
 
 class SummedStep(ABC):
-    """A private step in two halves: sums over rows where the records are, and one release of the total.
+    """A private step in two halves.
+
+    Sums over rows where the records are, and one release of the total.
 
     Theory: section 1.5; Result H
     """
@@ -72,11 +85,14 @@ class SummedStep(ABC):
 
     @abstractmethod
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
-        """The exact weighted sums over some rows; a function of them alone, and so of each row alone."""
+        """Return the exact weighted sums over some rows.
+
+        A function of them alone, and so of each row alone.
+        """
 
     @abstractmethod
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> Transform:
-        """The transform with the noisy total in it."""
+        """Return the transform with the noisy total in it."""
 
     @property
     def event(self) -> DpEvent | None:
@@ -88,24 +104,27 @@ class SummedStep(ABC):
     def _total(self, X: ArrayLike, weights: Array | None) -> Array:
         rows = check_rows(X)
         arrays = (rows,) if weights is None else (rows, weights)
-        return summed(lambda part, weights=None: self.part_moments(part, weights), *arrays)
+        return sum_in_parts(lambda part, weights=None: self.part_moments(part, weights), *arrays)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
         return self.release(self._total(X, weights), n_records=n_records, rng=rng)
 
 
 class _PublicStep:
-    """A step of public constants: of the data only its width is used, and nothing is spent."""
+    """A step of public constants.
+
+    Of the data only its width is used, and nothing is spent.
+    """
 
     data_independent: ClassVar[bool] = True
 
     @property
     def event(self) -> DpEvent:
-        """Nothing."""
+        """Return the event of a step without cost."""
         return NoOpDpEvent()
 
     def with_noise(self, noise_multiplier: float) -> Self:  # noqa: ARG002
-        """Itself: there is nothing to hide."""
+        """Return this step unchanged; it needs no noise."""
         return self
 
 
@@ -113,7 +132,7 @@ class _PublicStep:
 class PublicBounds(_PublicStep):
     """Clip each feature to public bounds and rescale it to [-1, 1].
 
-    ``low`` and ``high`` are numbers, or one number a feature. They must come from outside the data. No
+    ``low`` and ``high`` are numbers, or one number per feature. They must come from outside the data. No
     privacy cost.
 
     Theory: section 1.1
@@ -126,7 +145,7 @@ class PublicBounds(_PublicStep):
         _set_bounds(self)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
-        low, high = _spread(self.low, self.high, row_width(X))
+        low, high = _broadcast_bounds(self.low, self.high, row_width(X))
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
 
 
@@ -159,12 +178,14 @@ class NormClip(_PublicStep):
 
 @dataclass(frozen=True)
 class PrivateCentring(SummedStep):
-    """Subtract a private mean from rows of norm at most ``bound`` (longer rows are shortened first).
+    """Subtract a private mean from rows of norm at most ``bound``.
 
-    One record (or person) changes the weighted sum of the rows by at most ``bound``; the release is the sum
-    plus Gaussian noise of standard deviation noise_multiplier * bound in each coordinate (0.01 % more, for
-    the rounding of the sum), divided by n_records and brought back to the ball of radius ``bound`` (a mean
-    of such rows lies there). Centred rows have norm at most 2 * bound.
+    Longer rows are shortened first. The noisy mean is projected on the ball of radius ``bound``, because a mean of such
+    rows lies there. Centered rows have norm at most 2 * bound.
+
+    Privacy: ``event`` is one Gaussian release of the weighted sum of the rows; the unit is one record or person, the
+    sensitivity ``bound``. The noise scale is noise_multiplier * bound in each coordinate (0.01 % more, for the rounding
+    of the sum). The sum is divided by the public n_records.
 
     Theory: sections 1.1, 1.5
     """
@@ -180,12 +201,12 @@ class PrivateCentring(SummedStep):
         return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
-        """The weighted sum of the rows."""
+        """Return the weighted sum of the rows."""
         return np.asarray(weighted_rows(scaled_rows(rows, self.bound, unit=False), weights).sum(axis=0))
 
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> RowTransform:
-        """The transform with the private mean in it."""
-        noise = set_noise(self.noise_multiplier) * self.bound * (1 + sum_slack(n_records))
+        """Return the transform with the private mean in it."""
+        noise = require_noise(self.noise_multiplier) * self.bound * (1 + sum_slack(n_records))
         mean = gaussian_release(total, noise, rng, n_records) / check_count("n_records", n_records)
         mean = scaled_rows(mean[None, :], self.bound, unit=False)[0]
         return RowTransform(float(self.bound), unit=False, shift=mean, n_features=len(mean))
@@ -193,12 +214,13 @@ class PrivateCentring(SummedStep):
 
 @dataclass(frozen=True)
 class PrivateStandardize(SummedStep):
-    """Subtract a private mean and divide by a private scale, feature by feature, inside public bounds.
+    """Subtract a private mean and divide by a private scale, per feature.
 
-    Features are clipped to [low, high] and mapped to v in [-1, 1]; the released vector is the sum of (v,
-    v^2 - 1/2) over the rows plus Gaussian noise. One record (or person) changes that sum by at most sqrt(5/4 *
-    features) in norm. The scale is never below ``scale_floor`` (of half the range) nor below what the noise
-    can resolve, both public; standardised features are clipped to +-``limit``.
+    Features are clipped to [low, high] and mapped to v in [-1, 1]. The scale is never below ``scale_floor`` (of half
+    the range) nor below what the noise can resolve, both public. Standardized features are clipped to +-``limit``.
+
+    Privacy: ``event`` is one Gaussian release of the sum of (v, v^2 - 1/2) over the rows; the unit is one record or
+    person, the sensitivity sqrt(5/4 * features) in norm.
 
     Theory: sections 1.1, 1.5
     """
@@ -219,18 +241,21 @@ class PrivateStandardize(SummedStep):
         return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
-        """The weighted sums of (v, v^2 - 1/2), shape (2, features)."""
+        """Return the weighted sums of (v, v^2 - 1/2), shape (2, features)."""
         unit = self._to_unit(rows.shape[1]).apply(rows)
         return np.stack([weighted_rows(v, weights).sum(axis=0) for v in (unit, unit**2 - 0.5)])
 
     def sensitivity(self, n_features: int) -> float:
-        """Largest change of ``moments`` by one record or person, in Euclidean norm."""
+        """Return the largest change of ``moments`` by one record or person.
+
+        The change is measured in Euclidean norm.
+        """
         return math.sqrt(1.25 * n_features)
 
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
-        """The transform with the private mean and scale in it."""
+        """Return the transform with the private mean and scale in it."""
         n, width = check_count("n_records", n_records), total.shape[1]
-        noise = set_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
+        noise = require_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
         mean, square = gaussian_release(total, noise, rng, n) / n
         mean = np.clip(mean, -1.0, 1.0)
         # below this the variance would be mostly noise
@@ -242,7 +267,7 @@ class PrivateStandardize(SummedStep):
         )
 
     def _to_unit(self, width: int) -> FeatureTransform:
-        low, high = _spread(self.low, self.high, width)
+        low, high = _broadcast_bounds(self.low, self.high, width)
         # the limit acts only where rounding does, as with bounds that lie far from zero and close together
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2, limit=1.0)
 
@@ -251,9 +276,9 @@ def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:
     try:
         low, high = np.asarray(step.low, dtype=np.float64), np.asarray(step.high, dtype=np.float64)
     except (TypeError, ValueError):
-        raise TypeError("low and high must be numbers, or one number a feature") from None
+        raise TypeError("low and high must be numbers, or one number per feature") from None
     if low.ndim > 1 or high.ndim > 1:
-        raise ValueError("low and high must be numbers, or one number a feature")
+        raise ValueError("low and high must be numbers, or one number per feature")
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
         raise ValueError("low and high must be finite with low < high for every feature")
     # tuples, so that a frozen step can be compared and hashed
@@ -261,10 +286,10 @@ def _set_bounds(step: PublicBounds | PrivateStandardize) -> None:
         object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))
 
 
-def _spread(low: Any, high: Any, width: int) -> tuple[Array, Array]:
+def _broadcast_bounds(low: Any, high: Any, width: int) -> tuple[Array, Array]:
     for name, bound in (("low", low), ("high", high)):
         if np.ndim(bound) == 1 and len(bound) != width:
-            raise ValueError(f"{name} must hold one number for each of the {width} features, got {len(bound)}")
+            raise ValueError(f"{name} must contain one number for each of the {width} features, got {len(bound)}")
     return np.broadcast_to(low, width).astype(np.float64), np.broadcast_to(high, width).astype(np.float64)
 
 

@@ -1,4 +1,7 @@
-"""Fitted preprocessing: fixed functions of one row, made of public constants and released numbers only."""
+"""Apply fitted preprocessing: fixed functions of one row.
+
+They contain public constants and released numbers only.
+"""
 
 import math
 from collections.abc import Mapping
@@ -20,21 +23,29 @@ _NUMBERS_AT_ONCE = 1 << 16
 
 @runtime_checkable
 class Transform(Protocol):
-    """A fitted step: a fixed function of one row, with nothing in it that was not paid for."""
+    """A fitted step.
+
+    A fixed function of one row, with nothing in it that was not paid for.
+    """
 
     def apply(self, X: ArrayLike) -> Array:
-        """The transformed rows, as a new float64 array; that numbers are finite is seen by whoever holds the steps."""
+        """Return the transformed rows, as a new float64 array.
+
+        The caller of the steps checks that numbers are finite.
+        """
 
     def arrays(self) -> dict[str, Array]:
-        """The released numbers, for saving."""
+        """Return the released numbers, for saving."""
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values."""
+        """Return the public constants as JSON values."""
 
 
 @dataclass(frozen=True)
 class FeatureTransform:
-    """Feature-wise: clip to [low, high], subtract ``shift``, divide by ``scale``, clip to +-``limit``.
+    """Clip, shift, divide and clip each feature.
+
+    Values are clipped to [low, high], shifted by ``shift``, divided by ``scale`` and clipped to +-``limit``.
 
     An infinite ``limit`` or bound switches that clipping off.
 
@@ -60,7 +71,7 @@ class FeatureTransform:
         return {"low": self.low, "high": self.high, "shift": self.shift, "scale": self.scale}
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values (an infinite limit is null)."""
+        """Return the public constants as JSON values (an infinite limit is null)."""
         return {"kind": self.kind, "limit": self.limit if math.isfinite(self.limit) else None}
 
     @classmethod
@@ -74,7 +85,9 @@ class FeatureTransform:
 
 @dataclass(frozen=True)
 class RowTransform:
-    """Row-wise: scale a row to norm ``bound`` (``unit``), or only if it is longer; then subtract ``shift``.
+    """Row-wise: scale a row to norm ``bound`` (``unit``), or only if it is longer.
+
+    Then subtract ``shift``.
 
     A row of zeros stays a row of zeros. The result depends on the row and on released numbers only.
 
@@ -108,7 +121,9 @@ class RowTransform:
 
 
 def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> Array:
-    """A float64 copy with every row scaled to norm ``bound``, or shortened to it; never beyond it.
+    """Return a float64 copy with every row scaled or shortened to ``bound``.
+
+    No row is longer than ``bound`` after rounding.
 
     Rows are divided by their largest entry first, so that squares neither overflow nor underflow. A row's
     result has the same bits wherever the row stands.
@@ -125,7 +140,7 @@ def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> Array:
         if not unit:
             with np.errstate(over="ignore"):
                 np.minimum(target, lengths * largest, out=target)
-        # a hair inside the ball: the promise "norm at most bound" must survive rounding
+        # slightly inside the ball: the promise "norm at most bound" must survive rounding
         np.divide(target * (1 - 1e-15 * (4 + rows.shape[1])), lengths, out=target, where=lengths > 0)
         part *= target
     return out

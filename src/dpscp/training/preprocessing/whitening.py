@@ -1,8 +1,8 @@
-"""Private whitening of bounded rows: one noisy second-moment matrix, used to even out the directions before training.
+"""Whiten bounded rows with one noisy second-moment matrix.
 
-Noise in a linear head hits every direction of the rows alike, while features of pretrained networks carry
-most of their length in a few directions that say little about the label. Shrinking these (and bringing rows
-back to norm one) makes the same noise cost less.
+Noise in a linear head affects every direction of the rows alike. Features of pretrained networks have most of their
+length in a few directions that say little about the label. Shrinking these (and scaling rows back to norm one) makes
+the same noise cost less.
 """
 
 import math
@@ -18,7 +18,7 @@ from dpscp._base.checks import check_count, check_positive
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_slack
 from dpscp.training.engine.networks import Network, RowOutputs, check_rows
 from dpscp.training.engine.padding import blas_threads
-from dpscp.training.mechanism import set_noise
+from dpscp.training.mechanism import require_noise
 from dpscp.training.preprocessing.sums import SummedStep
 from dpscp.training.preprocessing.transforms import scaled_rows
 
@@ -27,7 +27,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class WhiteningTransform:
-    """Multiply a row by a released matrix and scale the result to norm one; a row of zeros stays zero.
+    """Multiply a row by a released matrix and scale the result to norm one.
+
+    A row of zeros stays zero.
 
     Theory: section 1.5
     """
@@ -49,7 +51,7 @@ class WhiteningTransform:
         return {}
 
     def __reduce__(self) -> tuple[type[Self], tuple[Array]]:
-        """What is computed from the matrix does not travel."""
+        """Pickle the matrix only, not what is computed from it."""
         return type(self), (self.matrix,)
 
     def arrays(self) -> dict[str, Array]:
@@ -65,14 +67,16 @@ class WhiteningTransform:
 
 @dataclass(frozen=True)
 class PrivateWhitening(SummedStep):
-    """Even out the second moment of rows of norm at most ``bound`` (longer rows are shortened first), privately.
+    """Even out the second moment of rows of norm at most ``bound``, privately.
 
-    One record adds x x^T / bound^2, of Frobenius norm at most 1, to the sum of outer products, and a person a
-    weighted mean of such terms; the release is that sum plus symmetric Gaussian noise (standard deviation
-    noise_multiplier in an orthonormal basis of the symmetric matrices), divided by n_records. Rows are
-    multiplied by (S + level I)^(-1/2), S the release with negative eigenvalues set to 0, and scaled to norm
-    one. ``level`` is ``ridge`` times the largest eigenvalue to be expected of the noise alone: what the noise
-    hides is left as it is.
+    Longer rows are shortened first. Rows are multiplied by (S + level I)^(-1/2) and scaled to norm one. S is the
+    release with negative eigenvalues set to 0. ``level`` is ``ridge`` times the largest eigenvalue to be expected of
+    the noise alone, so directions that the noise hides stay unchanged.
+
+    Privacy: ``event`` is one Gaussian release of the sum of x x^T / bound^2. The unit is one record, or one person (a
+    weighted mean of such terms); the sensitivity is 1 in Frobenius norm. The noise is symmetric, with standard
+    deviation noise_multiplier in an orthonormal basis of the symmetric matrices. The sum is divided by the public
+    n_records.
 
     >>> step = PrivateWhitening(noise_multiplier=2.0)
     >>> rows = np.random.default_rng(0).normal(size=(500, 3)) * [10, 1, 1]
@@ -96,7 +100,7 @@ class PrivateWhitening(SummedStep):
         return replace(self, noise_multiplier=noise_multiplier)
 
     def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
-        """The weighted sum of outer products."""
+        """Return the weighted sum of outer products."""
         scaled = scaled_rows(rows, self.bound, unit=False)
         scaled /= self.bound
         if weights is not None:
@@ -104,13 +108,16 @@ class PrivateWhitening(SummedStep):
         return np.asarray(scaled.T @ scaled)
 
     def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """The exact weighted sum of outer products, in orthonormal coordinates; ``fit`` adds noise, never released."""
+        """Return the exact weighted sum of outer products, in orthonormal coordinates.
+
+        ``fit`` adds noise, never released.
+        """
         return _coordinates(self._total(X, weights))
 
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
-        """The transform with the private second moment in it."""
+        """Return the transform with the private second moment in it."""
         n, width = check_count("n_records", n_records), len(total)
-        noise = set_noise(self.noise_multiplier) * (1 + sum_slack(n))
+        noise = require_noise(self.noise_multiplier) * (1 + sum_slack(n))
         released = gaussian_release(_coordinates(total), noise, rng, n) / n
         i, j = np.triu_indices(width)
         second = np.zeros((width, width))
@@ -123,6 +130,6 @@ class PrivateWhitening(SummedStep):
 
 
 def _coordinates(symmetric: Array) -> Array:
-    """A symmetric matrix in an orthonormal basis of the symmetric ones."""
+    """Return a symmetric matrix in an orthonormal basis of the symmetric ones."""
     i, j = np.triu_indices(len(symmetric))
     return np.asarray(symmetric[i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))

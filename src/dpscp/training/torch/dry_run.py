@@ -1,8 +1,8 @@
-"""The dry run of a torch module: what must be refused shows on synthetic rows, before any record or budget is used.
+"""Run a torch module on synthetic rows before any record or budget is used.
 
-The module must run, in its own precision too. It must change nothing in itself, in training and in evaluation mode.
-The gradients that Opacus hands out must be those of each record alone, in batches of every size that training uses;
-so must the outputs in evaluation mode. Draws of the module's own go with the record (``draws_by_row``).
+The module must run, in its own precision too. It must change nothing in itself, in training and in evaluation mode. The
+gradients from Opacus must be those of each record alone, in batches of every size that training uses; so must the
+outputs in evaluation mode. Draws of the module's own belong to the record (``draws_by_row``).
 """
 
 import copy
@@ -17,9 +17,9 @@ import numpy as np
 from dpscp._base.object_state import changed_paths, state_digest
 from dpscp.training.torch.modules import (
     gradient_rows,
+    is_out_of_memory,
     load_opacus,
     load_torch,
-    out_of_memory,
     refuse_changes,
     released_copy,
     state_of,
@@ -42,7 +42,7 @@ Targets = Callable[[int, Any], Any]
 
 
 def rows_per_forward(input_shape: tuple[int, ...]) -> int:
-    """How many rows of this shape go through a module at once where no gradient is computed."""
+    """Return how many rows go through a module at once without gradients."""
     return int(min(_MOST_ROWS, max(64, _MOST_NUMBERS // math.prod(input_shape))))
 
 
@@ -56,7 +56,7 @@ def dry_run(
     n_outputs: int | None = None,
     most_rows: int = _SIZES[0],
 ) -> int:
-    """Try the module on synthetic rows, and return the number of outputs a record.
+    """Try the module on synthetic rows; return the number of outputs per record.
 
     ``module`` is a ``private_copy``; ``target(count, dtype)`` gives synthetic targets; training uses at most
     ``most_rows`` rows at once. ValueError for a module that fails, has another number of outputs than ``n_outputs``,
@@ -77,14 +77,20 @@ def dry_run(
 
 @dataclass(frozen=True)
 class _Rows:
-    """A kind of synthetic rows, and the precision in which the module takes them; None: its own, with float32 rows."""
+    """A kind of synthetic rows, and the precision in which the module takes them.
+
+    None: its own, with float32 rows.
+    """
 
     kind: int
     dtype: Any = None
 
 
 class _Trial:
-    """A module with synthetic rows and targets that it accepts; every call is made on a copy of its own."""
+    """A module with synthetic rows and targets that it accepts.
+
+    Every call is made on a copy of its own.
+    """
 
     own: _Rows
     n_outputs: int
@@ -96,7 +102,10 @@ class _Trial:
     # ---- rows that the module takes
 
     def find_rows(self, n_outputs: int | None) -> _Rows:
-        """The first precision and kind of rows with which the module runs: float64 shows the weakest mixing."""
+        """Return the first precision and kind of rows with which the module runs.
+
+        Float64 shows the weakest mixing.
+        """
         torch = load_torch()
         failure: Exception | None = None
         fitting = None
@@ -110,20 +119,23 @@ class _Trial:
         if fitting is None:
             # the cause speaks of synthetic rows only
             raise ValueError(
-                f"the module or its loss fails on made-up rows of shape {tuple(self.input_shape)}, before any record "
-                "was used: its first layer must fit the number of features, its outputs the loss"
+                f"the module or its loss fails on synthetic rows of shape {tuple(self.input_shape)}. No record was "
+                "used. The first layer must accept the number of features, and the loss must accept the outputs"
             ) from failure
         self.own = _Rows(fitting.kind)
         failure = self._try_rows(self.own, n_outputs)
         if not self._is_usable:
             raise ValueError(
-                "the module fails on made-up rows of float32, which it is given in training, before any record was "
-                "used: give module.float(), or convert rows in forward"
+                "the module fails on synthetic rows of float32, the type that training uses. No record was used. Give "
+                "module.float(), or convert rows in forward"
             ) from failure
         return fitting
 
     def _try_rows(self, found: _Rows, n_outputs: int | None) -> Exception | None:
-        """Apply the module once; sets ``_is_usable`` and the number of outputs, and returns what went wrong."""
+        """Apply the module once.
+
+        Sets ``_is_usable`` and the number of outputs, and returns what went wrong.
+        """
         torch = load_torch()
         self._is_usable = False
         module = self._copy(found)
@@ -139,7 +151,7 @@ class _Trial:
         except Exception as error:
             return error
         if values.shape != (_FEW_ROWS,):
-            raise ValueError("loss must return one number a record")
+            raise ValueError("loss must return one number per record")
         self._is_usable, self.n_outputs = finite, width
         return None
 
@@ -156,7 +168,10 @@ class _Trial:
     # ---- state
 
     def check_state(self) -> None:
-        """Refuse a module that changes anything in itself; the first look comes before the first call."""
+        """Refuse a module that changes anything in itself.
+
+        The first look comes before the first call.
+        """
         for training in (True, False):
             for step in (0.0, _FAR):
                 module = self._copy(self.own).train(training)
@@ -179,7 +194,7 @@ class _Trial:
     # ---- gradients
 
     def check_gradients(self, found: _Rows, sizes: tuple[int, ...], seeds: tuple[int, ...]) -> None:
-        """Refuse the module if what Opacus calls the gradient of a record is anything else."""
+        """Refuse the module if Opacus returns anything but a record's gradient."""
         wrapper, _ = load_opacus()
         for seed in seeds:
             plain = self._copy(found)
@@ -192,7 +207,7 @@ class _Trial:
                 self._compare(plain, wrapped, rows, target, sizes)
 
     def _compare(self, plain: Any, wrapped: Any, rows: Any, target: Any, sizes: tuple[int, ...]) -> None:
-        """Compare each record's gradient in the whole batch, in other batches, and by plain autograd."""
+        """Compare each record's gradient between batches and with plain autograd."""
         n = len(rows)
         whole = self._samples(wrapped, rows, target, range(n))
         for size in sizes[1:]:
@@ -211,12 +226,12 @@ class _Trial:
             with draws_by_row(list(keys)):
                 found = gradient_rows(wrapped, self.losses, rows, target)
         except RuntimeError as error:
-            if out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             failure = error
         if failure is not None:
             raise ValueError(
-                "the module or its loss fails on a larger batch of synthetic rows, before any record was used"
+                "the module or its loss fails on a larger batch of synthetic rows. No record was used"
             ) from failure
         trained = [p for p in wrapped.parameters() if p.requires_grad]
         return [
@@ -225,9 +240,11 @@ class _Trial:
         ]
 
     def _alone(self, plain: Any, rows: Any, target: Any, key: int) -> list[Any]:
-        """The gradient of a record alone, by plain autograd; beside a few other rows where the module draws.
+        """Return the gradient of a record alone, by plain autograd.
 
-        A draw that all rows share cannot be told from a row's own where there is one row.
+        Beside a few other rows where the module draws.
+
+        With one row, a draw that all rows share looks like a row's own draw.
         """
         torch = load_torch()
         others = _SIZES[-1] - 1 if self._draws(plain, rows) else 0
@@ -255,7 +272,10 @@ class _Trial:
     # ---- outputs
 
     def check_outputs(self) -> None:
-        """Refuse a module that mixes records or draws random numbers in evaluation mode, where records are scored."""
+        """Refuse a module that mixes records or draws in evaluation mode.
+
+        Records are scored in evaluation mode.
+        """
         torch = load_torch()
         most = rows_per_forward(self.input_shape)
         rows, _ = self._batch(self.own, most, _SEEDS[0])
@@ -265,8 +285,8 @@ class _Trial:
             whole, part = module(rows), module(rows[keys])
             if self._draws(module, rows[keys]):
                 raise ValueError(
-                    "on synthetic rows the module draws random numbers in evaluation mode: its predictions must be "
-                    "functions of the row; draw only where self.training is true"
+                    "the module draws random numbers in evaluation mode on synthetic rows, but a prediction must be a "
+                    "function of its row; draw only where self.training is true"
                 )
             single = torch.cat([module(rows[key : key + 1]) for key in keys[:_FEW_ROWS]])
         _require_same([part], [whole[keys]])
@@ -285,7 +305,7 @@ def _move_parameters(module: Any, step: float, seed: int) -> None:
 def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
     torch = load_torch()
     if not isinstance(outputs, torch.Tensor) or outputs.ndim == 0 or len(outputs) != _FEW_ROWS:
-        raise ValueError("module must return one tensor with one row a record")
+        raise ValueError("module must return one tensor with one row per record")
     if n_outputs is None:
         return int(outputs[0].numel())
     if outputs.ndim != 2 or outputs.shape[1] != n_outputs:
@@ -298,7 +318,10 @@ def _check_outputs(outputs: Any, n_outputs: int | None) -> int:
 
 
 def synthetic_rows(input_shape: tuple[int, ...], count: int = _FEW_ROWS, seed: int = 0) -> Iterator[Any]:
-    """Rows for modules of any numbers, of numbers in (0, 1), and of token ids; the same ones wherever they are made."""
+    """Yield synthetic rows: any numbers, numbers in (0, 1), and token ids.
+
+    The same ones wherever they are made.
+    """
     torch = load_torch()
     shape = (count, *input_shape)
     # SplitMix64 of 1, 2, ...: torch's generators may change from version to version
@@ -324,8 +347,8 @@ def _require_same(samples: list[Any], expected: list[Any]) -> None:
         allowed = relative * float(wanted.abs().max()) + absolute * largest if wanted.numel() else 0.0
         if not bool(((sample - wanted).abs() <= allowed).all()):
             raise ValueError(
-                "on made-up rows the gradient of a record depends on the other records, or is not the gradient of its "
-                "own loss: some layer or the loss mixes records (attention or means over the first dimension, "
-                "batch_first=False, division by the batch size), or uses parameters of another layer; treat each "
-                "record separately"
+                "on synthetic rows the gradient of a record depends on the other records, or is not the gradient of "
+                "its own loss. A layer or the loss mixes records (attention or means over the first dimension, "
+                "batch_first=False, division by the batch size) or uses parameters of another layer. Compute the "
+                "loss of each record from that record alone"
             )

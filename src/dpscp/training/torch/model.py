@@ -1,7 +1,8 @@
-"""A trained torch module as a model of this library: asked through NumPy arrays, written to files without its code.
+"""Use a trained torch module as a model of this library.
 
-A file holds the module's state dict as plain arrays, and what the module answers on made-up rows. Reading it back takes
-a module of the same architecture; it must have the same names, shapes and kinds of numbers, and give the same answers.
+It is called with NumPy arrays and saved without its code. A file holds the module's state dict as plain arrays, and the
+module's outputs on synthetic rows. Loading needs a module of the same architecture. It must have the same names, shapes
+and kinds of numbers, and give the same outputs.
 """
 
 import copy
@@ -21,8 +22,8 @@ from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import saved_as
 from dpscp.training.torch.dry_run import dry_run, rows_per_forward, synthetic_rows
 from dpscp.training.torch.modules import (
+    is_out_of_memory,
     load_torch,
-    out_of_memory,
     private_copy,
     refuse_unknown_arrays,
     refuse_unknown_buffers,
@@ -34,9 +35,9 @@ from dpscp.training.torch.random_state import secret_draws
 if TYPE_CHECKING:
     import torch
 
-# Made-up rows of several lengths: between them the layers leave the range where one activation looks like another.
+# Synthetic rows of several lengths: between them the layers leave the range where one activation looks like another.
 _LENGTHS = (1.0, 1.0, 10.0, 10.0, 100.0, 100.0)
-# Other processors round float32 sums differently, by far less than this; another activation answers otherwise.
+# Other processors round float32 sums differently, by far less than this; another activation gives other outputs.
 _SAME_ANSWER = 1e-4
 _LONGEST_RECORD = 2**24
 
@@ -44,9 +45,11 @@ _LONGEST_RECORD = 2**24
 @saved_as("torch")
 @dataclass(frozen=True)
 class TorchModel:
-    """A trained torch module behind the names of a Model; inputs and outputs are NumPy arrays.
+    """A trained torch module behind the names of a Model.
 
-    ``module`` never sees a row: rows meet a copy of it that is thrown away, so that nothing a forward pass leaves on
+    Inputs and outputs are NumPy arrays.
+
+    ``module`` never sees a row: rows go through a copy that is deleted, so that nothing a forward pass leaves on
     its module is kept, pickled or saved. ``arrays`` holds the state dict. The module's code is not data: reading it
     back needs a module of the same architecture.
 
@@ -64,16 +67,19 @@ class TorchModel:
 
     @property
     def n_features(self) -> int:
-        """Numbers in one record."""
+        """Return the number of numbers in one record."""
         return math.prod(self.input_shape)
 
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Logits (n, classes) or real outputs (n, k); rows may be flat or of ``input_shape``."""
+        """Return logits (n, classes) or real outputs (n, k).
+
+        Rows may be flat or of ``input_shape``.
+        """
         torch = load_torch()
         rows = torch_rows(X)
         if rows.shape[1:] != self.input_shape:
             if math.prod(rows.shape[1:]) != self.n_features:
-                raise ValueError(f"X must have {self.n_features} numbers a record, got {math.prod(rows.shape[1:])}")
+                raise ValueError(f"X must have {self.n_features} numbers per record, got {math.prod(rows.shape[1:])}")
             rows = rows.reshape(len(rows), *self.input_shape)
         module, at_once = separate_copy(self.module).eval(), rows_per_forward(self.input_shape)
         parts, failure = [], ""
@@ -84,13 +90,13 @@ class TorchModel:
                     chunk = torch.from_numpy(rows[start : start + at_once]).to(self.device)
                     parts.append(module(chunk).cpu().numpy())
         except Exception as error:
-            if out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             failure = type(error).__name__
         if failure:  # outside the handler: its words may carry values of the rows
             raise RuntimeError(
-                f"the module failed on the rows ({failure}); the message is withheld because it may carry something of "
-                "them: try synthetic rows of the same kind"
+                f"the module failed on the rows ({failure}). The original message is hidden because it may contain "
+                "values of the rows; reproduce the error with synthetic rows of the same kind"
             )
         values = np.concatenate(parts)
         return values[:, None] if values.ndim == 1 else values
@@ -101,34 +107,42 @@ class TorchModel:
         return softmax(self.outputs(X).astype(np.float64))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The state dict as NumPy arrays; TypeError for a part of it that has no such form."""
+        """Return the state dict as NumPy arrays.
+
+        TypeError for a part of it that has no such form.
+        """
         return _state_arrays(self.module)
 
     def config(self) -> dict[str, Any]:
-        """The public constants as JSON values, and what the module answers on made-up rows."""
+        """Return the public constants and the outputs on synthetic rows, as JSON."""
         answers = _answers(self.module, self.input_shape)
         if all(answer is None for answer in answers):
-            raise TypeError("a torch module that gives no finite output on any made-up rows cannot be saved")
+            raise TypeError("this torch module gives no finite output on any synthetic rows, so it cannot be saved")
         classes = None if self.classes is None else list(self.classes)
         listed = [None if answer is None else answer.tolist() for answer in answers]
         return {"model": "torch", "input_shape": list(self.input_shape), "classes": classes, "answers": listed}
 
     @classmethod
     def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The saved model in a copy of ``config["module"]``; ValueError if that is missing, or another architecture."""
+        """Return the saved model in a copy of ``config["module"]``.
+
+        ValueError if that is missing, or another architecture.
+        """
         if config.get("module") is None:
             raise ValueError(
-                "it holds the parameters of a torch module and not its code: give the architecture, "
+                "the file contains the parameters of a torch module and not its code; give the architecture, "
                 "dp.load(path, module=net)"
             )
         return cls.restore(config["module"], {"answers": None, **config}, arrays)
 
     @classmethod
     def restore(cls, module: "torch.nn.Module", config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The saved model in a copy of ``module``, which must be the module that was saved but for its parameters.
+        """Load the saved model into a copy of ``module``.
 
-        Names, shapes and kinds of numbers are compared, and the answers on made-up rows, so that another activation or
-        another order of layers is noticed too. ``config`` of earlier versions has no answers to compare with.
+        ``module`` must have the saved architecture.
+
+        Names, shapes and kinds of numbers are compared, and the outputs on synthetic rows, so that another activation
+        or another order of layers is noticed too. ``config`` of earlier versions has no outputs to compare with.
         """
         torch = load_torch()
         check_choice("model", config["model"], ["torch"])
@@ -136,7 +150,7 @@ class TorchModel:
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
         shape = tuple(check_count("input_shape", s) for s in config["input_shape"])
         if not shape or math.prod(shape) > _LONGEST_RECORD:
-            raise ValueError(f"input_shape must be that of a record of at most {_LONGEST_RECORD} numbers")
+            raise ValueError(f"input_shape must be the shape of a record with at most {_LONGEST_RECORD} numbers")
         copied = copy.deepcopy(module)
         _require_same_state(_state_arrays(copied), arrays)
         copied.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
@@ -155,8 +169,8 @@ def _state_arrays(module: Any) -> dict[str, NDArray[Any]]:
         except (AttributeError, TypeError, RuntimeError):
             kind = value.dtype if isinstance(value, load_torch().Tensor) else type(value).__name__
             raise TypeError(
-                f"{name!r} of the module's state dict is {kind}, which has no plain array: the model cannot be saved "
-                "(use float32 parameters, and no extra state)"
+                f"{name!r} of the module's state dict is {kind} and not a plain array, so the model cannot be saved; "
+                "use float32 parameters and no extra state"
             ) from None
     return arrays
 
@@ -165,19 +179,24 @@ def _require_same_state(own: Mapping[str, NDArray[Any]], saved: Mapping[str, NDA
     for name in sorted(own.keys() | saved.keys()):
         if name not in saved:
             raise ValueError(
-                f"module has {name!r} in its state dict, which the file lacks: give the saved architecture"
+                f"module has {name!r} in its state dict, and the file has not; give the saved architecture"
             )
         if name not in own:
-            raise ValueError(f"the file holds {name!r}, which module lacks: give the saved architecture")
+            raise ValueError(
+                f"the file has {name!r}, and the state dict of module has not; give the saved architecture"
+            )
         if own[name].shape != saved[name].shape or own[name].dtype != saved[name].dtype:
             raise ValueError(
                 f"{name!r} is {saved[name].dtype} of shape {saved[name].shape} in the file and {own[name].dtype} of "
-                f"shape {own[name].shape} in module: give the saved architecture"
+                f"shape {own[name].shape} in module; give the saved architecture"
             )
 
 
 def _answers(module: Any, input_shape: tuple[int, ...]) -> list[NDArray[np.float32] | None]:
-    """What the module answers on each kind of made-up rows, on the CPU; None where that is no finite number."""
+    """Return the module's outputs on each kind of synthetic rows, on the CPU.
+
+    None where that is no finite number.
+    """
     torch = load_torch()
     on_cpu = copy.deepcopy(module).cpu()
     lengths = torch.tensor(_LENGTHS).reshape(-1, *(1 for _ in input_shape))
@@ -188,7 +207,7 @@ def _answers(module: Any, input_shape: tuple[int, ...]) -> list[NDArray[np.float
             given = rows.float() * lengths if kind == 0 else rows.float()
             try:
                 outputs = on_cpu(given).reshape(len(_LENGTHS), -1).numpy()
-            except Exception:  # rows that a module was not made for; all it can say is about made-up rows
+            except Exception:  # rows that a module was not made for; all it can say is about synthetic rows
                 answers.append(None)
                 continue
             answers.append(outputs if np.isfinite(outputs).all() else None)
@@ -205,8 +224,8 @@ def _require_same_answers(module: Any, input_shape: tuple[int, ...], saved: Any)
             )
         if not same:
             raise ValueError(
-                "module has the saved parameters and answers otherwise on made-up rows: it is another architecture "
-                "(an activation, the order of layers, a constant); give the one that was saved"
+                "module accepts the saved parameters but gives other outputs on synthetic rows, so its architecture "
+                "differs (an activation, the order of layers, a constant); give the saved architecture"
             )
 
 
@@ -218,7 +237,9 @@ def torch_model(
     device: str = "cpu",
     start_buffers: Mapping[str, Any] | None = None,
 ) -> TorchModel:
-    """A TorchModel around a copy of a trained module (unwrapped if Opacus wrapped it).
+    """Wrap a copy of a trained module as a TorchModel.
+
+    A wrapper of Opacus is removed.
 
     Refused like a module to be trained: layers that mix records, folded tokens, another number of outputs than
     classes; an array in an attribute; every buffer that ``start_buffers`` does not show to be that of before training.
@@ -233,7 +254,7 @@ def torch_model(
     if input_shape is None:
         leading: Any = next((m for m in plain.modules() if not list(m.children())), None)
         if not isinstance(leading, torch.nn.Linear):
-            raise ValueError("input_shape is needed: the first layer of the module is not Linear")
+            raise ValueError("input_shape is needed, because the first layer of the module is not Linear")
         input_shape = (leading.in_features,)
     shape = tuple(check_count("input_shape", s) for s in input_shape)
     labels = None if classes is None else check_classes(classes, "cross_entropy")
@@ -249,12 +270,12 @@ def torch_model(
 
 
 def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
-    """Finite real records of any shape, as float32."""
+    """Return finite real records of any shape, as float32."""
     try:
         rows = np.asarray(X)
         rows = rows if np.can_cast(rows.dtype, np.float32) else rows.astype(np.float64)
     except (TypeError, ValueError):
-        raise ValueError("X must hold real numbers in equally shaped records") from None
+        raise ValueError("X must contain real numbers in equally shaped records") from None
     if rows.ndim < 2:
         raise ValueError(f"X must have at least two dimensions (records, features...), got {rows.ndim}")
     if not np.isfinite(rows).all():
@@ -263,6 +284,9 @@ def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Finite numbers as float32; larger ones become 2**100, as in the NumPy engine: one record must not decide more."""
+    """Return finite numbers as float32.
+
+    Larger ones become 2**100, as in the NumPy engine: one record must not decide more.
+    """
     end = 2.0**100
     return np.asarray(np.clip(values, -end, end), dtype=np.float32)

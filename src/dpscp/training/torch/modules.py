@@ -1,10 +1,10 @@
-"""What a torch module must be so that clipping its per-record gradients bounds what one record can do.
+"""Check that clipping per-record gradients of a module bounds one record's effect.
 
 Three things are checked. Every submodule, by kind: layers that mix records, keep statistics of them or rewrite their
 parameters are refused, or held in evaluation mode for good where they are frozen. The whole module, on synthetic rows
-before any record is used (``torch_dry_run``). And its state after training: nothing in it may have changed.
+before any record is used (``dry_run``). And its state after training: nothing in it may have changed.
 
-The only file that imports torch, but for the source that uses its process groups; and only when it is asked to:
+The only file that imports torch, but for the source that uses its process groups; and only when it is needed:
 ``pip install dpscp[torch]``.
 """
 
@@ -18,11 +18,14 @@ from typing import Any, TypeVar
 from dpscp._base.object_state import changed_paths, has_array, reachable, state_digest
 
 Result = TypeVar("Result")
-_EXTRA = "training a torch module needs torch and Opacus, which are an optional extra: pip install 'dpscp[torch]'"
+_EXTRA = "training a torch module needs torch and Opacus; run: pip install 'dpscp[torch]'"
 
 
 def load_torch() -> Any:
-    """The torch package; an ImportError that names the extra where it is missing."""
+    """Import torch and return it.
+
+    An ImportError that names the extra where it is missing.
+    """
     try:
         import torch
     except ImportError as error:
@@ -31,7 +34,7 @@ def load_torch() -> Any:
 
 
 def load_opacus() -> tuple[Any, Any]:
-    """Opacus' GradSampleModule and ModuleValidator."""
+    """Return Opacus' GradSampleModule and ModuleValidator."""
     load_torch()
     try:
         with warnings.catch_warnings():
@@ -44,7 +47,10 @@ def load_opacus() -> tuple[Any, Any]:
 
 
 def comes_from_torch(value: Any) -> bool:
-    """Whether an object's class is torch's or made from one of torch's; torch is not imported for that."""
+    """Return whether an object's class comes from torch.
+
+    Torch is not imported for that.
+    """
     return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
 
 
@@ -52,27 +58,32 @@ def comes_from_torch(value: Any) -> bool:
 
 
 def private_copy(module: Any) -> Any:
-    """A copy of the module in training mode, its frozen parts in evaluation mode for good; ValueError for a layer that
-    mixes records.
+    """Return a copy in training mode whose frozen parts stay in evaluation mode.
 
-    A part is frozen when it has parameters and none of them is trained. A normalisation layer without parameters is
-    frozen when it lies in such a part, or is in evaluation mode.
+    ValueError for a layer that mixes records.
+
+    A part is frozen when it has parameters and none of them is trained. A normalization layer without parameters is
+    frozen when it is in such a part, or is in evaluation mode.
     """
     torch = load_torch()
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     for path, part in module.named_modules():
-        # asked of the kind: a lazy layer without a shape cannot be copied, let alone checked
+        # checked by kind: a lazy layer without a shape cannot be copied, let alone checked
         if isinstance(part, torch.nn.modules.lazy.LazyModuleMixin) and part.has_uninitialized_params():
-            raise ValueError(f"{_place(path, part)} is lazy, without a shape: apply the module to a made-up row first")
+            raise ValueError(
+                f"{_place(path, part)} is lazy and has no shape; apply the module to a synthetic row first"
+            )
         if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) and part.max_norm is not None:
             raise ValueError(
-                f"{_place(path, part)} has max_norm={part.max_norm:g} and so rewrites its parameters while it is "
-                "applied, outside the noise: leave max_norm out"
+                f"{_place(path, part)} has max_norm={part.max_norm:g} and so rewrites its parameters in forward "
+                "without noise; leave max_norm out"
             )
     copied = separate_copy(module)
     if not any(p.requires_grad for p in copied.parameters()):
-        raise ValueError("module has no parameter that requires a gradient: there is nothing to train")
+        raise ValueError(
+            "module has no parameter that requires a gradient, so there is nothing to train; call requires_grad_(True)"
+        )
     frozen = _frozen_parts(copied)
     for path, part in copied.named_modules():
         if isinstance(part, torch.nn.modules.batchnorm._NormBase) and _keeps_or_uses_statistics(part):
@@ -85,7 +96,10 @@ def private_copy(module: Any) -> Any:
 
 
 def separate_copy(module: Any) -> Any:
-    """A deep copy that shares no part, parameter or buffer with the module; ValueError where there is none."""
+    """Return a deep copy that shares no part, parameter or buffer with the module.
+
+    ValueError where there is none.
+    """
     try:
         copied = copy.deepcopy(module)
     except Exception as error:
@@ -96,8 +110,8 @@ def separate_copy(module: Any) -> Any:
             return copied
         failure = "the copy shares parts with the module"
     raise ValueError(
-        f"module cannot be copied ({failure}), and records may only meet copies of it: keep no tensors of earlier "
-        "calls on it, and no __deepcopy__ of its own"
+        f"module cannot be copied ({failure}), and training works on copies; remove tensors of earlier calls and any "
+        "__deepcopy__ method from it"
     )
 
 
@@ -106,7 +120,7 @@ def _parts_of(module: Any) -> list[Any]:
 
 
 def _stays_in_evaluation(part: Any, mode: bool = True) -> Any:  # noqa: ARG001 (the signature of Module.train)
-    """Takes the place of a frozen part's ``train``."""
+    """Replace ``train`` of a frozen part, which stays in evaluation mode."""
     return part
 
 
@@ -120,7 +134,10 @@ def _frozen_parts(module: Any) -> set[Any]:
 
 
 def _keeps_or_uses_statistics(norm: Any) -> bool:
-    """Whether a normalisation layer uses more of a batch than one record, or remembers it, in training mode."""
+    """Return whether a normalization layer uses or stores batch statistics.
+
+    This concerns training mode.
+    """
     instance = load_torch().nn.modules.instancenorm._InstanceNorm
     return not isinstance(norm, instance) or norm.running_mean is not None or norm.running_var is not None
 
@@ -134,22 +151,24 @@ def _refuse_statistics(path: str, norm: Any, frozen: bool) -> None:
         reason = "mixes the records of a batch"
     instead = f"use {_replacement(norm)}"
     if norm.running_mean is None or norm.running_var is None:
-        raise ValueError(f"{place} {reason}, in evaluation mode too (it has no running statistics): {instead}")
+        raise ValueError(f"{place} {reason}, also in evaluation mode (it has no running statistics): {instead}")
     if any(p.requires_grad for p in norm.parameters()):
         raise ValueError(
             f"{place} {reason}: {instead}, or freeze it with requires_grad_(False), which keeps it in evaluation mode"
         )
     if norm.training and not frozen:
         raise ValueError(
-            f"{place} {reason}, without a parameter to train: {instead}, or call eval() on it if its running "
-            "statistics come from public data and shall stay as they are"
+            f"{place} {reason} and has no parameter to train: {instead}, or call eval() on it if its running "
+            "statistics come from public data and should not change"
         )
 
 
-def advice(module: Any) -> str:
-    """Which trained layers Opacus cannot take, each with the one to put in its place; empty where none is known.
+def suggest_layers(module: Any) -> str:
+    """Return replacements for trained layers that Opacus cannot handle.
 
-    ``private_copy`` has looked at normalisation layers already.
+    The text is empty where none is known.
+
+    ``private_copy`` has looked at normalization layers already.
     """
     norm = load_torch().nn.modules.batchnorm._NormBase
     found = [
@@ -161,7 +180,10 @@ def advice(module: Any) -> str:
 
 
 def _replacement(part: Any) -> str:
-    """The layer to use instead, written out as ``ModuleValidator.fix`` would put it in place; empty where none is."""
+    """Return the layer to use instead, as code; empty where none is known.
+
+    It is the one of ``ModuleValidator.fix``.
+    """
     nn = load_torch().nn
     kind = type(part).__name__
     if isinstance(part, nn.modules.instancenorm._InstanceNorm):
@@ -187,7 +209,10 @@ def _place(path: str, part: Any) -> str:
 
 
 def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
-    """A digest of all that a module holds, Python attributes included; of trained parameters only where asked for."""
+    """Return a digest of all that a module holds, Python attributes included.
+
+    Trained parameters are included only if ``trained`` is true.
+    """
     digest = state_digest(module)
     if not trained:
         for name, parameter in module.named_parameters():
@@ -197,7 +222,7 @@ def state_of(module: Any, *, trained: bool = False) -> dict[str, str]:
 
 
 def check_unchanged(before: Mapping[str, str], module: Any, *, trained: bool = False) -> None:
-    """Refuse a module whose ``state_of`` is not what it was.
+    """Refuse a module whose ``state_of`` has changed.
 
     Only names of the start are given: a new name, or a key of a dictionary, may come from a record.
     """
@@ -208,9 +233,9 @@ def refuse_changes(paths: tuple[str, ...]) -> None:
     """Refuse a module whose values at these paths changed."""
     if paths:
         raise ValueError(
-            f"the module changed its own state while it was applied ({', '.join(paths)}), and such state may hold "
-            "something of the records: keep layers with statistics frozen and in evaluation mode, and take every "
-            "update of parameters, buffers and attributes out of forward and of hooks"
+            f"the module changed its own state in a forward pass ({', '.join(paths)}), and such state may contain "
+            "data of the records. Keep layers with statistics frozen and in evaluation mode, and remove every update "
+            "of parameters, buffers and attributes from forward and from hooks"
         )
 
 
@@ -219,7 +244,10 @@ def _bits(value: Any) -> Any:
 
 
 def released_copy(start: Any, trained: Any) -> Any:
-    """The starting module with the trained parameters and nothing else of what training left behind."""
+    """Copy the trained parameters into the starting module and return it.
+
+    Nothing else of training is kept.
+    """
     parameters = dict(trained.named_parameters())
     with load_torch().no_grad():
         for name, parameter in start.named_parameters():
@@ -228,39 +256,45 @@ def released_copy(start: Any, trained: Any) -> Any:
 
 
 def refuse_unknown_buffers(module: Any, start_buffers: Mapping[str, Any] | None) -> None:
-    """Refuse buffers of a module trained elsewhere unless they are shown to be those of before training."""
+    """Refuse buffers of a module trained elsewhere that training may have set.
+
+    ``start_buffers`` shows which buffers did not change.
+    """
     torch = load_torch()
     remedy = (
-        "take start_buffers={name: value.clone() for name, value in module.named_buffers()} before training, and "
+        "make start_buffers={name: value.clone() for name, value in module.named_buffers()} before training, and "
         "pass it here"
     )
     for name, value in module.named_buffers():
         if start_buffers is None or not isinstance(start_buffers.get(name), torch.Tensor):
-            raise ValueError(f"nothing shows that the buffer {name!r} does not come from the records: {remedy}")
+            raise ValueError(f"the buffer {name!r} may come from the records: {remedy}")
         before = start_buffers[name]
         if before.data_ptr() == value.data_ptr() and value.numel():
             raise ValueError(f"start_buffers[{name!r}] is the module's own memory, not a copy: {remedy}")
         alike = before.shape == value.shape and before.dtype == value.dtype and before.device == value.device
         if not alike or not torch.equal(_bits(before), _bits(value)):
             raise ValueError(
-                f"the buffer {name!r} changed during training: it holds statistics of the records that the engine's "
-                "account does not cover; train with the layer in evaluation mode"
+                f"the buffer {name!r} changed during training, so it contains statistics of the records that the "
+                "engine did not account for; train with the layer in evaluation mode"
             )
 
 
 def refuse_unknown_arrays(module: Any) -> None:
-    """Refuse arrays that a module trained elsewhere holds beside its parameters and buffers."""
+    """Refuse arrays in attributes of a module trained elsewhere.
+
+    Parameters and buffers are allowed.
+    """
     declared = {id(value) for value in (*module.parameters(), *module.buffers())}
     for path, held in reachable(module):
         if has_array(held) and id(held) not in declared:
             raise ValueError(
-                f"nothing shows that {path.lstrip('.')!r}, an array in an attribute of the module, does not come from "
-                "the records: register it as a buffer before training (register_buffer), or delete it"
+                f"{path.lstrip('.')!r}, an array in an attribute of the module, may come from the records; register "
+                "it as a buffer before training (register_buffer), or delete it"
             )
 
 
 def without_opacus_hooks(module: Any) -> Any:
-    """A copy of a module that an Opacus wrapper held, without what the wrapper hung on it."""
+    """Return a copy of a module without the hooks of an Opacus wrapper."""
     copied = copy.deepcopy(module)
     for part in copied.modules():
         for hooks in (part._forward_hooks, part._backward_hooks):
@@ -277,11 +311,13 @@ def without_opacus_hooks(module: Any) -> Any:
 
 
 def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, target: Any) -> list[Any]:
-    """One (records, *shape) gradient for every trained parameter of a GradSampleModule; None for an unused one.
+    """Return the per-record gradient of each trained parameter.
 
-    ValueError unless each has exactly one row a record: clipping rows that are not records bounds nothing. An error
-    inside the module is told without its message, which may carry counts and values; where there is no room, torch's
-    goes to `with_room`. No gradient stays behind in the module.
+    Each has the shape (records, *shape); None for an unused parameter. No gradient remains in the module.
+
+    Raises: ValueError unless each has exactly one row per record, because clipping other rows bounds nothing. An error
+    inside the module is raised again without its message, which may contain counts and values. Errors of memory go to
+    `translate_memory_errors`.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
     failure = ""
@@ -293,7 +329,7 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
             if one_loss_a_record:
                 values.sum().backward()
         except Exception as error:
-            if out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             failure = type(error).__name__
     samples = [p.grad_sample for p in trained]
@@ -301,36 +337,36 @@ def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, tar
         parameter.grad = parameter.grad_sample = None
     if failure:
         raise RuntimeError(
-            f"the module or its loss failed on the records ({failure}); the message is withheld because it may carry "
-            "something of them: try made-up records of the same kind"
+            f"the module or its loss failed on the records ({failure}). The original message is hidden because it may "
+            "contain values of the records; reproduce the error with synthetic records of the same kind"
         )
     if not one_loss_a_record:
-        raise ValueError("loss must return one number a record")
+        raise ValueError("loss must return one number per record")
     for parameter, sample in zip(trained, samples, strict=True):
         if sample is not None and (isinstance(sample, list) or sample.shape != (len(rows), *parameter.shape)):
             raise ValueError(
-                "a per-record gradient does not have exactly one row a record: some layer sees another number of rows "
-                "than there are records (tokens folded into the batch, for instance); keep records in the first "
-                "dimension through every layer with parameters: Linear, DPLSTM and DPMultiheadAttention take "
+                "a per-record gradient does not have exactly one row per record. A layer gets another number of rows "
+                "than there are records, for example because tokens are folded into the batch. Keep records in the "
+                "first dimension in every layer with parameters; Linear, DPLSTM and DPMultiheadAttention accept "
                 "(records, tokens, features)"
             )
     return samples
 
 
-def out_of_memory(error: Exception) -> bool:
-    """Whether there was no room."""
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error is due to missing memory."""
     short = isinstance(error, MemoryError | load_torch().cuda.OutOfMemoryError)
     return short or "can't allocate memory" in str(error)  # a plain RuntimeError, on the processor
 
 
-def with_room(work: Callable[[], Result], remedy: str) -> Result:
-    """What the work gives; where there is no room for it, MemoryError with our words.
+def translate_memory_errors(work: Callable[[], Result], remedy: str) -> Result:
+    """Run the work; where memory is missing, raise MemoryError with ``remedy``.
 
-    Those of torch and NumPy count bytes, and so the records of a batch, or all of them.
+    The messages of torch and NumPy contain numbers of bytes, and so the number of records in a batch or in all.
     """
     try:
         return work()
     except Exception as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
     raise MemoryError(remedy)  # outside the handler: nothing leads from here to the other words

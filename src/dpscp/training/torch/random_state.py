@@ -1,7 +1,7 @@
-"""The random draws that layers of a torch module make for themselves (dropout, for instance).
+"""Control the random draws that layers of a torch module make (dropout).
 
-While records are used, torch's generators run on states that nobody else knows, and afterwards stand where they stood.
-In a dry run each row brings its own draws (``draws_by_row``): that is the coupling behind the privacy of such layers.
+While records are used, torch's generators run on secret states, and afterwards they continue from their old ones. In a
+dry run each row has its own draws (``draws_by_row``): that is the coupling behind the privacy of such layers.
 """
 
 import zlib
@@ -13,14 +13,16 @@ import numpy as np
 
 from dpscp.training.torch.modules import load_torch
 
-# torch's generator on the CPU is a Mersenne twister: where its state lies in the bytes that torch hands out.
+# torch's generator on the CPU is a Mersenne twister: the place of its state in the bytes that torch returns.
 _WORDS = slice(24, 24 + 624 * 8)
 _LEFT = slice(8, 12)
 
 
 @contextmanager
 def secret_draws(random_bytes: Callable[[int], bytes]) -> Iterator[None]:
-    """Run torch's generators on states made of these bytes, on the CPU and on every CUDA device; then restore them.
+    """Run torch's generators on states made of these bytes, then restore them.
+
+    This covers the CPU and every CUDA device.
 
     ``torch.manual_seed`` would not do: on the CPU it uses 32 bits of its seed. All 19,968 bits of the state are set.
     """
@@ -45,7 +47,9 @@ def _cpu_state(content: bytes) -> Any:
 
 
 def draws_by_row(keys: Sequence[int], seed: int = 0) -> Any:
-    """Return a context in which every row of a batch has its own draws: those of its key, whatever the others are.
+    """Return a context in which every row of a batch has its own draws.
+
+    Those of its key, whatever the others are.
 
     A random operation over a tensor with the records in its first dimension, or in another one, is made row by row.
     One over a tensor without such a dimension is shared by all rows, and must not depend on how many they are. The
@@ -81,7 +85,7 @@ def _by_row_class() -> Any:
 
 
 def _draw(rows: Any, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One random operation, row by row where it has a dimension of records."""
+    """Run one random operation, row by row if it has a dimension of records."""
     torch, n = load_torch(), len(rows.keys)
     first = next((a for a in args if isinstance(a, torch.Tensor | list | tuple)), None)
     shape = tuple(first.shape) if isinstance(first, torch.Tensor) else tuple(first or ())
@@ -110,7 +114,10 @@ def _draw(rows: Any, operation: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _record_dimension(shape: tuple[int, ...], n: int) -> int | None:
-    """The dimension of the records: of size n, the first before others, or a first one of several rows a record."""
+    """Return the dimension of the records.
+
+    Of size n, the first before others, or a first one of several rows a record.
+    """
     places = [dim for dim, size in enumerate(shape) if size == n]
     if places and (places[0] == 0 or len(places) == 1):
         return places[0]

@@ -1,8 +1,8 @@
-"""Records as torch users bring them: tensors, a ``Dataset`` or a ``DataLoader``, read once into NumPy arrays.
+"""Read tensors, a ``Dataset`` or a ``DataLoader`` once into NumPy arrays.
 
-Training draws its own batches, so of a loader only the data set counts: a record is one item of it. A loader that would
-drop or repeat records is refused: then what it gives is not the data set that the promises are about. So is one with a
-``collate_fn`` of the caller's own, which sees several records at once: padding to the longest of them would publish a
+Training draws its own batches, so only the data set of a loader counts: a record is one item of it. A loader that would
+drop or repeat records is refused, because its records are not the data set that the promises are about. So is one with
+the caller's own ``collate_fn``, which sees several records at once. Padding to the longest of them would publish a
 length, and a mean over them would spread one record over all others.
 """
 
@@ -16,18 +16,20 @@ from numpy.typing import NDArray
 from dpscp.training.torch.modules import comes_from_torch, load_torch
 
 _ITEMS_AT_ONCE = 1024
-_UNALIKE = "the items must hold equally shaped tensors or numbers: (input, target), or the input alone"
+_UNEQUAL_ITEMS = "the items must be equally shaped tensors or numbers: (input, target), or the input alone"
 
 
 def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
-    """Inputs and targets as arrays; what does not come from torch stays as it is.
+    """Return inputs and targets as arrays.
+
+    What does not come from torch stays as it is.
 
     A ``Dataset`` or ``DataLoader`` holds both, (input, target) in each item; its order is that of the data set.
     """
     if not _holds_items(X):
         return _array(X), _array(y)
     if y is not None:
-        raise ValueError(f"y must be left out: the items of a {type(X).__name__} hold their targets")
+        raise ValueError(f"y must be left out, because the items of a {type(X).__name__} contain the targets")
     columns = _columns(X)
     if len(columns) != 2:
         raise ValueError("each item must be a pair (input, target) of tensors or numbers")
@@ -35,12 +37,18 @@ def labeled_arrays(X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def inputs_of(X: Any) -> Any:
-    """The inputs alone, as an array: of a ``Dataset`` or ``DataLoader`` the first part of each item."""
+    """Return the inputs alone, as an array.
+
+    Of a ``Dataset`` or ``DataLoader`` the first part of each item.
+    """
     return _columns(X)[0] if _holds_items(X) else _array(X)
 
 
 def has_own_items(value: Any) -> bool:
-    """Whether code of the caller's may make the items: those of a ``TensorDataset`` are rows of its tensors."""
+    """Return whether the caller's code may compute the items.
+
+    Those of a ``TensorDataset`` are rows of its tensors.
+    """
     if not _holds_items(value):
         return False
     data = load_torch().utils.data
@@ -62,7 +70,7 @@ def _array(value: Any) -> Any:
 
 
 def _columns(source: Any) -> tuple[NDArray[Any], ...]:
-    """The parts of all items, one array each."""
+    """Return the parts of all items, one array each."""
     torch = load_torch()
     dataset = source
     if isinstance(source, torch.utils.data.DataLoader):
@@ -70,13 +78,13 @@ def _columns(source: Any) -> tuple[NDArray[Any], ...]:
         dataset = source.dataset
     batches = list(_batches(_items(dataset)))
     if not batches:
-        raise ValueError(f"the {type(source).__name__} holds 0 sample(s): at least one record is needed")
+        raise ValueError(f"the {type(source).__name__} contains 0 sample(s); at least one record is needed")
     try:
         return tuple(
             np.concatenate([np.asarray(_array(part)) for part in parts]) for parts in zip(*batches, strict=True)
         )
     except (TypeError, ValueError):
-        raise ValueError(_UNALIKE) from None
+        raise ValueError(_UNEQUAL_ITEMS) from None
 
 
 def _items(dataset: Any) -> Iterator[Any]:
@@ -86,7 +94,10 @@ def _items(dataset: Any) -> Iterator[Any]:
 
 
 def _batches(items: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
-    """The parts of some items at a time, put side by side as torch does it: items of other shapes do not fit."""
+    """Yield the parts of some items at a time, collated as torch does it.
+
+    Items of other shapes do not fit.
+    """
     collate = load_torch().utils.data.default_collate
     while some := list(islice(items, _ITEMS_AT_ONCE)):
         try:
@@ -94,18 +105,18 @@ def _batches(items: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
         except Exception:  # its message may print items
             batch = None
         if batch is None:
-            raise ValueError(_UNALIKE)
+            raise ValueError(_UNEQUAL_ITEMS)
         yield tuple(batch) if isinstance(batch, tuple | list) else (batch,)
 
 
 def _refuse_other_records(loader: Any) -> None:
-    """Refuse a loader that does not give every record of its data set once, as it is."""
+    """Refuse a loader that does not return every record once and unchanged."""
     data = load_torch().utils.data
     if loader.collate_fn is not data.default_collate:
         raise ValueError(
-            "collate_fn sees several records at once, and what it makes of one may depend on the others (padding to "
-            "the longest record, a mean): give a Dataset whose items are (input, target) of one record each, of one "
-            "public shape, and a DataLoader without collate_fn"
+            "collate_fn sees several records at once, so its result for one record may depend on the others (padding "
+            "to the longest record, a mean). Give a Dataset whose items are the (input, target) of one record in one "
+            "public shape, or a DataLoader without collate_fn"
         )
     batches = loader.batch_sampler
     plain = type(batches) is data.BatchSampler  # not a subclass, which may draw what it likes
@@ -119,7 +130,7 @@ def _refuse_other_records(loader: Any) -> None:
     if not plain or not once or type(loader).__iter__ is not data.DataLoader.__iter__:
         raise ValueError(
             f"this {type(loader).__name__} draws its own batches ({type(sampler).__name__}) and may drop or repeat "
-            "records; batches are drawn privately here: give its dataset, or a DataLoader without a sampler"
+            "records; batches are drawn privately here, so give its dataset, or a DataLoader without a sampler"
         )
     if batches.drop_last:
-        raise ValueError("drop_last=True drops records: give the dataset itself, or a DataLoader with drop_last=False")
+        raise ValueError("drop_last=True drops records; give the dataset itself, or a DataLoader with drop_last=False")

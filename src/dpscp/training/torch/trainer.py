@@ -1,4 +1,4 @@
-"""Private training of any torch module, with per-record gradients by Opacus.
+"""Train any torch module privately, with per-record gradients by Opacus.
 
 What Opacus does here: it checks the module (``ModuleValidator``) and computes per-record gradients
 (``GradSampleModule``). What it does not do: Opacus' DataLoader derives its sampling rate and its normaliser
@@ -11,14 +11,14 @@ rounded to the public grid, and an empty batch takes a noisy step like any other
 
 Floating point. A clipped gradient is cut towards zero to a public grid of clip_norm / 2**32, so its norm never
 grows, and the integers are added exactly, in whatever order and parts: a record moves the sum by at most clip_norm.
-What is left (torch may compute another record's last bits differently in another batch) is in docs/decisions.md.
+What is left (torch may compute another record's last bits differently in another batch) is in docs/floating_point.md.
 
 torch and Opacus are imported when a mechanism is made, not when this module is: ``pip install dpscp[torch]``.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,20 +30,20 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
+from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
 from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generator
-from dpscp.privacy.random_streams import BATCHES, LAYERS, BlockStreams, secure_bytes
-from dpscp.training.engine.batching import PerThread, nominal_count
+from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
+from dpscp.training.engine.batching import PerThread, nominal_count, observed_source_labels
 from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gaussian_release import gaussian_release, warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import GRID, poisson_batches
 from dpscp.training.engine.progress import progress
-from dpscp.training.labels import check_classes, encode_labels, found_labels, real_targets
-from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, set_noise
+from dpscp.training.labels import check_classes, encode_labels, real_targets
+from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.model import TorchModel, as_float32, torch_model, torch_rows
 from dpscp.training.torch.modules import (
-    advice,
     check_unchanged,
     gradient_rows,
     load_opacus,
@@ -52,7 +52,8 @@ from dpscp.training.torch.modules import (
     refuse_changes,
     released_copy,
     state_of,
-    with_room,
+    suggest_layers,
+    translate_memory_errors,
 )
 from dpscp.training.torch.random_state import secret_draws
 
@@ -66,38 +67,58 @@ LOSSES = ("cross_entropy", "squared", "huber")
 _UNITS = 2**32
 _MOST_RECORDS = 2**30
 # The last dry run of each module that passed: what it looked at, its loss, and the number of outputs.
-_TRIED: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, int]] = WeakKeyDictionary()
+_DRY_RUNS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], Any, int]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class OpacusTraining(GaussianSums):
-    """DP-SGD for any torch module whose layers treat records separately.
+    """Train any torch module whose layers treat records separately, by DP-SGD.
 
-    One run releases ``steps`` noisy sums of gradients clipped to ``clip_norm``, over Poisson batches of
-    rate ``sampling_rate``; the sums are divided by the public sampling_rate * n_records. ``event`` says
-    exactly that. The module's weights when the mechanism is made are the starting point and must not come
-    from the private records. It is copied; the caller's module is never changed.
+    The weights of the module when the mechanism is made are the starting point; they must not come from the private
+    records. The module is copied, and the caller's module is never changed.
+
+    Privacy: one run releases ``steps`` noisy sums of gradients clipped to ``clip_norm``, over Poisson batches of rate
+    ``sampling_rate``; ``event`` is these Gaussian releases. The unit is one record, or one person; a sum has
+    sensitivity ``clip_norm``. Sums are divided by the public sampling_rate * n_records.
+
+    Assumes: module and loss treat real rows like synthetic ones; state outside the module is not seen.
 
     Parameters
     ----------
-    module : a torch.nn.Module from a batch of inputs to logits (n, classes) or real outputs (n, k).
-    loss : "cross_entropy", "squared" (z - y)^2, "huber", or a callable (outputs, targets) -> one loss a record.
-    sampling_rate, steps, clip_norm, noise_multiplier : the private part; noise_multiplier=None: call ``calibrated``.
-    learning_rate, momentum, optimizer : "sgd" or "adam" of torch.optim; post-processing.
-    classes : public labels in the order of the module's outputs; None declares the labels found in y public.
-    device : where the module runs, "cpu" or "cuda"; batches and noise are always drawn by this package.
-    physical_batch : records whose gradients are held at once; memory only, the result is the same.
-    input_shape : the shape of one record, where X holds records as flat rows; None: as X has it.
+    module : torch.nn.Module
+        From a batch of inputs to logits (n, classes) or real outputs (n, k).
+    loss : "cross_entropy", "squared", "huber" or callable
+        "squared" is (z - y)^2. A callable (outputs, targets) returns one loss per record.
+    sampling_rate : float in (0, 1]
+        The probability with which one record enters a batch.
+    steps : int
+    learning_rate : float
+    clip_norm : float
+        The largest norm of one record's gradient.
+    noise_multiplier : float or None
+        Noise scale over ``clip_norm``; None: call ``calibrated`` first.
+    momentum : float in [0, 1)
+    optimizer : "sgd" or "adam"
+        Of torch.optim; post-processing.
+    classes : tuple or None
+        The public labels in the order of the module's outputs; None declares the labels in y public.
+    device : str
+        Where the module runs, "cpu" or "cuda". Batches and noise are always drawn by this package.
+    physical_batch : int
+        Records whose gradients are held at once. It changes the memory only, not the result.
+    budget : (epsilon, delta) or None
+        Set by ``calibrated``: the budget of the noise.
+    input_shape : tuple of int or None
+        The shape of one record, where X holds records as flat rows; None: the shape in X.
 
-    Refused, before any record is used: layers that mix records or keep statistics of them, unless they are
-    frozen and in evaluation mode, where they stay; and, on synthetic rows, a module or loss whose gradient of a
-    record is not that of the record alone (tokens folded into the batch, attention or means over the batch), that
-    changes anything in itself (parameters, buffers, Python attributes), draws random numbers in evaluation mode, or
-    has another number of outputs than classes. Refused after training: anything in the module that differs from its
-    start. Records only meet copies: the released module is the one of the start with the trained parameters.
-    Assumed: module and loss treat real rows like the synthetic ones; state outside the module is not seen.
+    Raises: ValueError, before any record is used, for layers that mix records or keep statistics of them, unless they
+    are frozen and in evaluation mode, where they stay. A dry run on synthetic rows also refuses a module or loss whose
+    gradient of a record is not that of the record alone, that changes anything in itself (parameters, buffers, Python
+    attributes), that draws random numbers in evaluation mode, or whose number of outputs is not that of classes.
+    ValueError after training if anything in the module differs from its start. Training uses copies: the released
+    module is the starting one with the trained parameters.
 
-    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normaliser of Theory: section 1.6
+    Paper: Algorithm 3 [alg:dp-sgd], with the fixed normalizer of Theory: section 1.6
     """
 
     module: "torch.nn.Module"
@@ -138,28 +159,33 @@ class OpacusTraining(GaussianSums):
         if self.classes is not None:
             object.__setattr__(self, "classes", check_classes(self.classes, "cross_entropy"))
             if self.loss in ("squared", "huber"):
-                raise ValueError(f"loss={self.loss!r} is for regression: classes must be None, or loss 'cross_entropy'")
+                raise ValueError(
+                    f"loss={self.loss!r} is for regression; leave classes out, or use loss='cross_entropy'"
+                )
         reasons = [*validator.validate(module, strict=False), *grad_sample_module.validate(module, strict=False)]
         if reasons:
-            told = advice(module) or "; ".join(str(reason) for reason in reasons)
-            raise ValueError(f"Opacus refuses this module: {told}")
+            text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
+            raise ValueError(f"Opacus refuses this module: {text}")
 
     @property
     def task(self) -> str:
-        """Either "classification" or "regression": cross_entropy, or a callable loss with declared classes."""
+        """Return "classification" or "regression".
+
+        Cross_entropy, or a callable loss with declared classes.
+        """
         return "classification" if self.loss == "cross_entropy" or self.classes is not None else "regression"
 
     @property
     def releases(self) -> tuple[float, int]:
-        """A noisy sum over a Poisson batch at each step."""
+        """Return the sampling rate and the number of steps."""
         return self.sampling_rate, self.steps
 
     def configured(self, needs: Needs) -> Self:
-        """A copy for these classes and this shape of a record."""
+        """Return a copy for these classes and this shape of a record."""
         return replace(self, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun:
-        """Run the module on made-up records of this shape before any real one is used.
+        """Run the module on synthetic records of this shape.
 
         ValueError for a module that fails, mixes records, changes its own state, or has another number of outputs than
         ``classes``. ``train`` does this first; an estimator does it before it reserves any budget.
@@ -167,12 +193,12 @@ class OpacusTraining(GaussianSums):
         return DryRun(self.task, self._run_dry(self._shape(input_shape), self.classes))
 
     def _shape(self, found: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one record as the module sees it."""
+        """Return the shape of one record as the module sees it."""
         if self.input_shape is None:
             return found
         if math.prod(found) != math.prod(self.input_shape):
             raise ValueError(
-                f"X must have {math.prod(self.input_shape)} numbers a record, for input_shape={self.input_shape}, got "
+                f"X must have {math.prod(self.input_shape)} numbers per record for input_shape={self.input_shape}, got "
                 f"{math.prod(found)}"
             )
         return self.input_shape
@@ -186,47 +212,47 @@ class OpacusTraining(GaussianSums):
         n_records: int | None = None,
         persons: Persons | None = None,
     ) -> Trained:
-        """Train a copy of the module privately; the cost is ``event``, whatever the records are."""
+        """Train a copy of the module privately.
+
+        The cost is ``event``, whatever the records are.
+        """
         rows = torch_rows(X)
         block = Block(0, rows.reshape(len(rows), *self._shape(rows.shape[1:])), np.asarray(y), persons)
         Persons.of_rows(persons, len(rows))
         if len(block) != len(rows):
             raise ValueError("X and y must hold the same number of records")
-        return self.train_source(ArraySource.of_blocks([block]), random_state=random_state, n_records=n_records)
+        source = UnitSource(ArraySource.of_blocks([block]), block.owners.unit)
+        return self.train_source(source, random_state=random_state, n_records=n_records)
 
     def train_source(
         self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
     ) -> Trained:
-        """As ``train``; the blocks of a source that is not an array in memory draw their own batches, where they lie.
+        """Train on the records of a source; see ``train``.
 
         What comes back from a block is the sum of its clipped gradients in integers, so that the total, and with it the
-        proof, does not depend on how records lie in blocks and processes. The modules of all processes start from this
-        one's; draws of the module's own (dropout) follow a secret key, block and step.
+        proof, does not depend on how records are divided into blocks and processes. The modules of all processes start
+        from this one's; draws of the module's own (dropout) follow a secret key, block and step.
         """
-        event, whole = paid_event(self), source.whole
-        given = (source.width,) if whole is None else whole.rows.shape[1:]
-        shape = self._shape(given)
+        event, here = paid_event(self), blocks_in_memory(source)
+        shape = self._shape(here[0].rows.shape[1:] if here else (source.width,))
         n, unit = nominal_count(source, n_records)
         warn_large_delta(self.budget, n)
         from_data = [unit.count_name] if n_records is None else []
         classes = self.classes
         if self.task == "classification" and classes is None:
-            if whole is None:
-                raise ValueError("classes must be declared for records that lie in several blocks: classes=(...)")
-            classes = check_classes(found_labels(whole.targets), "cross_entropy")
+            classes = check_classes(observed_source_labels(source), "cross_entropy")
             from_data.append("classes")
         self._run_dry(shape, classes)
         rng = secure_generator(random_state)
         ready = source.map(_TorchBlock(shape, classes if self.task == "classification" else None), keep=True)
-        streams = BlockStreams.of(random_state, BATCHES) if whole is None else None
-        trained = self._descend(ready, streams, self.sampling_rate * n, rng, random_state)
+        trained = self._descend(ready, self.sampling_rate * n, rng, random_state)
         facts: dict[str, object] = {
             "mechanism": type(self).__name__,
             "training_steps": self.steps,
             "sampling_rate": self.sampling_rate,
             "learning_rate": self.learning_rate,
             "clip_norm": self.clip_norm,
-            "noise_multiplier": set_noise(self.noise_multiplier),
+            "noise_multiplier": require_noise(self.noise_multiplier),
             **unit.facts(n),
             "input_shape": shape,
             "normaliser": self.sampling_rate * n,
@@ -247,11 +273,11 @@ class OpacusTraining(GaussianSums):
             return numbers.to(dtype) if self.task == "regression" else numbers % len(classes or (0,))
 
         tried = state_of(self.module, trained=True), input_shape, classes, self.device, self.physical_batch
-        loss, found = self.loss, _TRIED.get(self.module)
+        loss, found = self.loss, _DRY_RUNS.get(self.module)
         if found is not None and found[0] == tried and found[1] is loss:
             return found[2]
         module = private_copy(self.module)
-        n_outputs = with_room(
+        n_outputs = translate_memory_errors(
             lambda: dry_run(
                 module,
                 input_shape,
@@ -261,22 +287,21 @@ class OpacusTraining(GaussianSums):
                 n_outputs=None if classes is None else len(classes),
                 most_rows=self.physical_batch,
             ),
-            self._no_room,
+            self._memory_error_text,
         )
-        _TRIED[self.module] = tried, loss, n_outputs
+        _DRY_RUNS[self.module] = tried, loss, n_outputs
         return n_outputs
 
     @property
-    def _no_room(self) -> str:
+    def _memory_error_text(self) -> str:
         return (
-            f"device={self.device!r} has no room for gradients of physical_batch={self.physical_batch} records at "
-            "once; give a smaller physical_batch, which changes nothing else"
+            f"device={self.device!r} has too little memory for the gradients of physical_batch={self.physical_batch} "
+            "records at once; give a smaller physical_batch, which does not change the result"
         )
 
     def _descend(
         self,
         source: RecordSource,
-        streams: BlockStreams | None,
         normaliser: float,
         rng: np.random.Generator,
         random_state: int | None,
@@ -290,25 +315,25 @@ class OpacusTraining(GaussianSums):
         else:
             optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
         # in clip norms; the slack is for torch, which may round a record's gradient differently in another batch
-        noise = set_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
-        noisy = _releasing(device, noise, rng, random_state, sum(p.numel() for p in trainable))
+        noise = require_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
+        noisy = _make_release(device, noise, rng, random_state, sum(p.numel() for p in trainable))
         layers = BlockStreams.of(random_state, LAYERS)
-        gradient = _BatchSum(replace(self, module=module), streams, layers, secure_bytes()(16))
-        block = source.whole
-        batches = repeat(None, self.steps) if block is None else self.batches(block.owners.count, rng)
-        for step, drawn in enumerate(progress(batches, self.steps, "private training")):
-            here = replace(gradient, step=step, drawn=drawn)
-            sums, size = here.on_device(block) if block is not None else here.total(source, device)
-            if size > _MOST_RECORDS:
-                raise ValueError(f"a batch holds more than {_MOST_RECORDS} records, whose sum may not fit in 64 bits")
-            exact = [total.double() / _UNITS for total in sums]  # in clip norms
+        gradient, places = _BatchSum(replace(self, module=module), layers, secure_bytes()(16)), places_of(source)
+        for step, drawn in enumerate(progress(self.batches(places.count, rng), self.steps, "private training")):
+            found = source.sum(replace(gradient, step=step, shares=places.shares(drawn)))
+            if found.size > _MOST_RECORDS:
+                raise ValueError(
+                    f"a batch has more than {_MOST_RECORDS} records, and their sum may not fit in 64 bits; lower "
+                    "sampling_rate"
+                )
+            exact = [total.to(device).double() / _UNITS for total in found.sums]  # in clip norms
             for parameter, released in zip(trainable, noisy(exact) if noise else exact, strict=True):
                 parameter.grad = (released * (self.clip_norm / normaliser)).to(parameter.dtype)
             optimizer.step()
         return released_copy(private_copy(self.module).to(device), module)
 
     def batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        """The persons of each step, of n."""
+        """Return the drawn persons of each step, out of n."""
         if self.sampling_rate == 1:
             return repeat(np.arange(n), self.steps)
         return islice(poisson_batches(rng, n, self.sampling_rate), self.steps)
@@ -328,10 +353,13 @@ class OpacusTraining(GaussianSums):
         return losses if losses.ndim == 1 else losses.sum(1)
 
 
-def _releasing(
+def _make_release(
     device: Any, noise: float, rng: np.random.Generator, random_state: int | None, size: int
 ) -> Callable[[list[Any]], list[Any]]:
-    """What adds noise of this standard deviation to sums of ``size`` numbers and rounds to the grid, on the device."""
+    """Return a function that adds noise to sums and rounds them to the grid.
+
+    The noise has this standard deviation; sums have ``size`` numbers in all and stay on the device.
+    """
     torch = load_torch()
     if device.type == "cpu":
         return lambda sums: [torch.from_numpy(gaussian_release(total.numpy(), noise, rng)) for total in sums]
@@ -349,7 +377,10 @@ def _releasing(
 
 @dataclass(frozen=True)
 class _TorchBlock:
-    """A block with its rows and targets as torch takes them; ``classes`` None: real targets."""
+    """A block with its rows and targets as torch takes them.
+
+    ``classes`` None: real targets.
+    """
 
     shape: tuple[int, ...]
     classes: tuple[Any, ...] | None
@@ -365,43 +396,35 @@ class _TorchBlock:
 
 @dataclass(frozen=True)
 class _BatchSum:
-    """The clipped gradients of one block's batch, summed in integers, one array a parameter; and how many they are.
+    """The integer sums of the clipped gradients of one block's batch.
+
+    There is one array for each parameter, and the number of records.
 
     A function of the block and of these constants alone. ``mechanism`` holds the module at its current parameters;
-    ``run`` is the name of the run, for what is kept between its steps. The batch is drawn here from ``streams``, or
-    given as ``drawn``. Layers that draw for themselves draw from ``layers``, the same when a block is read again.
+    ``run`` is the name of the run, for what is kept between its steps. ``shares`` says which persons of each block are
+    in the batch. Layers that draw for themselves draw from ``layers``, the same when a block is read again.
 
     Theory: section 1.6
     """
 
     mechanism: OpacusTraining
-    streams: BlockStreams | None
     layers: BlockStreams
     run: bytes
     step: int = 0
-    drawn: NDArray[np.int64] | None = None
+    shares: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
-    def __call__(self, block: Block) -> tuple[Any, ...]:
-        """The sums as arrays, and the number of records."""
-        sums, size = self.on_device(block)
-        return (*(total.cpu().numpy() for total in sums), size)
+    def for_block(self, number: int) -> "_BatchSum":
+        """Return the same with the share of one block alone."""
+        return replace(self, shares={number: self.shares[number]})
 
-    def total(self, source: RecordSource, device: Any) -> tuple[list[Any], int]:
-        """The sums over all blocks of a source, on the device, and the number of records."""
-        *sums, size = source.sum(self)
-        return [load_torch().from_numpy(np.asarray(total)).to(device) for total in sums], size
+    def __call__(self, block: Block) -> "_TensorSums":
+        """Return the sums where they were computed, and the number of records."""
+        return translate_memory_errors(lambda: self._summed(block), self.mechanism._memory_error_text)
 
-    def on_device(self, block: Block) -> tuple[list[Any], int]:
-        """The sums where they were computed, and the number of records."""
-        return with_room(lambda: self._summed(block), self.mechanism._no_room)
-
-    def _summed(self, block: Block) -> tuple[list[Any], int]:
-        torch, mechanism, drawn = load_torch(), self.mechanism, self.drawn
+    def _summed(self, block: Block) -> "_TensorSums":
+        torch, mechanism = load_torch(), self.mechanism
         device, last = torch.device(mechanism.device), self.step == mechanism.steps - 1
-        if self.streams is not None:
-            drawn = next(mechanism.batches(block.owners.count, self.streams.generator(block.id, self.step)))
-        assert drawn is not None
-        batch = block.owners.rows_of(drawn)
+        batch = block.owners.rows_of(self.shares[block.id])
         rows, target = torch.from_numpy(block.rows), torch.from_numpy(block.targets)
         weights = None if block.weights is None else torch.tensor(block.weights, device=device)
         layers = self.layers.generator(block.id, self.step)
@@ -415,11 +438,33 @@ class _BatchSum:
                 )
                 add_clipped(samples, mechanism.clip_norm, sums, None if weights is None else weights[part])
             engine.check(mechanism.module, last=last)
-        return sums, len(batch)
+        return _TensorSums(sums, len(batch))
+
+
+@dataclass(frozen=True)
+class _TensorSums:
+    """Hold sums, one tensor per parameter, and the number of records.
+
+    They stay on their device until they are pickled.
+    """
+
+    sums: Sequence[Any]
+    size: int
+
+    def __add__(self, other: "_TensorSums") -> "_TensorSums":
+        added = [a + b.to(a.device) for a, b in zip(self.sums, other.sums, strict=True)]
+        return _TensorSums(added, self.size + other.size)
+
+    def __reduce__(self) -> Any:
+        return _arrived, ([total.cpu().numpy() for total in self.sums], self.size)
+
+
+def _arrived(sums: Sequence[NDArray[np.int64]], size: int) -> _TensorSums:
+    return _TensorSums([load_torch().from_numpy(np.array(total)) for total in sums], size)
 
 
 class _Engine:
-    """A module behind Opacus' hooks, and the bits of what training must not change in it."""
+    """A module with Opacus' hooks, and digests of what must not change in it."""
 
     def __init__(self, mechanism: OpacusTraining) -> None:
         grad_sample_module, _ = load_opacus()
@@ -431,12 +476,14 @@ class _Engine:
         self._versions = self._found_versions()
 
     def start_from(self, module: "torch.nn.Module") -> None:
-        """Take the parameters of this module, and train."""
+        """Copy the parameters of this module and switch to training mode."""
         released_copy(self.inner, module)
         self.inner.train()
 
     def check(self, module: "torch.nn.Module", *, last: bool) -> None:
-        """Refuse a module that changed its own state; all of it after the last step and where torch saw a change.
+        """Refuse a module that changed its own state.
+
+        All of it after the last step and where torch saw a change.
 
         The trained parameters must be those of ``module`` in every step. The bits of a frozen backbone are too many to
         look at in every step.
@@ -456,7 +503,9 @@ _ENGINES: PerThread[_Engine] = PerThread()
 
 
 def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any], weights: Any = None) -> None:
-    """Add per-record gradients, clipped to ``clip_norm``, to integer ``sums`` in units of clip_norm / 2**32.
+    """Add clipped per-record gradients to integer ``sums``.
+
+    Gradients are clipped to ``clip_norm``; the unit is clip_norm / 2**32.
 
     Each record adds a vector of Euclidean norm at most clip_norm times its weight (None: one), and a person, whose
     weights add up to one, a vector of norm at most clip_norm, exactly: squares of float32 numbers cannot under- or
@@ -490,16 +539,18 @@ def add_clipped(samples: Sequence[Any], clip_norm: float, sums: Sequence[Any], w
 
 
 def ledger_of_engine(privacy_engine: Any) -> Ledger:
-    """The ledger of an Opacus PrivacyEngine: one entry for each stretch of its accountant's history.
+    """Return the ledger of an Opacus PrivacyEngine.
+
+    One entry for each stretch of its accountant's history.
 
     Paper: Supplement S6.1 [supp:privacy_accounting]
     """
     accountant = getattr(privacy_engine, "accountant", None)
     history = getattr(accountant, "history", None)
     if history is None:
-        raise TypeError("privacy_engine must be an Opacus PrivacyEngine: it has no accountant with a history")
+        raise TypeError("privacy_engine must be an Opacus PrivacyEngine; this object has no accountant with a history")
     if not history:
-        raise ValueError("privacy_engine has recorded no step: the module was not trained with it")
+        raise ValueError("privacy_engine has recorded no step; pass the engine that trained the module")
     ledger = Ledger()
     for noise, rate, steps in history:
         event = dpsgd_event(float(noise), float(rate), int(steps)) if noise > 0 else non_private_event()

@@ -1,0 +1,8 @@
+"""Run the ``dpscp`` command as ``python -m dpscp``."""
+
+import sys
+
+from dpscp.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""The public declaration of one column, and the features that it defines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpscp._base.checks import check_choice, check_range, real_number
+from dpscp.data.frames import SchemaError, describe_non_number, index_labels, label_text, parse_numbers, refuse_dates
+
+TYPES = ("numeric", "categorical", "ignore")
+_COLUMN_KEYS = ("type", "bounds", "missing", "categories", "unknown")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Declare what is public about one column; raise ``SchemaError`` if it is wrong.
+
+    Attributes
+    ----------
+    name : str
+    type : ``"numeric"``, ``"categorical"``, ``"ignore"``, or ``""`` if not declared yet
+    bounds : (low, high), optional
+        The public bounds of a numeric column.
+    missing : ``"refuse"``, ``"indicator"`` or a public number
+        How a numeric column treats missing values.
+    categories : tuple of str, optional
+        The public categories of a categorical column.
+    unknown : ``"refuse"`` or ``"other"``
+        How a categorical column treats other values.
+    """
+
+    name: str
+    type: str = ""
+    bounds: tuple[float, float] | None = None
+    missing: str | float = "refuse"
+    categories: tuple[str, ...] | None = None
+    unknown: str = "refuse"
+
+    def __post_init__(self) -> None:
+        where = f"column {self.name!r}"
+        if self.type:
+            check_declaration(lambda: check_choice(f"type of {where}", self.type, TYPES))
+        if isinstance(self.missing, str):
+            check_declaration(lambda: check_choice(f"missing of {where}", self.missing, ("refuse", "indicator")))
+        else:
+            missing = check_declaration(lambda: real_number(f"missing of {where}", self.missing))
+            object.__setattr__(self, "missing", missing)
+        check_declaration(lambda: check_choice(f"unknown of {where}", self.unknown, ("refuse", "other")))
+        object.__setattr__(self, "bounds", read_bounds(self.bounds, where))
+        object.__setattr__(self, "categories", read_labels(self.categories, f"categories of {where}", 1))
+
+    @property
+    def lacks(self) -> str | None:
+        """The missing declaration: "type", "bounds" or "categories"; None if complete."""
+        if not self.type:
+            return "type"
+        if self.type == "numeric" and self.bounds is None:
+            return "bounds"
+        return "categories" if self.type == "categorical" and self.categories is None else None
+
+    @property
+    def _shown(self) -> tuple[str, ...]:
+        """The categories that have their own feature; of two, only the second."""
+        categories = self.categories or ()
+        return categories[1:] if len(categories) == 2 and self.unknown == "refuse" else categories
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features that the column becomes."""
+        if self.type == "ignore":
+            return ()
+        if self.type == "categorical":
+            return tuple(f"{self.name}={category}" for category in self._shown)
+        return (self.name, f"{self.name} is missing") if self.missing == "indicator" else (self.name,)
+
+    @property
+    def feature_bounds(self) -> tuple[tuple[float, float], ...]:
+        """The public bounds of those features."""
+        if self.type != "numeric":
+            return ((0.0, 1.0),) * len(self.features)
+        assert self.bounds is not None
+        return (self.bounds, (0.0, 1.0))[: len(self.features)]
+
+    def encode(self, values: Any) -> NDArray[np.float64]:
+        """Encode the values (a pandas Series) as features, (n, len(features))."""
+        features, wrong = self.read(values, self.unknown)
+        for said, rows in wrong.items():
+            if rows.any():
+                raise SchemaError(said)
+        return features
+
+    def read(self, values: Any, unknown: str) -> tuple[NDArray[np.float64], dict[str, NDArray[np.bool_]]]:
+        """Encode the values and list the rows with errors.
+
+        Parameters
+        ----------
+        values : pandas Series of length n
+        unknown : ``"refuse"`` or ``"other"``
+            Whether an unknown category is an error or sets no indicator. Where one feature stands for two categories,
+            an unknown one gets 0.5.
+
+        Returns
+        -------
+        features : array of shape (n, len(features))
+            Not meaningful in rows with errors.
+        errors : dict
+            {message: bool array of shape (n,)}; no message contains a value.
+        """
+        refuse_dates(values, self.name)
+        if self.type == "categorical":
+            places = index_labels(values, self.categories or ())
+            odd = places < 0
+            hidden = len(self.categories or ()) - len(self._shown)
+            features = np.asarray(places[:, None] == np.arange(hidden, hidden + len(self._shown)), dtype=np.float64)
+            if hidden:
+                features[odd] = 0.5
+            said = (
+                f"column {self.name!r} has a missing value or one that is not in its declared categories. "
+                'Add it to categories, or set unknown = "other" in the schema'
+            )
+            return features, {said: odd & (unknown == "refuse")}
+        numbers, odd = parse_numbers(values)
+        absent = np.isnan(numbers) & ~odd
+        assert self.bounds is not None
+        numbers[odd | absent] = self.bounds[0] / 2 + self.bounds[1] / 2
+        if not isinstance(self.missing, str):
+            numbers[absent] = self.missing
+        # clip here too, because an infinite value is outside the bounds as well
+        numbers = np.clip(numbers, *self.bounds)
+        missing = (
+            f'column {self.name!r} has missing values. Fill them in, or set missing = "indicator" or a public '
+            "number in the schema"
+        )
+        wrong = {describe_non_number(self.name): odd, missing: absent & (self.missing == "refuse")}
+        return np.column_stack([numbers, absent]) if self.missing == "indicator" else numbers[:, None], wrong
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values of everything that is declared."""
+        found: dict[str, Any] = {"type": self.type}
+        if self.bounds is not None:
+            found["bounds"] = list(self.bounds)
+        if self.categories is not None:
+            found["categories"] = list(self.categories)
+        if self.missing != "refuse":
+            found["missing"] = self.missing
+        if self.unknown != "refuse":
+            found["unknown"] = self.unknown
+        return found
+
+    @classmethod
+    def from_dict(cls, name: str, data: Any) -> "Column":
+        """Read the column of a schema file; raise ``SchemaError`` if it is wrong."""
+        where = f"column {name!r}"
+        if not isinstance(data, Mapping):
+            raise SchemaError(f'{where} must be a table with a type, for example type = "numeric"')
+        refuse_unknown_keys(data, _COLUMN_KEYS, where)
+        return cls(name, **{**data, "type": data.get("type") or ""})
+
+
+def check_declaration(check: Any) -> Any:
+    """Run a check and turn its error into a ``SchemaError``."""
+    try:
+        return check()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(str(error)) from None
+
+
+def refuse_unknown_keys(data: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    """Refuse a key that the schema format does not have."""
+    unknown = [key for key in data if key not in known]
+    if unknown:
+        raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; use one of {', '.join(known)}")
+
+
+def read_bounds(value: Any, where: str) -> tuple[float, float] | None:
+    """Return (low, high); None if nothing is declared."""
+    if value is None or value == []:
+        return None
+    found: tuple[float, float] = check_declaration(lambda: check_range(f"bounds of {where}", value))
+    return found
+
+
+def read_labels(value: Any, where: str, least: int) -> tuple[str, ...] | None:
+    """Read distinct labels as text, written as a table writes them."""
+    if value is None or value == []:
+        return None
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise SchemaError(f"{where} must be a list of labels")
+    if any(isinstance(v, Mapping | list | tuple) or v is None for v in value):
+        raise SchemaError(f"{where} must be a list of strings or numbers")
+    labels = tuple(label_text(v) for v in value)
+    if len(set(labels)) != len(labels) or len(labels) < least:
+        raise SchemaError(f"{where} must have at least {least} labels, each once")
+    return labels
