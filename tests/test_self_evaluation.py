@@ -152,6 +152,22 @@ def test_intervals_of_regression_are_counted_too():
     assert fitted.evaluation_.mean_absolute_error.interval[0] >= 0
 
 
+def test_records_that_a_likelihood_ratio_rejects_are_not_counted():
+    X, y = data(3_000, 10)
+    fitted = classifier(likelihood_ratio=lambda rows: np.where(rows[:, 1] > 0, 2.0, 0.0), ratio_bound=2.0).fit(X, y)
+    groups = np.where(X[:, 1] > 0, 0, -1)
+    block = Block(0, X, y, groups=groups)
+    draws, places = PlacedDraws.of(0), Places.of(take_census(block))
+    count = CountOutcomes(fitted._task(), fitted.model_, fitted.threshold_[None, :], 0, False, draws, places, True)
+    found, kept = OutcomeCounts(*count(block)), groups == 0
+    outcomes = labeled_outcomes(fitted, X[kept], y[kept])
+    assert (found.size, found.sums[0]) == (kept.sum(), outcomes.covered.sum())
+    low, high = fitted.evaluation_.n_records.interval
+    spread = 6 * math.sqrt(3_000 * 0.09)
+    assert low - spread <= 0.2 * 1_500 <= high + spread
+    assert "declared population" in fitted.statement()["coverage"][0]["about"]
+
+
 def test_a_person_is_counted_once():
     X, y = data(600, 5)
     ids = np.repeat(np.arange(200), 3)

@@ -9,7 +9,7 @@ from dpscp.audit import audit  # now: later, importing the room of this name wou
 if TYPE_CHECKING:
     from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, training
     from dpscp.data.schema import Schema
-    from dpscp.deployment import CoverageMonitor, evaluate
+    from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate
     from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, load
     from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
     from dpscp.guarantees import Certificate
@@ -36,9 +36,11 @@ else:  # the numerical libraries below take a second to import: a name brings th
         "PrivateConformalRegressor": "dpscp.estimators",
         "PrivateModel": "dpscp.training.private_model",
         "PrivateQuantile": "dpscp.quantile",
+        "RiskControl": "dpscp.deployment",
         "Schema": "dpscp.data.schema",
         "SeededWarning": "dpscp.exceptions",
         "calibrate": "dpscp.pipeline.calibrate",
+        "control_risk": "dpscp.deployment",
         "evaluate": "dpscp.deployment",
         "load": "dpscp.estimators",
         "plan": "dpscp.pipeline.planning",
@@ -72,12 +74,14 @@ __all__ = [
     "PrivateConformalRegressor",
     "PrivateModel",
     "PrivateQuantile",
+    "RiskControl",
     "Schema",
     "SeededWarning",
     "__version__",
     "audit",
     "baselines",
     "calibrate",
+    "control_risk",
     "evaluate",
     "guarantees",
     "load",

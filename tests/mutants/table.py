@@ -142,7 +142,7 @@ mutant(
     "tests/test_promises_in_words.py::test_records_of_a_split_certificate_are_those_of_the_whole_table",
 )
 mutant(
-    "calibration:_keep_one_score_each",
+    "calibration:_choose_one_row_each",
     "kept[owners.one_row_each(random_state)]",
     "kept",
     "calibrate counts every score of a person",
@@ -227,7 +227,7 @@ mutant(
     "source.map(KeptRows(draws, places, given.unit.cap))",
     "source",
     "rows of persons in blocks are not capped",
-    "tests/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_on_the_same_blocks_in_memory",
+    "tests/sources/test_person_blocks.py::test_a_fit_on_files_and_clusters_is_that_in_memory",
 )
 mutant(
     "conformal.reading:_FirstLook.__call__",
@@ -626,7 +626,7 @@ mutant(
     "block.targets[block.groups == self.group]",
     "block.targets",
     "in blocks every group counts all records",
-    "tests/sources/test_source_fits.py::test_blocks_change_nothing_where_nothing_is_drawn_by_block",
+    "tests/sources/test_source_fits.py::test_every_source_gives_the_fit_of_an_array",
 )
 # ---- searches
 
@@ -1206,8 +1206,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions)",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions)",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions)",
+    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
@@ -1347,4 +1347,94 @@ mutant(
     "return np.random.Generator(np.random.PCG64(self.seed).advance(place // 2 * 2))",
     "a block starts at a draw of its neighbor",
     "tests/sources/test_source_fits.py::test_draws_belong_to_places_whoever_makes_them",
+)
+
+# ---- risk control and other populations
+
+mutant(
+    "deployment.losses:_round_gains",
+    "np.floor(resolution * (1 - losses) + dither)",
+    "np.ceil(resolution * (1 - losses) + dither)",
+    "losses are rounded down",
+    "tests/deployment/test_risk.py::test_rounding_by_a_secret_uniform_keeps_the_mean_and_the_order",
+)
+mutant(
+    "deployment.losses:sum_losses",
+    "_round_gains(_person_means(kept, owners), dither, resolution)",
+    "_round_gains(_person_means(kept, owners), generator.random(owners.count), resolution)",
+    "each threshold rounds by a uniform of its own",
+    "tests/deployment/test_risk.py::test_rounding_by_a_secret_uniform_keeps_the_mean_and_the_order",
+)
+mutant(
+    "deployment.losses:_person_means",
+    "np.add.reduceat(losses, owners.offsets[:-1]) / owners.sizes",
+    "np.minimum.reduceat(losses, owners.offsets[:-1])",
+    "the smallest loss of a person counts",
+    "tests/deployment/test_risk.py::test_the_loss_of_a_person_is_the_mean_over_their_rows",
+)
+mutant(
+    "deployment.losses:sum_losses",
+    "losses = np.maximum(losses, after)",
+    "pass",
+    "a loss that rises is summed as it is",
+    "tests/deployment/test_risk.py::test_a_loss_that_rises_is_replaced_by_its_running_maximum",
+)
+mutant(
+    "deployment.risk:_guarantee",
+    "SPLIT if is_held_out else UNIVERSAL",
+    "SPLIT",
+    "records that training has seen pass for held-out ones",
+    "tests/deployment/test_risk.py::test_records_that_training_has_seen_need_a_smaller_level",
+)
+mutant(
+    "pipeline.calibrate:_make_certificate",
+    "rule.guarantee.held_out and rule.resolution == 1",
+    "rule.guarantee.held_out",
+    "rounded losses promise something about a single release",
+    "tests/deployment/test_risk.py::test_only_resolution_one_speaks_of_a_single_release",
+)
+mutant(
+    "quantile.loss_sums:LossSums.count",
+    "int((left + right) // 2)",
+    "int((left + right) // 2) + 1",
+    "the sum at the next threshold is compared",
+    "tests/deployment/test_risk.py::test_the_worst_staircase_of_losses_keeps_the_risk",
+    "tests/deployment/test_risk.py::test_small_tables_keep_the_risk_exactly",
+)
+mutant(
+    "quantile.loss_sums:LossSums.require_lattice",
+    "scale % self.resolution",
+    "False",
+    "sums lie off the lattice of the noise",
+    "tests/deployment/test_risk.py::test_noise_off_the_lattice_of_the_sums_is_refused",
+)
+mutant(
+    "data.populations:keep_by_ratio",
+    "bound * coins < ratios",
+    "coins < ratios",
+    "records are kept more often than their ratio says",
+    "tests/deployment/test_populations.py::test_the_declared_population_is_covered",
+    "tests/deployment/test_populations.py::test_coins_follow_the_ratio",
+)
+mutant(
+    "data.populations:Thinning.place_groups",
+    "np.where(is_kept, np.zeros(n, dtype=np.int64) if groups is None else groups, -1)",
+    "np.zeros(n, dtype=np.int64) if groups is None else groups",
+    "rejected records find the threshold too",
+    "tests/deployment/test_populations.py::test_rejected_records_of_a_block_are_in_no_group_and_stay_so",
+    "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
+)
+mutant(
+    "pipeline.search_plan:CalibrationRule.for_population",
+    "replace(self, part=part, n_nominal=nominal, has_released_size=True, ratio_bound=ratio_bound)",
+    "replace(self, part=part, n_nominal=nominal, ratio_bound=ratio_bound)",
+    "the number of kept records passes for a public one",
+    "tests/deployment/test_populations.py::test_the_number_of_kept_records_is_released_with_noise_and_planned",
+)
+mutant(
+    "pipeline.search_plan:CalibrationRule.for_population",
+    "not self.guarantee.held_out",
+    "False",
+    "another population is promised for records that training has seen",
+    "tests/deployment/test_populations.py::test_wrong_arguments_are_named",
 )

@@ -44,6 +44,14 @@ PROCESSES = "each record is held by only one process of the group"
 OWN_SCORES = (
     "each score depends on one record, the model and independent noise only, and training cost what was declared for it"
 )
+LIKELIHOOD_RATIO = (
+    "likelihood_ratio gives a record its ratio from that record alone (privacy needs it too: else one record would "
+    "change which others are kept)"
+)
+OWN_LOSSES = (
+    "each loss comes from one record, the model, the threshold and independent noise; training cost what was declared "
+    "for it; where no finite threshold is returned the caller acts so that the loss is 0"
+)
 
 
 def is_own(value: Any) -> bool:

@@ -152,7 +152,7 @@ class SearchGame:
         return float(event.sigma)
 
     def _exact_count(self, with_record: bool, bracket: tuple[float, float]) -> int:
-        return as_counter(self._scores(with_record), (0.0, 1.0), 1).count(*bracket, 1)
+        return int(as_counter(self._scores(with_record), (0.0, 1.0), 1).count(*bracket, 1))
 
 
 class _SearchRatio:

@@ -32,7 +32,16 @@ RELEASED, SET = "released with noise", "set by the library or the mechanism"
 
 _COUNTS = ("n_records", "n_persons")
 # What callers declare: in words, or by the shape of the table.
-_DECLARATIONS = (*_COUNTS, "classes", "feature_bounds", "y_bounds", "n_features", "schema", "rows_per_person")
+_DECLARATIONS = (
+    *_COUNTS,
+    "classes",
+    "feature_bounds",
+    "y_bounds",
+    "n_features",
+    "schema",
+    "rows_per_person",
+    "ratio_bound",
+)
 _FOUND_PRIVATELY = "found_privately"
 _NOISY = ("released_sizes",)
 _NOT_FACTS = ("assumed", "taken_from_data", _FOUND_PRIVATELY)
@@ -298,6 +307,7 @@ def _coverage(certificate: Any) -> dict[str, Any]:
     """A coverage certificate, in numbers and in words."""
     level, confidence = certificate.terms.release_level, certificate.terms.release_confidence
     proven = certificate.coverage
+    population = "" if certificate.terms.ratio_bound is None else " of the declared population"
     words = f"target {certificate.target:g}: at least {at_least(proven)} proven on average ({certificate.guarantee})"
     return {
         "target": certificate.target,
@@ -306,7 +316,7 @@ def _coverage(certificate: Any) -> dict[str, Any]:
         "is_vacuous": certificate.is_vacuous,
         "guarantee": certificate.guarantee,
         "proof": guarantee_of(certificate.guarantee).proof,
-        "about": certificate.unit.covered,
+        "about": f"{certificate.unit.covered}{population}",
         "one_release": None if not level else {"level": level, "confidence": confidence},
         "assumptions": list(certificate.assumptions),
         "words": words + ("; only full sets keep it" if certificate.is_vacuous else ""),

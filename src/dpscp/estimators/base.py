@@ -4,6 +4,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -13,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
-from dpscp._base.trust import GROUP_FUNCTION
+from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO
 from dpscp.data.persons import choose_unit
+from dpscp.data.populations import LikelihoodRatio, Thinning
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.base import is_source
@@ -25,7 +27,7 @@ from dpscp.estimators.ingest import BlockReader, FitInput, FitRecords, records_f
 from dpscp.estimators.prefit import Prefit
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
-from dpscp.exceptions import GuaranteeWarning, HintWarning
+from dpscp.exceptions import GuaranteeWarning, HintWarning, SeededWarning
 from dpscp.guarantees.registry import AUTO
 from dpscp.guarantees.split import SPLIT
 from dpscp.pipeline.plan import Request
@@ -57,6 +59,10 @@ class PrivateConformal(FittedEstimator):
     @abstractmethod
     def _validate_y(y: Any, n: int) -> NDArray[Any]:
         """Return the targets of ``n`` records in memory."""
+
+    @abstractmethod
+    def _declared_ratio(self) -> LikelihoodRatio | None:
+        """Return the declared population relative to that of the records; None for the same one."""
 
     @abstractmethod
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
@@ -153,6 +159,7 @@ class PrivateConformal(FittedEstimator):
             warn_if_refit(original)
         assumed = (
             *((GROUP_FUNCTION,) if callable(self.groups) else ()),
+            *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()),
             *list_training_assumptions(self.estimator, prefit=self.prefit),
             *list_record_assumptions(original),
             *self._list_uncopied_objects(),
@@ -208,6 +215,7 @@ class PrivateConformal(FittedEstimator):
         """List the assumptions about the caller's objects that cannot be copied."""
         met = self.prefit or isinstance(self.estimator, PrivateModel)  # a mechanism sees to its own module
         held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
+        held["likelihood_ratio"] = self.likelihood_ratio
         held |= {"estimator": self.estimator} if met else {}
         return tuple(UNCOPIED.format(name) for name, value in held.items() if not can_be_copied(value))
 
@@ -288,13 +296,25 @@ class PrivateConformal(FittedEstimator):
         classes, which may be the groups.
         """
         if fit_input.rows is None:
-            return records_from_source(
-                fit_input, self._make_block_reader(encoded, by_label=labels), self.random_state, self.device
-            )
+            reader = replace(self._make_block_reader(encoded, by_label=labels), thinning=self._make_thinning())
+            return records_from_source(fit_input, reader, self.random_state, self.device)
         by_label = labels is not None and isinstance(self.groups, str) and self.groups == "label"
         return records_from_arrays(
-            fit_input, targets, (targets, labels) if by_label else self._assign_groups(fit_input), self.random_state
+            fit_input,
+            targets,
+            (targets, labels) if by_label else self._assign_groups(fit_input),
+            self.random_state,
+            self._make_thinning(),
         )
+
+    def _make_thinning(self) -> Thinning | None:
+        """Return the secret coins that keep held-out records of the declared population."""
+        ratio = self._declared_ratio()
+        if ratio is None:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
+            return Thinning.of(ratio, self.random_state)
 
     def _make_block_reader(
         self, targets: Callable[[Any, int], NDArray[Any]], *, by_label: tuple[Any, ...] | None
@@ -350,6 +370,7 @@ class PrivateConformal(FittedEstimator):
         unit, names = records.unit, vars(self).get("feature_names_in_")
         declared = self._declared(unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
+        ratio = self._declared_ratio()
         return Request(
             task=task,
             estimator=self._find_pretrained_model(records.width) or self.estimator,
@@ -374,6 +395,7 @@ class PrivateConformal(FittedEstimator):
             and self.groups == "label"
             and self._name == "classification",
             verbose=self.verbose,
+            ratio_bound=None if ratio is None else ratio.bound,
         )
 
     def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:

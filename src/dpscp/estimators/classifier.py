@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.data.model_files import plain
+from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.ingest import FitInput, FitRecords
@@ -106,6 +107,16 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         a time.
     verbose : int, default 0
         1 shows progress on standard error (a bar if tqdm is installed). The logger ``dpscp`` has the stages.
+    likelihood_ratio : function, optional
+        A public function of X, or of X and y. It returns for each row, from that row alone, the density of the
+        population that new records come from, relative to that of these records. Together with ``ratio_bound``, the
+        promise is for that population (guarantee ``"split"`` only): secret coins keep each held-out record in
+        proportion to its ratio.
+    ratio_bound : float, optional
+        The public upper bound of ``likelihood_ratio``; about one in so many held-out records is kept.
+    class_prior, source_prior : dict of {label: probability}, optional
+        The public probabilities of the classes in the population of new records, and in that of these records. They
+        replace ``likelihood_ratio``, and assume that records of a class have the same distribution in both.
 
     Attributes
     ----------
@@ -145,6 +156,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
     conformity_score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]] = "lac"
     classes: Sequence[Any] | None = None
+    class_prior: Mapping[Any, float] | None = None
+    source_prior: Mapping[Any, float] | None = None
 
     classes_: NDArray[Any] = field(init=False)
     _name = "classification"
@@ -154,6 +167,18 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         label_score(self.conformity_score)
 
     _validate_y = staticmethod(validate_labels)
+
+    def _declared_ratio(self) -> LikelihoodRatio | None:
+        if self.class_prior is None and self.source_prior is None:
+            return LikelihoodRatio.of(self.likelihood_ratio, self.ratio_bound)
+        if self.class_prior is None or self.source_prior is None:
+            raise ValueError("class_prior and source_prior go together: the classes of new records and of these")
+        if self.likelihood_ratio is not None or self.ratio_bound is not None:
+            raise ValueError("give class_prior and source_prior, or likelihood_ratio and ratio_bound, not both")
+        declared = self._find_declared_classes()
+        if declared is None:
+            raise ValueError("class_prior needs classes=[...]: every label that can occur")
+        return LikelihoodRatio.of_priors(self.class_prior, self.source_prior, tuple(plain(c) for c in declared))
 
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
         declared, of_source = self._find_declared_classes(), fit_input.rows is None

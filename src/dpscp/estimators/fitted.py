@@ -53,6 +53,8 @@ class _Parameters(BaseEstimator):
     prefit: bool = False
     device: str | None = None
     verbose: int = 0
+    likelihood_ratio: Callable[..., Any] | None = None
+    ratio_bound: float | None = None
 
 
 class FittedEstimator(_Parameters, ABC):

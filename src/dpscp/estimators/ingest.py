@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp.data.persons import keep_rows
+from dpscp.data.populations import Thinning
 from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource
 from dpscp.data.sources.digests import FirstReading, SameBlocks, is_fixed
 from dpscp.data.sources.persons import KeptRows
@@ -32,13 +33,23 @@ class BlockReader:
     group_values : tuple or None
         The public groups.
     thorough : bool
-        Whether to check that ``groups`` uses each row alone.
+        Whether to check that ``groups`` and the likelihood ratio use each row alone.
+    thinning : Thinning, optional
+        Puts the records that its coins reject into no group.
+    places : Places, optional
+        The places of the coins. Without them ratios are only checked.
     """
 
     targets: Callable[[Any, int], NDArray[Any]]
     groups: str | Callable[[Any], Any] | None = None
     group_values: tuple[Any, ...] | None = None
     thorough: bool = False
+    thinning: Thinning | None = None
+    places: Places | None = None
+
+    def for_block(self, number: int) -> "BlockReader":
+        """Return the same with the places of one block alone."""
+        return self if self.places is None else replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
         """Return the block with encoded targets and groups."""
@@ -49,6 +60,10 @@ class BlockReader:
             groups = group_index(self.groups, block.read(), values, len(block), thorough=self.thorough)
         elif self.groups is not None:
             groups = targets
+        if self.thinning is not None:
+            ratios = self.thinning.ratio.ratios_of(block.read(), block.targets, len(block), thorough=self.thorough)
+            if self.places is not None:
+                groups = self.thinning.place_groups(ratios, groups, block.owners, self.places.persons[block.id])
         return replace(block, targets=targets, groups=groups)
 
 
@@ -118,6 +133,7 @@ def records_from_source(
             warnings.simplefilter("ignore", SeededWarning)  # the release warns, once
             draws = PlacedDraws.of(stream_seed(random_state, KEPT_ROWS))
         source = source.map(KeptRows(draws, places, given.unit.cap))
+    reading = reading if reading.thinning is None else replace(reading, places=places)
     records = UnitSource(source.map(reading, keep=is_in_memory(source)), given.unit.counted, places)
     return FitRecords(records, source.width, reading.group_values, given.unit, places.count)
 
@@ -150,6 +166,7 @@ def records_from_arrays(
     targets: NDArray[Any],
     grouped: tuple[NDArray[np.int64] | None, tuple[Any, ...] | None],
     random_state: int | None,
+    thinning: Thinning | None = None,
 ) -> FitRecords:
     """Return checked arrays as one block: all rows, or the kept rows of each person."""
     (groups, group_values), rows = grouped, given.rows
@@ -167,5 +184,9 @@ def records_from_arrays(
             )
         groups, found = None if groups is None else groups[kept], owners.count
         block = Block(0, rows, targets[kept], owners, groups, kept)
+    if thinning is not None:
+        ratios = thinning.ratio.ratios_of(given.table, given.y, len(rows), thorough=True)
+        ratios = ratios if block.chosen is None else ratios[block.chosen]
+        block = replace(block, groups=thinning.place_groups(ratios, block.groups, block.owners, range(found)))
     records = UnitSource(ArraySource.of_blocks([block]), given.unit.counted)
     return FitRecords(records, rows.shape[1], group_values, given.unit, found)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
+from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.ingest import FitInput, FitRecords
@@ -51,7 +52,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         ``PrivateConformalClassifier``.
     epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
     release_confidence, feature_bound, feature_bounds, groups, group_values, n_records, rows_per_person, n_persons, \
-    accountant, random_state, device, verbose
+    accountant, random_state, device, verbose, likelihood_ratio, ratio_bound
         See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
 
     Attributes
@@ -90,6 +91,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
             check_choice("conformity_score", self.conformity_score, (AUTO, *INTERVAL_SCORES))
 
     _validate_y = staticmethod(validate_targets)
+
+    def _declared_ratio(self) -> LikelihoodRatio | None:
+        return LikelihoodRatio.of(self.likelihood_ratio, self.ratio_bound)
 
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
         declared = self._declared("y_bounds")

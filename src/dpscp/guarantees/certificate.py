@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from dpscp._base.checks import check_probability
@@ -14,15 +15,25 @@ from dpscp.privacy.units import Unit
 # What a proven level is an average over; shown with every level. A study is records, noise and new records.
 ON_AVERAGE = "on average over repeated studies"
 _ONE_RELEASE = "a single release may cover somewhat less"
+_ONE_RELEASE_RISK = "a single release may lose somewhat more"
 # The default confidence of the printed statement about one release.
 RELEASE_CONFIDENCE = 0.95
 # A lower coverage level is not useful.
 _USELESS_LEVEL = 0.5
 
 
+class Promise(StrEnum):
+    """What a certificate promises."""
+
+    COVERAGE = "coverage"
+    """How often a set contains the true answer."""
+    RISK = "risk"
+    """How large the mean loss of a new record is (Result J)."""
+
+
 @dataclass(frozen=True)
 class Certificate:
-    """The coverage promise of one release, in public numbers.
+    """The promise of one release about its coverage, or about its mean loss, in public numbers.
 
     ``str()`` returns a paragraph for the reader.
 
@@ -38,6 +49,8 @@ class Certificate:
     terms : Terms or mapping
         The numbers behind it. An unknown name raises ``TypeError``.
     advice : str
+    promise : Promise
+        For a risk, the loss takes the place of a miss: ``coverage`` is one minus the proven bound on the mean loss.
     """
 
     guarantee: str
@@ -46,12 +59,19 @@ class Certificate:
     assumptions: tuple[str, ...]
     terms: Terms
     advice: str = ""
+    promise: Promise = Promise.COVERAGE
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "promise", Promise(self.promise))
         guarantee_of(self.guarantee)  # raises for an unknown name
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
         if not isinstance(self.terms, Terms):
             object.__setattr__(self, "terms", Terms.from_mapping(self.terms))
+
+    @property
+    def risk(self) -> float:
+        """The proven upper bound on the mean loss of a new record; of coverage, on the probability of a miss."""
+        return round(1 - self.coverage, 12)
 
     @property
     def is_certified(self) -> bool:
@@ -97,6 +117,10 @@ class Certificate:
         Theory: Result I
         """
         level, confidence = self.terms.release_level, self.terms.release_confidence
+        if self.promise is Promise.RISK:
+            if not level or confidence is None:
+                return _ONE_RELEASE_RISK
+            return f"{format_odds(confidence)} such releases have a mean loss of at most {at_most(1 - level)}"
         if not level or confidence is None:
             return _ONE_RELEASE
         return f"{format_odds(confidence)} such releases cover at least {at_least(level)}"
@@ -119,6 +143,7 @@ class Certificate:
             tuple(map(str, data["assumptions"])),
             Terms.from_mapping(shown, unit),
             str(data["advice"]),
+            Promise(data.get("promise", Promise.COVERAGE)),
         )
 
     def _head(self) -> str:
@@ -129,11 +154,14 @@ class Certificate:
                 f"prediction set, so nothing is proven about the target {format_level(self.target)}. Declare "
                 "classes=[...] with every label that can occur."
             )
+        elif self.promise is Promise.RISK:
+            head = self._risk_head()
         elif self.is_certified:
+            population = "" if self.terms.ratio_bound is None else " of the declared population"
             head = (
-                f"For {self.unit.covered}, the prediction set contains the true answer with probability at least "
-                f"{at_least(self.coverage)}, {self.on_average} ({self.one_release}). This is proven for finite samples "
-                f"(target {format_level(self.target)})."
+                f"For {self.unit.covered}{population}, the prediction set contains the true answer with probability at "
+                f"least {at_least(self.coverage)}, {self.on_average} ({self.one_release}). This is proven for finite "
+                f"samples (target {format_level(self.target)})."
             )
         else:
             head = (
@@ -147,8 +175,25 @@ class Certificate:
             )
         return head
 
+    def _risk_head(self) -> str:
+        """Return the promise about a loss."""
+        who = self.unit.covered if self.unit.by_person else "a new record"
+        loss = "running maximum of the loss" if self.terms.running_maximum else "loss"
+        sentences = [
+            f"The mean {loss} of {who} is at most {at_most(self.risk)}, {self.on_average} ({self.one_release}); proven "
+            f"for finite samples (target {format_level(1 - self.target)})."
+        ]
+        if self.terms.running_maximum:
+            sentences.append("The loss itself may rise with the threshold; it never exceeds its running maximum.")
+        return " ".join(sentences)
+
     def _reasons(self) -> list[str]:
-        return [f"Why: {guarantee_of(self.guarantee).proof}.", f"Assumes: {'; '.join(self.assumptions)}."]
+        proof = guarantee_of(self.guarantee).proof
+        if self.terms.ratio_bound is not None:
+            proof += "; Result K: secret coins kept them in proportion to the likelihood ratio of the new population"
+        if self.promise is Promise.RISK:
+            proof = f"Result J: a bounded loss that falls with the threshold takes the place of a miss; {proof}"
+        return [f"Why: {proof}.", f"Assumes: {'; '.join(self.assumptions)}."]
 
     def _numbers(self) -> list[list[str]]:
         shown = {name: value for name, value in self.terms.items() if not isinstance(value, bool)}
@@ -191,6 +236,6 @@ def term_text(name: str, value: Any) -> str:
         return at_least(value, 2)
     if name.endswith("_confidence"):
         return format_level(value)
-    if name.endswith("_bound"):
+    if name.endswith("_miss_bound"):
         return at_most(value, 2)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

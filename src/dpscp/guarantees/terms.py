@@ -12,6 +12,7 @@ __all__ = ["Terms"]
 # Fields whose name in the mapping depends on the unit.
 _BY_UNIT = ("unit", "n_units", "calibration_units")
 _CALIBRATION = "calibration_{}s"
+_TRUTHS = ("finite_threshold_expected", "classes_declared", "running_maximum")
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,14 @@ class Terms(Mapping[str, Any]):
     release_level: float | None = None
     conformity_score: str | None = None
     classes_declared: bool = True
+    resolution: int | None = None
+    running_maximum: bool = False
+    ratio_bound: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.unit, Unit):
             raise TypeError(f"unit must be a unit of privacy, got {type(self.unit).__name__}")
-        for name in ("finite_threshold_expected", "classes_declared"):
+        for name in _TRUTHS:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {type(getattr(self, name)).__name__}")
         for name in _NUMBERS:
@@ -97,6 +101,8 @@ class Terms(Mapping[str, Any]):
         rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _BY_UNIT}
         if self.classes_declared:
             del rest["classes_declared"]  # shown only if False
+        if not self.running_maximum:
+            del rest["running_maximum"]
         return found | {name: value for name, value in rest.items() if value is not None}
 
     def __getitem__(self, name: str) -> Any:
@@ -109,8 +115,4 @@ class Terms(Mapping[str, Any]):
         return len(self._shown())
 
 
-_NUMBERS = tuple(
-    field.name
-    for field in fields(Terms)
-    if field.name not in ("unit", "finite_threshold_expected", "classes_declared", "conformity_score")
-)
+_NUMBERS = tuple(field.name for field in fields(Terms) if field.name not in ("unit", *_TRUTHS, "conformity_score"))

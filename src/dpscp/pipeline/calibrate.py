@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_count, check_nonnegative, check_probability, check_range
 from dpscp._base.trust import OWN_SCORES
 from dpscp.data.persons import choose_unit, keep_rows, require_unit
+from dpscp.data.populations import check_ratio_bound, check_ratios, keep_by_ratio
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
@@ -25,9 +26,9 @@ from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.terms import Terms
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
-from dpscp.privacy import Budget, Ledger, Unit, as_event
+from dpscp.privacy import Budget, Ledger, Unit, as_event, secure_generator
 from dpscp.privacy.accounting import Accountant
-from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed
 from dpscp.quantile import PrivateQuantile, private_quantile
 from dpscp.quantile.counts import known_size
 from dpscp.quantile.observer import SearchObserver
@@ -38,6 +39,15 @@ __all__ = ["Calibration", "Thresholds", "calibrate", "search_thresholds"]
 INDEPENDENT = "for what a single release covers: the held-out {} are independent draws from one distribution"
 COINS = "each {} was held out by an independent coin; the promise is an average over these coins too"
 FIXED_GROUPS = "a record's group is a fixed function of the record; the promise holds within each group"
+ANOTHER_POPULATION = (
+    "records are independent, and new ones come from the declared population: its density relative to that of the "
+    "calibration records is proportional to likelihood_ratio (if it is not, the promise moves by at most the total "
+    "variation distance)"
+)
+PERSONS_OF_ANOTHER = (
+    "persons are independent (records of one person may depend on each other in any way), and of each one random "
+    "record counts; of these, {}"
+)
 
 _WIDE_BUFFER_ADVICE = (
     "The buffer for the change that one record can cause is wider than the range of the scores. More records make it "
@@ -214,7 +224,11 @@ def _make_certificate(
         inner_level=1 - (q.alpha if q else 0.0),
         finite_threshold_expected=False,
     )
-    assumptions = [*rule.unit.assumptions, rule.guarantee.assumption]
+    exchangeable, *others = rule.unit.assumptions
+    if rule.ratio_bound is not None:
+        terms = replace(terms, ratio_bound=rule.ratio_bound)
+        exchangeable = (PERSONS_OF_ANOTHER if rule.unit.by_person else "{}").format(ANOTHER_POPULATION)
+    assumptions = [exchangeable, *others, rule.guarantee.assumption]
     if rule.has_groups:
         assumptions.append(FIXED_GROUPS)
     elif not rule.has_released_size:
@@ -238,7 +252,7 @@ def _make_certificate(
             miss = _ideal_miss_bound(rule, index, q)
             terms = replace(terms, ideal_miss_bound=miss)
             coverage = universal_floor(miss, spent.tradeoff_function("add"))
-        if rule.guarantee.held_out:
+        if rule.guarantee.held_out and rule.resolution == 1:  # larger ones have no such bound (Result J)
             confidence, level = _bound_single_release(rule, index, searches)
             terms = replace(terms, release_confidence=confidence, release_level=level)
             assumptions.append(INDEPENDENT.format(f"{rule.unit.noun}s"))
@@ -361,6 +375,8 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     rows_per_person: int | None = None,
     n_persons: int | None = None,
     release_confidence: float | None = None,
+    likelihood_ratio: Any = None,
+    ratio_bound: float | None = None,
     accountant: str | Accountant = "pld",
     random_state: int | None = None,
 ) -> Calibration:
@@ -415,6 +431,12 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence : float, optional
         The probability with which this threshold itself covers the level, in addition to the average. It needs
         held-out, independent scores.
+    likelihood_ratio : array of shape (n,), optional
+        For held-out scores: the density w of the population that new records come from, relative to that of these, a
+        public function of the record. Together with ``ratio_bound``, the promise is for that population: a secret coin
+        keeps each score with probability w / W.
+    ratio_bound : float, optional
+        The public bound W >= w.
     accountant : str or Accountant, default "pld"
     random_state : int, optional
         None uses system entropy. An integer makes the run repeatable and NOT private.
@@ -434,32 +456,30 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     >>> c.ledger.epsilon(1e-6) <= 1, c.certificate.coverage
     (True, 0.9)
 
-    Theory: Results B, C, E, F, G, H and I
+    Theory: Results B, C, E, F, G, H, I and K
     """
-    budget = Budget(epsilon, delta)
-    alpha = check_probability("alpha", alpha)
+    budget, alpha = Budget(epsilon, delta), check_probability("alpha", alpha)
     chosen = _choose_guarantee(guarantee, held_out=held_out, trained=training is not None)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
-    spent = _read_training_cost(training, unit).assume(OWN_SCORES)
+    spent = read_training_cost(training, unit).assume(OWN_SCORES)
+    thinned = None if likelihood_ratio is ratio_bound is None else _Thinned.of(scores, likelihood_ratio, ratio_bound)
     if unit.by_person:
-        scores, n_records = _keep_one_score_each(scores, persons, unit, random_state), n_persons
-    nominal = check_count(unit.count_name, n_records if n_records is not None else _count_scores(scores))
+        places, n_records = _choose_one_row_each(scores, persons, unit, random_state), n_persons
+        scores, thinned = np.asarray(scores)[places], None if thinned is None else thinned.take(places)
     rule = make_rule(
         chosen,
         (alpha,),
         spent,
-        nominal,
+        check_count(unit.count_name, n_records if n_records is not None else _count_scores(scores)),
         stability=stability,
         score_lipschitz=score_lipschitz,
         counted=n_records is None,
         release_confidence=release_confidence,
-    )
-    rule = replace(rule, failure_probability=failure_probability, unit=unit)
-    if rank_buffer is not None and chosen.rank_buffer:
-        rule = replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
+    ).for_population(None if thinned is None else thinned.bound)
+    rule = _with_rank_buffer(replace(rule, failure_probability=failure_probability, unit=unit), rank_buffer)
     found = search_thresholds(
-        [scores],
-        _plan_row_searches(rule, spent, budget, steps, accountant),
+        [scores if thinned is None else thinned.keep_scores(random_state)],
+        plan_row_searches(rule, spent, budget, steps, accountant),
         spent=spent,
         score_range=score_range,
         fine_near=fine_near,
@@ -470,17 +490,24 @@ def calibrate(  # noqa: PLR0913 (public: one argument a choice)
     if certificate.is_vacuous or math.isinf(threshold):
         warnings.warn(str(certificate), GuaranteeWarning, stacklevel=2)
     ledger = found.ledger.convert_unit(unit).declare(**unit.limit_facts)
-    return Calibration(threshold, ledger, certificate, found.quantiles[0] if found.quantiles else None)
+    return Calibration(threshold, ledger, certificate, next(iter(found.quantiles), None))
 
 
-def _read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
+def _with_rank_buffer(rule: CalibrationRule, rank_buffer: float | None) -> CalibrationRule:
+    """Return the rule with the caller's buffer, if the guarantee has one."""
+    if rank_buffer is None or not rule.guarantee.rank_buffer:
+        return rule
+    return replace(rule, rank_buffer=check_nonnegative("rank_buffer", rank_buffer))
+
+
+def read_training_cost(training: DpEvent | Ledger | None, unit: Unit) -> Ledger:
     """Return the cost of training as a ledger; refuse one with another unit."""
     if isinstance(training, Ledger):
         return require_unit(training, unit)
     return Ledger() if training is None else Ledger().add("training", as_event(training), unit=unit.counted)
 
 
-def _plan_row_searches(
+def plan_row_searches(
     rule: CalibrationRule, spent: Ledger, budget: Budget, steps: int | None, accountant: str | Accountant
 ) -> SearchPlan:
     """Plan the searches within the budget, for k rows together without ids."""
@@ -491,15 +518,43 @@ def _plan_row_searches(
     return searches(row_budget(budget, rule.unit.group, lambda tried: searches(tried).ledger(spent), accountant))
 
 
-def _keep_one_score_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[Any]:
-    """Keep one random score of each person.
+@dataclass(frozen=True)
+class _Thinned:
+    """Scores in memory that secret coins keep by their likelihood ratios.
+
+    Theory: Result K
+    """
+
+    scores: NDArray[Any]
+    ratios: NDArray[np.float64]
+    bound: float
+
+    @classmethod
+    def of(cls, scores: Any, ratios: Any, bound: Any) -> "_Thinned":
+        if ratios is None or bound is None:
+            raise ValueError("likelihood_ratio and ratio_bound go together: the ratio of each score, and its bound")
+        if np.ndim(scores) != 1:
+            raise ValueError("with likelihood_ratio, scores must be a one-dimensional array")
+        limit, values = check_ratio_bound(bound), np.asarray(scores)
+        return cls(values, check_ratios(ratios, limit, len(values)), limit)
+
+    def take(self, places: NDArray[np.int64]) -> "_Thinned":
+        return replace(self, scores=self.scores[places], ratios=self.ratios[places])
+
+    def keep_scores(self, random_state: int | None) -> NDArray[Any]:
+        coins = secure_generator(stream_seed(random_state, THINNING)).random(len(self.ratios))
+        return np.asarray(self.scores[keep_by_ratio(self.ratios, self.bound, coins)])
+
+
+def _choose_one_row_each(scores: Any, persons: Any, unit: Unit, random_state: int | None) -> NDArray[np.int64]:
+    """Return the position of one random score of each person.
 
     Theory: Result H
     """
     if np.ndim(scores) != 1:
         raise ValueError("with persons, scores must be a one-dimensional array")
     kept, owners = keep_rows(persons, n_rows=len(scores), rows_per_person=unit.cap, random_state=random_state)
-    return np.asarray(scores)[kept[owners.one_row_each(random_state)]]
+    return np.asarray(kept[owners.one_row_each(random_state)])
 
 
 def _choose_guarantee(name: str | Guarantee, *, held_out: bool, trained: bool) -> Guarantee:

@@ -345,7 +345,8 @@ class CountOutcomes:
     """Count the outcomes of the records of a block, which has one record of each person.
 
     ``thresholds`` is (n_groups, n_levels). ``by_label``: the groups are the classes, each with its own threshold.
-    ``places`` are those of the persons; the numbers of ``draws`` at them round the shares.
+    ``places`` are those of the persons; the numbers of ``draws`` at them round the shares. ``by_ratio``: the records
+    that a likelihood ratio rejected are in no group and are not counted (Result K).
     """
 
     task: Task
@@ -355,6 +356,7 @@ class CountOutcomes:
     by_label: bool
     draws: PlacedDraws
     places: Places
+    by_ratio: bool = False
 
     def for_block(self, number: int) -> "CountOutcomes":
         """Return the same with the places of one block alone."""
@@ -363,6 +365,9 @@ class CountOutcomes:
     def __call__(self, block: Block) -> tuple[Any, ...]:
         """Return the sums of one block."""
         drawn = self._draw_dither(block)
+        if self.by_ratio and block.groups is not None:
+            kept = np.flatnonzero(block.groups >= 0)
+            block, drawn = block.take_rows(kept, None), drawn[kept]
         # a custom model gets all rows at once, as in prediction, and only a copy of it
         own = not isinstance(self.model, DenseModel | PreprocessedModel | ScaledTargetModel)
         model = copy_if_possible(self.model) if own else self.model

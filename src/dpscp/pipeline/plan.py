@@ -98,6 +98,8 @@ class Request:
     groups_are_labels: bool = False
     verbose: int = 0
     """1 shows the progress of training on standard error; public numbers only."""
+    ratio_bound: float | None = None
+    """The public bound of the likelihood ratio of another population that the promise is for (Result K)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarantee, Guarantee):
@@ -135,6 +137,13 @@ class Request:
         """Whether training finds the bounds of the features."""
         return isinstance(self.feature_bounds, str)
 
+    @property
+    def n_group_places(self) -> int:
+        """How many groups of records are searched; 0 where all are and none is left out."""
+        if self.group_values is not None:
+            return len(self.group_values)
+        return 0 if self.ratio_bound is None else 1
+
     def public_facts(self) -> dict[str, Any]:
         """Return what this fit declares public, as plain JSON values."""
         facts: dict[str, Any] = {self.unit.count_name: self.n_records, "n_features": self.n_features}
@@ -145,6 +154,7 @@ class Request:
         if taken:
             facts["taken_from_data"] = taken
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
+        declared["ratio_bound"] = self.ratio_bound
         facts |= {name: value for name, value in declared.items() if value is not None}
         facts |= self.task.chosen
         if self.feature_bounds is not None and not self.private_features:
@@ -293,8 +303,9 @@ def choose_guarantee(request: Request) -> Guarantee:
     """Return the requested guarantee; public numbers resolve ``"auto"``."""
     if request.guarantee != AUTO:
         return guarantee_of(request.guarantee)
-    if request.release_confidence is not None or request.evaluation_fraction is not None:
-        return SPLIT  # the only one that can say what a single release covers, or keep records to measure it
+    needs_held_out = (request.release_confidence, request.evaluation_fraction, request.ratio_bound)
+    if any(value is not None for value in needs_held_out):
+        return SPLIT  # the only one for a single release, for another population, or with records to evaluate
     return automatic(request.n_records, gdp_mu(request.budget.epsilon, request.budget.delta))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.format import at_least, format_level, format_odds, format_rate, html_paragraph, html_table, text_table
+from dpscp.data.populations import check_ratio_bound
 from dpscp.guarantees import GUARANTEES, Guarantee, Stability, guarantee_of
 from dpscp.guarantees.certificate import RELEASE_CONFIDENCE
 from dpscp.guarantees.registry import AUTO
@@ -273,6 +274,7 @@ class _PublicNumbers:
     release_confidence: float | None = None
     rows_per_person: int | None = None
     counted: bool = False
+    ratio_bound: float | None = None
 
     def with_value(self, name: str, value: float) -> "_PublicNumbers":
         changed: dict[str, Any] = {name: round(value) if name == "n" else float(value)}
@@ -293,6 +295,7 @@ class _PublicNumbers:
             calibration_fraction=self.calibration_fraction,
             # only the choice of 'auto' uses it; other guarantees are shown for comparison
             release_confidence=self.release_confidence if guarantee == AUTO else None,
+            ratio_bound=self.ratio_bound if guarantee == AUTO else None,
         )
 
 
@@ -311,6 +314,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     release_confidence: float | None = None,
     rows_per_person: int | None = None,
     counted: bool = False,
+    ratio_bound: float | None = None,
 ) -> Plan:
     """Predict what a privacy budget gives, for every guarantee.
 
@@ -343,6 +347,9 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     counted : bool, default False
         Whether the number of records is the true one, declared public, as in the estimators without ``n_records``.
         Nothing is then spent on it, and small held-out parts use the law of their coins.
+    ratio_bound : float, optional
+        The bound W of a likelihood ratio. The row of ``split`` then promises coverage for another population, and about
+        one in W of its held-out records is used.
 
     Returns
     -------
@@ -356,7 +363,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
     >>> plan(epsilon=1.0, overshoot=0.01).needed[PLANNED.index("split")] < 10_000
     True
 
-    Theory: Results B, C, E, F, G, H and I; section 6
+    Theory: Results B, C, E, F, G, H, I and K; section 6
     """
     delta, alpha = check_probability("delta", delta), check_probability("alpha", alpha)
     labels = _list_labels(classes)
@@ -374,6 +381,7 @@ def plan(  # noqa: PLR0913 (public: one argument a choice)
         else check_probability("release_confidence", release_confidence),
         rows_per_person=None if rows_per_person is None else check_count("rows_per_person", rows_per_person),
         counted=counted,
+        ratio_bound=None if ratio_bound is None else check_ratio_bound(ratio_bound),
     )
     needed: tuple[float | None, ...] = ()
     solved_for = _find_missing_number(n, epsilon, solving=overshoot is not None)
@@ -460,7 +468,8 @@ def _plan_row(guarantee: str, public: _PublicNumbers, *, bare: bool = False) -> 
         stability=stability,
         counted=public.counted,
         release_confidence=promised,
-    ).with_sharper_size(mu_left)
+    )
+    rule = rule.for_population(public.ratio_bound if chosen.held_out else None).with_sharper_size(mu_left)
     smallest = None if bare else _find_smallest_n(guarantee, public)
     return PlanRow(
         guarantee=guarantee,

@@ -191,7 +191,7 @@ def _rule(
         n_groups=None if request.group_values is None else len(request.group_values),
         counted=request.n_found,
         release_confidence=request.release_confidence,
-    )
+    ).for_population(request.ratio_bound)
     if strategy.calibration_fraction is not None:
         rule = rule.with_sharper_size(split_shares(request, strategy.held_out or 0.0).held_out_mu)
     return replace(rule, unit=request.unit, secret_part=strategy.secret_part, evaluation=strategy.evaluation)
@@ -255,8 +255,8 @@ def _count_outcomes(
     if unit_of_blocks(records).by_person:
         records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
     n_groups, by_label = len(request.group_values or ()), request.groups_are_labels
-    draws = PlacedDraws.of(dither_seed)
-    found = records.sum(CountOutcomes(request.task, model, thresholds, n_groups, by_label, draws, places))
+    draws, by_ratio = PlacedDraws.of(dither_seed), request.ratio_bound is not None
+    found = records.sum(CountOutcomes(request.task, model, thresholds, n_groups, by_label, draws, places, by_ratio))
     return OutcomeCounts(*found).with_noise(strategy.evaluation.noise, IntegerSource(noise_seed))
 
 
@@ -289,7 +289,7 @@ def _scores_by_group(scoring: Scoring, records: RecordSource, request: Request, 
     if unit_of_blocks(records).by_person:
         draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
         scored = scored.map(OneRowEach(draws, places_of(scored)), keep=True)
-    return [BlockCounts(scored, group) for group in range(len(request.group_values or ()))] or [BlockCounts(scored)]
+    return [BlockCounts(scored, group) for group in range(request.n_group_places)] or [BlockCounts(scored)]
 
 
 def _declared_facts(trained: Trained, request: Request, strategy: FitPlan) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class CalibrationRule:
     n_groups : the number of disjoint groups with thresholds of their own; None without groups.
     unit : what is counted, records or persons.
     counted : whether ``n_records`` was counted in the table and is public.
+    resolution : counts are multiples of one over it (Result J).
+    ratio_bound : the bound of the likelihood ratio by which coins keep scores for another population (Result K).
     """
 
     guarantee: Guarantee
@@ -73,6 +75,8 @@ class CalibrationRule:
     unit: Unit = RECORDS
     counted: bool = False
     evaluation: EvaluationPlan | None = None
+    resolution: int = 1
+    ratio_bound: float | None = None
 
     @property
     def secret_shares(self) -> tuple[float, ...] | None:
@@ -123,6 +127,24 @@ class CalibrationRule:
             size = NoisySize(self.n_nominal, 1 / (mu * math.sqrt(self.size_share)))
         return Aim(level, self.rank, self.guarantee.correction, size, noise, steps)
 
+    def for_population(self, ratio_bound: float | None) -> "CalibrationRule":
+        """Return the rule for another population; of its scores about one in ``ratio_bound`` is kept, by secret coins.
+
+        How many are kept depends on the records, so their number is released and never taken from the law of coins.
+
+        Theory: Result K
+        """
+        if ratio_bound is None:
+            return self
+        if not self.guarantee.held_out:
+            raise ValueError(
+                f"likelihood_ratio needs guarantee='split', got {self.guarantee.name!r}: a promise for another "
+                "population needs records that training did not see"
+            )
+        part = self.part / ratio_bound
+        nominal = max(1, round(part * self.n_records / (self.n_groups or 1)))
+        return replace(self, part=part, n_nominal=nominal, has_released_size=True, ratio_bound=ratio_bound)
+
     def with_sharper_size(self, mu: float) -> "CalibrationRule":
         """Return the rule without a released size, if the coins' law is sharper.
 
@@ -131,7 +153,8 @@ class CalibrationRule:
 
         Theory: section 14
         """
-        if not (self.has_released_size and self.counted and self.part < 1) or self.has_groups:
+        is_drawn = self.has_released_size and self.counted and self.part < 1
+        if not is_drawn or self.has_groups or self.ratio_bound is not None:
             return self
         counted = replace(self, has_released_size=False, counted_size=CountedSize(self.n_records, self.part))
 
@@ -329,7 +352,16 @@ def plan_search(
 
     def noise(counts: int | tuple[int, ...], size_share: float) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
         return sized_lattice_noise(
-            budget.epsilon, budget.delta, counts, sensitivities, before, accountant, size_share, secret, beside
+            budget.epsilon,
+            budget.delta,
+            counts,
+            sensitivities,
+            before,
+            accountant,
+            size_share,
+            secret,
+            beside,
+            rule.resolution,
         )
 
     if steps is None and secret is not None:

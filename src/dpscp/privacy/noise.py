@@ -231,7 +231,7 @@ class LatticeNoise:
         return [int(z) for z in sample_discrete_gaussian(self.sigma, size, source)]
 
 
-def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> LatticeNoise:
+def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1, multiple: int = 1) -> LatticeNoise:
     """Return integer noise of standard deviation ``count_noise``.
 
     Parameters
@@ -239,6 +239,8 @@ def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> Latt
     count_noise : float
         It is rounded up by less than 0.03 %.
     sensitivity : float or Fraction
+    multiple : int
+        The scale is a multiple of it: a statistic in units of 1 / ``multiple`` is an integer on this lattice.
 
     Returns
     -------
@@ -250,11 +252,11 @@ def lattice_noise(count_noise: float, sensitivity: float | Fraction = 1) -> Latt
     """
     count_noise = check_positive("count_noise", count_noise)
     exact = sensitivity_fraction(sensitivity)
-    base = exact.denominator
+    base = math.lcm(exact.denominator, multiple)
     refine = max(1, math.ceil(Fraction(_LATTICE_SCALE) / (Fraction(count_noise) * base)))
     scale = base * refine
     sigma = math.ceil(Fraction(count_noise) * scale)
-    return LatticeNoise(scale, sigma, exact.numerator * refine)
+    return LatticeNoise(scale, sigma, int(exact * scale))
 
 
 def sensitivity_fraction(sensitivity: float | Fraction) -> Fraction:

@@ -293,6 +293,7 @@ def sized_lattice_noise(
     size_share: float = 0.0,
     secret_part: float | None = None,
     beside: tuple[DpEvent, float] | None = None,
+    multiple: int = 1,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
     """Return ``shared_lattice_noise`` and the noise of one release of the size.
 
@@ -311,6 +312,8 @@ def sized_lattice_noise(
         (``SecretSplitDpEvent``).
     beside : (DpEvent, float), optional
         Another event on a secret part of its own, and the share of that part.
+    multiple : int
+        See ``lattice_noise``.
 
     Returns
     -------
@@ -330,7 +333,7 @@ def sized_lattice_noise(
     size_ratio = math.sqrt((1 - size_share) / (size_share * releases)) if size_share else None
 
     def lattices(ratio: float) -> tuple[LatticeNoise, ...]:
-        return tuple(lattice_noise(ratio * float(s), s) for s in fractions)
+        return tuple(lattice_noise(ratio * float(s), s, multiple) for s in fractions)
 
     def size(ratio: float) -> LatticeNoise | None:
         return None if size_ratio is None else lattice_noise(ratio * size_ratio, Fraction(1))

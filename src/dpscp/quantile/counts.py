@@ -18,12 +18,14 @@ overflowed.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_count, check_scores, real_number
+from dpscp.quantile.loss_sums import LossSums
 
 Edges = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -52,7 +54,6 @@ class CountSource(Protocol):
     @property
     def size(self) -> int:
         """The number of scores."""
-        ...
 
     def counts_at(self, thresholds: Edges) -> Any:
         """Return #{scores <= t} for each of the increasing ``thresholds``.
@@ -79,21 +80,20 @@ class DaskArray(Protocol):
     @property
     def size(self) -> float:
         """The number of scores; NaN if the lengths of the chunks are unknown."""
-        ...
 
     def to_delayed(self) -> Any:
         """Return the chunks."""
-        ...
 
 
 class Counter(Protocol):
     """Counts for one search."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """The number of scores."""
 
-    def count(self, left: float, right: float, steps_left: int) -> int:
+    def count(self, left: float, right: float, steps_left: int) -> int | Fraction:
         """Return #{scores <= middle}; ``steps_left`` counts, this one included, remain."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,8 @@ def as_counter(
 
     ``allow_empty`` is for parts of random size: an error would reveal that the part is empty.
     """
+    if isinstance(scores, LossSums):
+        return scores
     if isinstance(scores, CountSource) and not isinstance(scores, np.ndarray):
         return LookaheadCounter(scores, score_range, steps, allow_empty=allow_empty, halving=halving)
     if isinstance(scores, DaskArray):

@@ -5,6 +5,7 @@ For tests and audits only. No ledger pays for the exact counts: they are not pri
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 from dpscp.quantile.counts import EVEN, Halving
@@ -18,7 +19,7 @@ class CountView(NamedTuple):
     """
 
     bracket: tuple[float, float]
-    exact: int
+    exact: int | Fraction
     margin: int
 
 

@@ -15,6 +15,7 @@ from dpscp.exceptions import GuaranteeWarning
 from dpscp.privacy import IntegerSource, LatticeNoise, compose, lattice_noise
 from dpscp.privacy.events import DpEvent
 from dpscp.quantile.counts import EVEN, Counter, Halving, StreamCounts, as_counter
+from dpscp.quantile.loss_sums import LossSums
 from dpscp.quantile.minimax import worst_final_gap
 from dpscp.quantile.observer import CountView, SearchObserver, SearchView
 from dpscp.quantile.offsets import Aim, Correction, Rank, conformal_rank, round_level, search_level
@@ -288,7 +289,7 @@ def private_quantile(  # noqa: PLR0913 (public: one argument a choice)
         released_size = new_size = release_size(counter.size, size_noise, source)
     nominal = n_records or max(1, counter.size if released_size is None else round(released_size.value))
     steps = steps or (stream_steps if isinstance(counter, StreamCounts) else plan.default_steps(nominal))
-    noise, size = plan.noise(steps), _size_known(nominal, released_size, counted_size)
+    noise, size = plan.noise_for(counter, steps), _size_known(nominal, released_size, counted_size)
     aim = Aim(level, statistic_kind, kind, size, noise.count_noise, steps, Fraction(1, noise.scale), n_min)
     offset = aim.whole_offset(rank_buffer, failure_probability, release_confidence, 1 - alpha)
     statistic = _Statistic.of(aim, offset, noise, counter.size)
@@ -411,7 +412,7 @@ def _right_endpoint_search(
         # scores are clipped into the range: at its end all of them count
         at_the_end = middle >= score_range[1]
         count = counter.size if at_the_end else counter.count(left, right, len(draws) - step)
-        margin = scale * count - base + asked.noise(step, left, right, noise) - bar
+        margin = int(scale * count) - base + asked.noise(step, left, right, noise) - bar
         # no count is needed at the end of the range: the step depends on its noise only
         if not at_the_end:
             seen.append(CountView((left, right), count, margin))
@@ -440,6 +441,13 @@ class _NoisePlan:
         if mu is not None:
             return cls(check_positive("mu", mu), None, sensitivity, graded)
         return cls(None, LatticeNoise.of(count_noise or 0.0, sensitivity), sensitivity, graded)
+
+    def noise_for(self, counter: Counter, steps: int) -> LatticeNoise:
+        """Return the noise on each count; its lattice must hold the counts."""
+        noise = self.noise(steps)
+        if isinstance(counter, LossSums):
+            counter.require_lattice(noise.scale, steps)
+        return noise
 
     def noise(self, steps: int) -> LatticeNoise:
         if self.count_noise is not None:

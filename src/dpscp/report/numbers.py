@@ -45,6 +45,9 @@ TERMS: Mapping[str, str] = {
     "classes_declared": "whether the list of labels was declared; without a declaration no coverage is proven",
     "release_confidence": "probability, over records and noise, that a release covers the release level",
     "release_level": "coverage that a single release reaches with this confidence (Result I)",
+    "resolution": "losses are counted in multiples of one over this number, rounded by a secret uniform (Result J)",
+    "running_maximum": "whether the promise is about the running maximum of a loss that may rise with the threshold",
+    "ratio_bound": "the public bound W on the likelihood ratio of the declared population (Result K)",
     "finite_threshold_expected": "whether sets smaller than full are expected at these numbers",
 }
 

@@ -1,0 +1,314 @@
+"""Control any bounded loss that falls with a threshold, privately and in finite samples.
+
+Coverage is one such loss. Others are the share of a scan's positive pixels or of a patient's diagnoses that a set
+misses, or a cost that depends on the class.
+
+Theory: Result J
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
+
+from dpscp._base.checks import check_count, check_probability, check_range
+from dpscp._base.trust import OWN_LOSSES
+from dpscp.data.persons import Persons, choose_unit, keep_rows
+from dpscp.deployment.losses import LossColumns, check_losses, sum_losses
+from dpscp.exceptions import GuaranteeWarning
+from dpscp.guarantees import Certificate, Guarantee
+from dpscp.guarantees.certificate import Promise
+from dpscp.guarantees.split import SPLIT
+from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.pipeline.calibrate import plan_row_searches, read_training_cost, search_thresholds
+from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule
+from dpscp.privacy import Budget, Ledger, Unit, secure_generator
+from dpscp.privacy.accounting import Accountant
+from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.privacy.store import BudgetStore
+from dpscp.quantile.loss_sums import LossSums
+
+# A function of the threshold is evaluated at 2^11 - 1 points at most.
+_MOST_HALVINGS = 11
+
+
+@dataclass(frozen=True)
+class RiskControl:
+    """A released threshold whose mean loss is bounded, with its two promises.
+
+    Attributes
+    ----------
+    threshold : float; an array (n_levels,) for a list of levels, (n_groups, n_levels) with groups. Infinite where no
+        finite threshold keeps the promise: act so that the loss is 0, such as with full sets.
+    ledger : what the release cost.
+    certificate : its ``risk`` is the proven bound on the mean loss at the first level.
+    certificates : one for each level.
+    """
+
+    threshold: Any
+    ledger: Ledger
+    certificates: tuple[Certificate, ...]
+
+    @property
+    def certificate(self) -> Certificate:
+        """The certificate of the first level."""
+        return self.certificates[0]
+
+    def __str__(self) -> str:
+        return f"threshold {self.threshold}. {self.certificate}"
+
+
+def control_risk(  # noqa: PLR0913 (public: one argument a choice)
+    losses: Any,
+    *,
+    alpha: float | Sequence[float] = 0.1,
+    thresholds: Any = None,
+    threshold_range: tuple[float, float] | None = None,
+    epsilon: float,
+    delta: float,
+    training: DpEvent | Ledger | None = None,
+    held_out: bool | None = None,
+    persons: Any = None,
+    rows_per_person: int | None = None,
+    n_persons: int | None = None,
+    n_records: int | None = None,
+    groups: Any = None,
+    group_values: Sequence[Any] | None = None,
+    resolution: int = 64,
+    running_maximum: bool = False,
+    release_confidence: float | None = None,
+    steps: int | None = None,
+    budget: BudgetStore | None = None,
+    accountant: str | Accountant = "pld",
+    random_state: int | None = None,
+) -> RiskControl:
+    """Find a private threshold at which the mean loss of a new record is at most ``alpha``.
+
+    Parameters
+    ----------
+    losses : (n, m) array of losses in [0, 1] at m public ``thresholds``; or a function of the threshold that returns
+        the n losses, with a public ``threshold_range``. A record's losses must not rise with the threshold.
+    alpha : bound on the mean loss, or a list of bounds that share the budget.
+    thresholds : (m,) increasing public thresholds of a table of losses.
+    threshold_range : (low, high), public; a function is evaluated on an even grid between them.
+    epsilon, delta : privacy budget of everything together.
+    training : event or ledger of the training of the model behind the losses, where it used these records.
+    held_out : True if the model did not use these records, although ``training`` is given. None: True without
+        ``training``.
+    persons : (n,) ids. A person's loss is the mean over their rows; with ``groups`` it is that of one random row.
+        ``rows_per_person`` is the public cap on the rows of a person that are used, ``n_persons`` the public number.
+    n_records : public nominal number of records, a plan only: the true number stays private and a noisy one is
+        released. None declares the number of records public.
+    groups : (n,) group of each record, with the public list ``group_values``: one threshold and one promise for each.
+        A record of no listed group counts in none.
+    resolution : losses are rounded to multiples of 1 / ``resolution`` by a secret uniform, which keeps their mean. 1
+        turns the loss into a score; the certificate then says what a single release loses, at more spread.
+    running_maximum : control the running maximum of a loss that may rise with the threshold, taken from the right.
+    release_confidence : with this probability this one release keeps the bound itself. Needs ``resolution=1`` and
+        held-out records.
+    steps : number of halvings; None chooses from public numbers.
+    budget : store of these records; the share is reserved before anything is released.
+    accountant : ``"pld"`` or ``"rdp"``.
+    random_state : None for system entropy; an integer repeats the run and is NOT private.
+
+    Returns
+    -------
+    RiskControl
+
+    Privacy: (epsilon, delta) for adding or removing one record, or one person. One record changes the sum of one minus
+    the loss, less half the number of records, by at most 1/2, as in a search for coverage.
+
+    Assumes: records (persons) are exchangeable; the loss is 0 where no finite threshold is returned.
+
+    Raises: ValueError for losses outside [0, 1] or that rise with the threshold, before anything is spent.
+
+    >>> import numpy as np
+    >>> u = np.random.default_rng(0).beta(2, 3, size=2_000)
+    >>> r = control_risk(lambda t: np.clip(1 - t / u, 0, 1), threshold_range=(0, 1), epsilon=1, delta=1e-6,
+    ...                  n_records=2_000, random_state=0)
+    >>> 0 < r.threshold < 1, r.certificate.risk, r.ledger.epsilon(1e-6) <= 1
+    (True, 0.1, True)
+
+    Theory: Result J
+    """
+    limit, seed = Budget(epsilon, delta), seed_of(random_state)
+    row_seed, dither_seed, search_seed = child_seeds(seed, 3)
+    alphas = tuple(check_probability("alpha", a) for a in np.atleast_1d(np.asarray(alpha, dtype=object)))
+    resolution = check_count("resolution", resolution)
+    if release_confidence is not None and resolution != 1:
+        raise ValueError(f"release_confidence needs resolution=1, got {resolution}: no bound is known for others")
+    unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
+    _check_store(budget, unit, seeded=seed is not None)
+    spent = read_training_cost(training, unit).assume(OWN_LOSSES)
+    data = _Units.of(losses, thresholds, threshold_range, persons, unit, groups, group_values, row_seed)
+    declared = n_persons if unit.by_person else n_records
+    rule = make_rule(
+        _guarantee(training, held_out),
+        alphas,
+        spent,
+        check_count(unit.count_name, data.owners.count if declared is None else declared),
+        n_groups=None if group_values is None else len(group_values),
+        counted=declared is None,
+        release_confidence=release_confidence,
+    )
+    rule = replace(rule, unit=unit, resolution=resolution)
+    searches = _plan(rule, spent, limit, data.most_steps, steps, accountant)
+    columns, sums = data.sum_losses(searches.steps, dither_seed, resolution, running_maximum=running_maximum)
+    reservation = None if budget is None else budget.reserve(searches.ledger(spent), note="control_risk")
+    found = search_thresholds(sums, searches, spent=spent, score_range=sums[0].place_range, random_state=search_seed)
+    ledger = found.ledger.convert_unit(unit).declare(**_facts(unit, columns, resolution, group_values))
+    if reservation is not None:
+        reservation.commit(ledger)
+    values = columns.thresholds_at(found.values)
+    certificates = tuple(_risk_certificate(c, resolution, running_maximum) for c in found.certificates)
+    if any(c.is_vacuous for c in certificates) or not np.isfinite(values).all():
+        warnings.warn(str(certificates[0]), GuaranteeWarning, stacklevel=2)
+    return RiskControl(_shaped(values, alpha, group_values), ledger, certificates)
+
+
+def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guarantee:
+    """How the promise is kept: by records that training did not see, or by the privacy of training (Result B)."""
+    if training is None and held_out is False:
+        raise ValueError("held_out=False needs training=, the event or ledger of all that the model learned from")
+    is_held_out = training is None if held_out is None else bool(held_out)
+    return SPLIT if is_held_out else UNIVERSAL
+
+
+def _check_store(budget: BudgetStore | None, unit: Unit, *, seeded: bool) -> None:
+    """Refuse a store that cannot pay for this release."""
+    if budget is None:
+        return
+    if unit.group > 1:
+        raise ValueError(
+            "a budget store adds up promises about single records, and rows_per_person without ids makes one about "
+            "persons: give persons=ids, or leave budget out"
+        )
+    budget.require_spendable(seeded=seeded)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """The losses as the caller has them, and which rows belong to which unit and group."""
+
+    losses: Any
+    thresholds: Any
+    threshold_range: tuple[float, float] | None
+    rows: NDArray[np.int64] | None
+    owners: Persons
+    groups: tuple[NDArray[np.int64], ...] | None
+
+    @classmethod
+    def of(
+        cls,
+        losses: Any,
+        thresholds: Any,
+        threshold_range: tuple[float, float] | None,
+        persons: Any,
+        unit: Unit,
+        groups: Any,
+        group_values: Sequence[Any] | None,
+        seed: int | None,
+    ) -> "_Units":
+        n_rows = _count_rows(losses, thresholds, threshold_range)
+        rows, owners = None, Persons.single(n_rows)
+        if unit.by_person:
+            cap = unit.cap if groups is None else 1  # no person in two groups (Result H)
+            rows, owners = keep_rows(persons, n_rows=n_rows, rows_per_person=cap, random_state=seed)
+        places = _places_by_group(groups, group_values, n_rows, rows)
+        return cls(losses, thresholds, threshold_range, rows, owners, places)
+
+    @property
+    def most_steps(self) -> int:
+        """The number of halvings that tell all thresholds apart."""
+        return _MOST_HALVINGS if callable(self.losses) else len(np.asarray(self.thresholds)).bit_length()
+
+    def sum_losses(
+        self, steps: int, seed: int | None, resolution: int, *, running_maximum: bool
+    ) -> tuple[LossColumns, list[LossSums]]:
+        """The losses at the thresholds of a search of so many halvings, and their sums in each group."""
+        columns = (
+            LossColumns.of_table(self.losses, self.thresholds)
+            if self.threshold_range is None
+            else LossColumns.of_function(self.losses, self.threshold_range, max(1, steps))
+        )
+        sums = sum_losses(
+            columns,
+            rows=self.rows,
+            owners=self.owners,
+            groups=self.groups,
+            generator=secure_generator(seed),
+            resolution=resolution,
+            running_maximum=running_maximum,
+        )
+        return columns, sums
+
+
+def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, float] | None) -> int:
+    """The number of rows of a table, or of what a function returns at the end of its range."""
+    if callable(losses) != (threshold_range is not None) or (thresholds is not None) == callable(losses):
+        raise ValueError("give losses as an (n, m) array with thresholds, or as a function with threshold_range")
+    if threshold_range is not None:
+        return len(check_losses(losses(check_range("threshold_range", threshold_range)[1])))
+    LossColumns.of_table(losses, thresholds)
+    return len(np.asarray(losses))
+
+
+def _places_by_group(
+    groups: Any, group_values: Sequence[Any] | None, n_rows: int, rows: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int64], ...] | None:
+    """The units of each public group, or None without groups."""
+    if (groups is None) != (group_values is None):
+        raise ValueError("groups and group_values go together: the group of each record, and the public list of groups")
+    if groups is None or group_values is None:
+        return None
+    given = np.asarray(groups)
+    if given.shape != (n_rows,):
+        raise ValueError("groups must hold one group for each record")
+    values = list(group_values)
+    if not values or len(set(values)) != len(values):
+        raise ValueError("group_values must list different groups, at least one")
+    given = given if rows is None else given[rows]
+    return tuple(np.flatnonzero(given == value) for value in values)
+
+
+def _plan(
+    rule: CalibrationRule,
+    spent: Ledger,
+    limit: Budget,
+    most_steps: int,
+    steps: int | None,
+    accountant: str | Accountant,
+) -> SearchPlan:
+    """The searches, with no more halvings than there are thresholds to tell apart."""
+    if steps is not None:
+        return plan_row_searches(rule, spent, limit, min(check_count("steps", steps), most_steps), accountant)
+    searches = plan_row_searches(rule, spent, limit, None, accountant)
+    if searches.steps <= most_steps:
+        return searches
+    return plan_row_searches(rule, spent, limit, most_steps, accountant)
+
+
+def _facts(unit: Unit, columns: LossColumns, resolution: int, group_values: Sequence[Any] | None) -> dict[str, Any]:
+    """What a release declares public beside its searches."""
+    ends = [float(columns.thresholds[0]), float(columns.thresholds[-1])]
+    facts: dict[str, Any] = {"score_range": ends, "n_thresholds": len(columns), "loss_resolution": resolution}
+    if group_values is not None:
+        facts["group_values"] = [str(value) for value in group_values]
+    return {**facts, **unit.limit_facts}
+
+
+def _risk_certificate(certificate: Certificate, resolution: int, running_maximum: bool) -> Certificate:
+    """The certificate of a search, in words about a loss."""
+    terms = replace(certificate.terms, resolution=resolution, running_maximum=running_maximum)
+    return replace(certificate, terms=terms, promise=Promise.RISK)
+
+
+def _shaped(values: NDArray[np.float64], alpha: Any, group_values: Sequence[Any] | None) -> Any:
+    """A number, or an array by group and level."""
+    if group_values is not None:
+        return values
+    return float(values[0, 0]) if np.ndim(alpha) == 0 else values[0]

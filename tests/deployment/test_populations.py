@@ -1,0 +1,238 @@
+"""Another population: held-out records are thinned by secret coins, and the promise is for the declared one."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp.data.populations import LikelihoodRatio, Thinning, keep_by_ratio
+from dpscp.data.schema import parse_schema
+from dpscp.data.sources import ArraySource, Block, ParquetSource
+from dpscp.data.sources.places import Places, take_census
+from dpscp.estimators.ingest import BlockReader
+from dpscp.pipeline.calibrate import ANOTHER_POPULATION
+
+RNG = np.random.default_rng
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dp.GuaranteeWarning)
+        yield
+
+
+def calibrated(scores, ratios, **options):
+    given = {"epsilon": 2.0, "delta": 1e-6, "score_range": (0, 1), "held_out": True, "ratio_bound": 4.0}
+    return dp.calibrate(scores, likelihood_ratio=ratios, **given | {"random_state": 0} | options)
+
+
+def scores_of(x, rng):
+    """Scores that grow with x: a shift to large x misses more often."""
+    return np.minimum(np.abs(rng.normal(size=len(x))) * (1 + 3 * x) / 20, 1)
+
+
+def coverage_at(threshold, rng, x=None):
+    x = rng.random(4_000) ** 0.25 if x is None else x
+    return (scores_of(x, rng) <= threshold).mean()
+
+
+@pytest.mark.parametrize("has_persons", [False, True])
+def test_the_declared_population_is_covered(has_persons):
+    """Rows of a person are copies of each other here: only one random row of each may count."""
+    rng, kept, ignored = RNG(2), [], []
+    for seed in range(40):
+        x = rng.random(800)
+        scores, options = scores_of(x, rng), {"n_records": 800}
+        if has_persons:
+            rows = np.repeat(np.arange(800), np.where(x < 0.5, 5, 1))
+            x, scores = x[rows], scores[rows]
+            options = {"persons": rows, "rows_per_person": 5, "n_persons": 800}
+        found = calibrated(scores, 4 * x**3, random_state=seed, **options)
+        kept.append(coverage_at(found.threshold, rng))
+        if seed < 10:
+            plain = calibrated(scores, None, ratio_bound=None, random_state=seed, **options)
+            ignored.append(coverage_at(plain.threshold, rng))
+    assert np.mean(kept) >= 0.9 - 3 * np.std(kept) / len(kept) ** 0.5
+    assert np.mean(kept) < 0.95
+    assert np.mean(ignored) < 0.85  # without the ratio the promise would fail
+
+
+def test_a_wrong_ratio_costs_at_most_the_total_variation():
+    """Declared: density 2x. True: uniform above 1/2. The distance between them is 1/4."""
+    rng, covered = RNG(3), []
+    for seed in range(20):
+        x = rng.random(1_500)
+        found = calibrated(scores_of(x, rng), 2 * x, ratio_bound=2.0, alpha=0.3, random_state=seed, n_records=1_500)
+        covered.append(coverage_at(found.threshold, rng, 0.5 + rng.random(4_000) / 2))
+    assert 0.7 - 0.25 <= np.mean(covered) < 0.7
+
+
+def test_coins_follow_the_ratio():
+    ratios = np.repeat([0.0, 0.5, 1.0, 2.0], 20_000)
+    kept = keep_by_ratio(ratios, 2.0, RNG(0).random(80_000)).reshape(4, -1).mean(axis=1)
+    assert kept[0] == 0.0
+    assert kept[3] == 1.0
+    assert np.allclose(kept[1:3], [0.25, 0.5], atol=5 * (0.25 / 20_000) ** 0.5)
+
+
+def test_the_number_of_kept_records_is_released_with_noise_and_planned():
+    scores = RNG(0).random(4_000)
+    found = calibrated(scores, np.ones(4_000))
+    assert found.certificate.terms.size_noise is not None
+    assert found.certificate.terms.calibration_units == 1_000
+    assert abs(found.certificate.terms.released_size - 1_000) < 200
+    assert found.certificate.terms.ratio_bound == 4.0
+    assert ANOTHER_POPULATION in found.certificate.assumptions
+    assert "exchangeable with the ones used" not in str(found.certificate)
+    assert "For a new record of the declared population" in str(found.certificate)
+    assert dp.Certificate.from_dict(found.certificate.to_dict()) == found.certificate
+    whole, part = (dp.plan(n=8_000, epsilon=1.0, ratio_bound=bound).row("split") for bound in (None, 4.0))
+    assert part.overshoot > whole.overshoot
+
+
+@pytest.mark.parametrize("bad", [4.5, -0.125, np.nan, np.inf])
+def test_a_ratio_outside_its_bounds_is_refused_without_naming_the_record(bad):
+    ratios = np.ones(500)
+    ratios[137] = bad
+    with pytest.raises(ValueError, match="between 0 and ratio_bound=4") as refused:
+        calibrated(np.linspace(0, 1, 500), ratios)
+    assert str(bad) not in str(refused.value)
+    assert "137" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ratio_bound": None}, "go together"),
+        ({"ratio_bound": 0.5}, "at least 1"),
+        ({"likelihood_ratio": np.ones(3)}, "one number for each record"),
+        ({"held_out": False, "training": dp.privacy.gaussian_event(20.0)}, "guarantee='split'"),
+    ],
+)
+def test_wrong_arguments_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        calibrated(np.linspace(0, 1, 200), options.pop("likelihood_ratio", np.ones(200)), **options)
+
+
+def data(n, seed=0):
+    rng = RNG(seed)
+    X = rng.uniform(-1, 1, size=(n, 3))
+    y = (X[:, 0] + rng.normal(size=n) * (0.1 + 0.9 * (X[:, 1] > 0)) > 0).astype(int)
+    return X, y
+
+
+def ratio_of_rows(X):
+    return 2.0 * (X[:, 1] > 0)
+
+
+def ratio_of_labels(X, y):
+    return 0.5 + y
+
+
+def keep_labels(labels, n):
+    assert len(labels) == n
+    return labels
+
+
+def mean_ratio(X):
+    return X[:, 1] - X[:, 1].mean() + 1.5
+
+
+def classifier(**options):
+    given = {"epsilon": 2.0, "delta": 1e-6, "classes": [0, 1], "feature_bounds": (-1, 1), "random_state": 0}
+    return dp.PrivateConformalClassifier(**given | {"calibration_fraction": 0.4} | options)
+
+
+def test_an_estimator_covers_the_declared_population():
+    X, y = data(6_000)
+    new_X, new_y = data(8_000, seed=1)
+    hard = new_X[:, 1] > 0
+    found = []
+    for options in ({}, {"likelihood_ratio": ratio_of_rows, "ratio_bound": 2.0}):
+        fitted = classifier(**options).fit(X, y)
+        sets = fitted.predict_set(new_X[hard])[1][:, :, 0]
+        found.append(sets[np.arange(hard.sum()), new_y[hard]].mean())
+        assert fitted.ledger_.epsilon(1e-6) <= 2.0
+    assert found[0] < 0.87
+    assert found[1] > 0.88
+    assert fitted.certificate_.guarantee == "split"
+    assert fitted.ledger_.public_facts["ratio_bound"] == 2.0
+
+
+def test_rejected_records_of_a_block_are_in_no_group_and_stay_so():
+    X, y = data(4_000)
+    thinning = Thinning.of(LikelihoodRatio.of(ratio_of_labels, 1.5), None)
+    places = Places.of(take_census(Block(3, X, y)))
+    reading = BlockReader(keep_labels, thinning=thinning, places=places, thorough=True)
+    first, again = (reading(Block(3, X, y)).groups for _ in range(2))
+    assert np.array_equal(first, again)
+    assert set(np.unique(first)) == {-1, 0}
+    assert np.all(first[y == 1] == 0)
+    assert abs((first[y == 0] == 0).mean() - 1 / 3) < 0.06
+    labels = BlockReader(keep_labels, "label", (0, 1), thinning=thinning, places=places)(Block(3, X, y)).groups
+    assert np.array_equal(labels, np.where(first == 0, y, -1))
+
+
+def test_a_source_of_blocks_is_thinned_too():
+    X, y = data(3_000)
+    source = ArraySource.of_blocks([Block(0, X[:1_500], y[:1_500]), Block(1, X[1_500:], y[1_500:])])
+    fitted = classifier(likelihood_ratio=ratio_of_rows, ratio_bound=2.0).fit(source)
+    plain = classifier().fit(source)
+    assert fitted.certificate_.terms.ratio_bound == 2.0
+    assert fitted.threshold_[0] > plain.threshold_[0]
+
+
+def test_coins_belong_to_places_whatever_the_blocks():
+    X, y = data(3_000)
+    fitted = classifier(likelihood_ratio=ratio_of_rows, ratio_bound=2.0)
+    whole = fitted.fit(X, y).threshold_
+    assert np.array_equal(fitted.fit(ArraySource(X, y, n_blocks=4)).threshold_, whole)
+
+
+def test_persons_of_a_file_have_the_coins_of_those_in_memory(tmp_path):
+    pd = pytest.importorskip("pandas")
+    X, y = data(3_000)
+    persons = RNG(2).permutation(np.arange(3_000) % 1_000)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "who": persons, "label": np.where(y, "yes", "no")})
+    frame.to_parquet(tmp_path / "t.parquet", index=False)
+    numeric = {"type": "numeric", "bounds": [-1, 1]}
+    declared = {"task": "classification", "target": "label", "classes": ["no", "yes"], "person": "who"}
+    declared |= {"rows_per_person": 2, "n_persons": 1_000, "columns": {"a": numeric, "b": numeric}}
+    schema = parse_schema(json.dumps(declared))
+    priors = {"class_prior": {"no": 0.8, "yes": 0.2}, "source_prior": {"no": 0.5, "yes": 0.5}}
+    fitted = dp.PrivateConformalClassifier(epsilon=4.0, delta=1e-6, random_state=0, **priors)
+    whole = fitted.fit(frame, "label", schema=schema).threshold_
+    source = ParquetSource(tmp_path / "t.parquet", schema, block_rows=700)
+    assert np.array_equal(fitted.fit(source, schema=schema).threshold_, whole)
+    assert whole[0] < 1
+
+
+def test_known_class_shares_are_a_ratio_of_labels():
+    X, y = data(4_000)
+    fitted = classifier(class_prior={0: 0.8, 1: 0.2}, source_prior={0: 0.5, 1: 0.5}).fit(X, y)
+    assert fitted.certificate_.terms.ratio_bound == pytest.approx(1.6)
+    ratio = LikelihoodRatio.of_priors({0: 0.8, 1: 0.2}, {0: 0.5, 1: 0.5}, (0, 1))
+    assert np.allclose(ratio.ratios_of(X[:4], np.array([0, 1, 1, 0]), 4, thorough=True), [1.6, 0.4, 0.4, 1.6])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"likelihood_ratio": ratio_of_rows}, "go together"),
+        ({"likelihood_ratio": ratio_of_rows, "ratio_bound": 1.5}, "between 0 and ratio_bound"),
+        ({"likelihood_ratio": mean_ratio, "ratio_bound": 3.0}, "from that row alone"),
+        ({"likelihood_ratio": ratio_of_rows, "ratio_bound": 2.0, "guarantee": "universal"}, "guarantee='split'"),
+        ({"class_prior": {0: 0.8, 1: 0.2}}, "source_prior"),
+        ({"class_prior": {0: 0.8, 1: 0.2}, "source_prior": {0: 1.0, 1: 0.0}}, "positive"),
+        ({"class_prior": {0: 0.8, 2: 0.2}, "source_prior": {0: 0.5, 1: 0.5}}, "each of the classes"),
+    ],
+)
+def test_an_estimator_names_wrong_arguments_before_anything_is_spent(tmp_path, options, words):
+    store = dp.BudgetStore.create(tmp_path / "store", epsilon=3.0, delta=1e-5, dataset="d")
+    X, y = data(300)
+    with pytest.raises(ValueError, match=words):
+        classifier(random_state=None, **options).fit(X, y, budget=store)
+    assert store.ledger().entries == ()
