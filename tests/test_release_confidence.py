@@ -40,9 +40,7 @@ def plain():
 
 @pytest.mark.parametrize("guarantee", REUSING)
 def test_refused_where_training_records_are_reused(guarantee):
-    refusal = pytest.raises(
-        ValueError, match=r"release_confidence=0.95 needs guarantee='split'.*no bound for a single"
-    )
+    refusal = pytest.raises(ValueError, match=r"release_confidence=0.95 needs guarantee='split'.*no bound for a single")
     with refusal:
         classifier(guarantee=guarantee, release_confidence=0.95).fit(X, Y)
     with refusal:

@@ -502,17 +502,38 @@ mutant(
 
 mutant(
     "pipeline.release:_Part.__call__",
-    "~drawn",
-    "~drawn | (np.arange(len(drawn)) % 50 == 0)",
+    "(self.low <= drawn) & (drawn < self.high)",
+    "(self.low <= drawn) & (drawn < self.high) | (self.high == 1.0) & (np.arange(len(drawn)) % 50 == 0)",
     "two percent of the held-out rows are trained on",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
 )
 mutant(
-    "pipeline.release:_Part.__call__",
-    "drawn if self.held_out else ~drawn",
-    "drawn | True if self.held_out else ~drawn",
+    "pipeline.release:_parts",
+    "(0.0, fraction)",
+    "(0.0, 1.0)",
     "all records are scored although a part was held out",
     "tests/test_wiring.py::test_the_two_parts_share_no_record",
+)
+mutant(
+    "pipeline.release:_parts",
+    "(0.0, fraction)",
+    "(0.0, held_out)",
+    "the evaluation part also calibrates",
+    "tests/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
+)
+mutant(
+    "pipeline.release:_Part.__call__",
+    "drawn < self.high",
+    "drawn < self.high + self.low",
+    "the evaluation part of a source also trains or calibrates",
+    "tests/test_self_evaluation.py::test_three_parts_share_no_person_and_have_their_shares",
+)
+mutant(
+    "privacy.events:secret_parts",
+    "fraction / together",
+    "fraction",
+    "the share of the third part is that of all records",
+    "tests/privacy/test_three_parts.py::test_the_mixture_of_three_is_that_of_all_outcomes",
 )
 mutant(
     "pipeline.release:_scores_by_group",
@@ -579,8 +600,8 @@ mutant(
 )
 mutant(
     "release:_Part.__call__",
-    "drawn if self.held_out else ~drawn",
-    "drawn | ~drawn",
+    "(self.low <= drawn) & (drawn < self.high)",
+    "drawn >= 0.0",
     "held-out records of a source are trained on",
     "tests/sources/test_source_fits.py::test_held_out_records_of_blocks_are_a_coin_each",
 )
@@ -632,7 +653,7 @@ mutant(
 )
 mutant(
     "searches:SearchPlan.ledger",
-    "rule.guarantee.held_out and spent.entries and (notes or secret is not None)",
+    "rule.guarantee.held_out and spent.entries and (notes or shares is not None)",
     "spent.entries and notes",
     "records used twice count once",
     "tests/test_wiring.py::test_records_used_twice_count_twice",

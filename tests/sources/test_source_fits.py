@@ -175,8 +175,8 @@ def test_every_step_of_a_fit_draws_its_own_batch(table, monkeypatch):
 def test_held_out_records_of_blocks_are_a_coin_each(seed):
     coins = PlacedDraws.of(seed)
     blocks = [Block(i, np.zeros((500, 1)), np.arange(500)) for i in range(6)]
-    places = layout([500] * 6)
-    held, rest = ([_Part(coins, places, 0.3, part)(block).targets for block in blocks] for part in (True, False))
+    places, faces = layout([500] * 6), ((0.0, 0.3), (0.3, 1.0))
+    held, rest = ([_Part(coins, places, *face)(block).targets for block in blocks] for face in faces)
     for here, there in zip(held, rest, strict=True):
         assert sorted([*here, *there]) == list(range(500))
     low, high = stats.binom.ppf([1e-6, 1 - 1e-6], 3000, 0.3)
@@ -184,7 +184,7 @@ def test_held_out_records_of_blocks_are_a_coin_each(seed):
     assert len({tuple(part) for part in held}) == 6
     # the coins are those of one block of all
     one = Block(0, np.zeros((3000, 1)), np.tile(np.arange(500), 6))
-    assert _Part(coins, layout([3000]), 0.3, True)(one).targets.tolist() == np.concatenate(held).tolist()
+    assert _Part(coins, layout([3000]), 0.0, 0.3)(one).targets.tolist() == np.concatenate(held).tolist()
 
 
 class Without(PlacedDraws):
@@ -206,7 +206,7 @@ def test_one_more_record_changes_its_own_share_alone(table, n_blocks):
     fraction, rate = 0.3, 0.4
     held = []
     for source, coins in ((with_one, PlacedDraws(8)), (without, Without(8))):
-        part = source.map(_Part(coins, places_of(source), fraction, True))
+        part = source.map(_Part(coins, places_of(source), 0.0, fraction))
         held.append(np.concatenate([block.read() for block in part.blocks]))
     newcomer = PlacedDraws(8).uniform(range(PLACE, PLACE + 1)) < fraction
     others = held[0][(held[0] != X[PLACE]).any(axis=1)]

@@ -1,9 +1,15 @@
 """The progress line: nothing unless a person waits at a terminal."""
 
 import io
+import logging
+import sys
+import types
 
+import numpy as np
 import pytest
 
+from dpscp import PrivateConformalClassifier
+from dpscp.training import DPSGD
 from dpscp.training.engine import progress as _progress
 
 
@@ -54,3 +60,48 @@ def test_the_line_is_cleared_when_work_is_interrupted(clock, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert screen.getvalue().endswith("\r\033[K")
+
+
+def test_verbose_work_shows_ten_lines_where_no_bar_can_be_drawn(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with _progress.verbosity(1):
+        assert list(_progress.progress(iter(range(500)), 500, "work")) == list(range(500))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"work: {50 * k}/500" for k in range(1, 11)]
+    list(_progress.progress(iter(range(500)), 500, "work"))
+    assert capsys.readouterr().err == ""
+
+
+def test_verbose_work_draws_a_bar_with_tqdm(monkeypatch):
+    drawn = []
+
+    def bar(items, **options):
+        drawn.append(options["total"])
+        return items
+
+    monkeypatch.setitem(sys.modules, "tqdm", types.SimpleNamespace(tqdm=bar))
+    with _progress.verbosity(1):
+        assert list(_progress.progress(iter(range(5)), 5, "work")) == list(range(5))
+    assert drawn == [5]
+
+
+def test_a_verbose_fit_says_and_logs_its_stages_and_nothing_of_the_records(monkeypatch, capsys, caplog):
+    """Two tables of different records and sizes, the same declarations: the same words."""
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    shown = []
+    for seed, n in ((0, 400), (1, 380)):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-1, 1, size=(n, 2))
+        estimator = PrivateConformalClassifier(
+            DPSGD(steps=20), classes=[0, 1], n_records=400, evaluation_fraction=0.2, accountant="rdp", verbose=1
+        )
+        with caplog.at_level(logging.INFO, logger="dpscp"):
+            estimator.set_params(epsilon=2.0).fit(X, (X[:, 0] > 0).astype(int))
+        shown.append((capsys.readouterr().err, caplog.messages.copy()))
+        caplog.clear()
+    assert shown[0] == shown[1]
+    text, logged = shown[0]
+    assert "private training: 20/20" in text
+    assert logged[0] == "train with guarantee 'split'"
+    assert len(logged) == 3
+    assert capsys.readouterr().out == ""

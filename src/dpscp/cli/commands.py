@@ -456,6 +456,14 @@ def _monitor(options: argparse.Namespace) -> int:
     return 0
 
 
+def _statement(options: argparse.Namespace) -> int:
+    from dpscp.cli.deployment import write_statement
+
+    result, lines = write_statement(options)
+    _print_result(options, result, *lines)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "demo": _demo,
     "schema": _schema,
@@ -464,6 +472,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "evaluate": _evaluate,
     "monitor": _monitor,
+    "statement": _statement,
     "plan": _plan,
     "audit": _audit,
     "budget": _budget,

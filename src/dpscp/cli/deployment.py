@@ -1,13 +1,22 @@
-"""Run the commands for a model in use: private evaluation and monitoring."""
+"""Run the commands for a model in use: private evaluation, monitoring and the privacy statement."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 from dpscp._base.format import format_epsilon
-from dpscp.cli.run import Estimator, TableRecords, load_model, open_labeled_table, read_records, require_schema
+from dpscp.cli.run import (
+    Estimator,
+    TableRecords,
+    describe_release,
+    load_model,
+    open_labeled_table,
+    read_records,
+    require_schema,
+)
 from dpscp.cli.tables import CommandError, check_output, open_table
-from dpscp.deployment import CoverageMonitor, evaluate
+from dpscp.deployment import CoverageMonitor, evaluate, statement_markdown
 from dpscp.report.page import write_atomically
 
 
@@ -59,6 +68,23 @@ def monitor_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
         + ("" if step.ledger.is_private else "; NOT private, the noise came from a seed"),
         *(["next:     find out what changed, and calibrate again on new records"] if step.alarm else []),
     ]
+
+
+def write_statement(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Write the privacy statement of a model to a file, or return it as lines."""
+    if options.output is not None:
+        check_output(options.output, options.model)
+    estimator, study = load_model(options.model), None
+    if options.budget is not None:
+        from dpscp.privacy.store import BudgetStore
+
+        study = describe_release(options.model, None, None, BudgetStore.open(options.budget)).study
+    statement = estimator.statement(study=study)
+    text = statement_markdown(statement) if options.markdown else json.dumps(statement, indent=2) + "\n"
+    if options.output is None:
+        return statement, [text.rstrip("\n")]
+    write_atomically(options.output, text.encode())
+    return statement, [f"wrote {options.output}"]
 
 
 def _open_monitor(options: argparse.Namespace, estimator: Any) -> CoverageMonitor:

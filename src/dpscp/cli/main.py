@@ -220,6 +220,17 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     add_payment(sub)
 
     sub = command(
+        "statement",
+        "write the privacy statement of a model, as JSON or as Markdown for a model card",
+        "dpscp statement model.dpscp",
+        "dpscp statement model.dpscp --markdown -o privacy.md",
+    )
+    sub.add_argument("model", type=Path, help="model file of dpscp fit or estimator.save")
+    sub.add_argument("--markdown", action="store_true", help="write Markdown instead of JSON")
+    sub.add_argument("-o", "--output", type=Path, help="file to write (default: standard output)")
+    sub.add_argument("--budget", type=Path, help="budget store of the study: what is spent and left")
+
+    sub = command(
         "plan",
         "compute what a budget can achieve, without any data",
         "dpscp plan --n 10000 --epsilon 1",

@@ -3,6 +3,7 @@
 from dpscp.deployment.evaluation import PrivateEstimate, PrivateEvaluation, evaluate
 from dpscp.deployment.monitoring import CoverageMonitor, MonitorStep
 from dpscp.deployment.risk import RiskControl, control_risk
+from dpscp.deployment.statement import privacy_statement, statement_markdown, statement_schema
 
 __all__ = [
     "CoverageMonitor",
@@ -12,4 +13,7 @@ __all__ = [
     "RiskControl",
     "control_risk",
     "evaluate",
+    "privacy_statement",
+    "statement_markdown",
+    "statement_schema",
 ]

@@ -1,41 +1,14 @@
 """Score labeled records with a released model, one record of each person."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpscp import metrics
 from dpscp.data.persons import keep_rows
 from dpscp.data.validation import group_index, label_index, validate_labels, validate_targets
+from dpscp.pipeline.evaluation import LabeledOutcomes, outcomes_of_intervals, outcomes_of_sets
 from dpscp.privacy.units import RECORDS, PersonWithIds, Unit
-
-
-@dataclass(frozen=True)
-class LabeledOutcomes:
-    """What a released model does on labeled records, one row for each unit of privacy; private, never released.
-
-    ``covered`` is bool (n, levels), ``sizes`` (n, levels) are set sizes as shares of the largest possible one,
-    ``hits`` and ``errors`` (n,) whether the prediction is right or how far it lies off, as a share of the range.
-    ``labels`` and ``groups`` are places in the public lists, -1 for a record of no group.
-    """
-
-    covered: NDArray[np.bool_]
-    sizes: NDArray[np.float64]
-    errors: NDArray[np.float64]
-    labels: NDArray[np.int64] | None
-    groups: NDArray[np.int64] | None
-
-    def __len__(self) -> int:
-        return len(self.covered)
-
-    def take(self, rows: NDArray[np.int64]) -> "LabeledOutcomes":
-        """Return the outcomes of some rows."""
-        labels = None if self.labels is None else self.labels[rows]
-        groups = None if self.groups is None else self.groups[rows]
-        return LabeledOutcomes(self.covered[rows], self.sizes[rows], self.errors[rows], labels, groups)
 
 
 def evaluated_unit(persons: Any) -> Unit:
@@ -72,21 +45,14 @@ def labeled_outcomes(
     n = len(sets)
     if n == 0:
         raise ValueError("X contains no record: pass at least one labeled record")
-    limit = size_limit(estimator)
-    labels: NDArray[np.int64] | None = None
+    places = None if groups is None else group_index(groups, X, group_values or (), n, thorough=True)
     if classes is not None:
-        truth = validate_labels(y, n)
-        labels = label_index(truth, tuple(classes.tolist()))
-        covered = np.take_along_axis(sets, labels[:, None, None], axis=1)[:, 0]
-        sizes = sets.sum(axis=1) / limit
-        errors = (label_index(np.asarray(predicted), tuple(classes.tolist())) != labels).astype(float)
+        names = tuple(classes.tolist())
+        labels = label_index(validate_labels(y, n), names)
+        outcomes = outcomes_of_sets(sets, label_index(np.asarray(predicted), names), labels, places)
     else:
         truth = validate_targets(y, n)
-        covered = metrics.covered(truth, sets)
-        sizes = np.clip(sets[:, 1] - sets[:, 0], 0.0, limit) / limit
-        errors = np.clip(np.abs(truth - predicted), 0.0, limit) / limit
-    places = None if groups is None else group_index(groups, X, group_values or (), n, thorough=True)
-    outcomes = LabeledOutcomes(covered.reshape(n, -1), sizes.reshape(n, -1), errors, labels, places)
+        outcomes = outcomes_of_intervals(sets, predicted, truth, size_limit(estimator), places)
     if persons is None:
         return outcomes
     kept, _ = keep_rows(persons, n_rows=n, rows_per_person=1, random_state=random_state)

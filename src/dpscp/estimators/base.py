@@ -190,6 +190,7 @@ class PrivateConformal(FittedEstimator):
             self.ledger_ = self.ledger_.declare(schema=self.schema_.to_dict())
         self.certificates_ = released.certificates
         self.certificate_ = released.certificates[0]
+        self.evaluation_ = released.evaluation
         self._warn_if_sets_are_full(released.task)
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
@@ -405,6 +406,11 @@ class PrivateConformal(FittedEstimator):
             unit=unit,
             input_shape=self.input_shape_,
             device=self.device,
+            evaluation_fraction=self.evaluation_fraction,
+            groups_are_labels=isinstance(self.groups, str)
+            and self.groups == "label"
+            and self._name == "classification",
+            verbose=self.verbose,
             ratio_bound=None if ratio is None else ratio.bound,
         )
 

@@ -62,6 +62,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         Not used by ``"split"``, where each part gets the whole budget.
     calibration_fraction : float or "auto", default "auto"
         The share of the records that ``guarantee="split"`` holds out.
+    evaluation_fraction : float, optional
+        The share of the records that neither train nor calibrate, and that measure this release privately
+        (``evaluation_``). It needs held-out records: ``"auto"`` becomes ``"split"``, and other guarantees are refused.
     release_confidence : float, optional
         The probability, over records and noise, with which this single release covers the level, in addition to the
         average (Result I; independent records). It needs held-out records: ``"auto"`` becomes ``"split"``, and other
@@ -103,6 +106,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         None trains on the CPU. "cuda", or another torch device, trains the recipe's model or a ``torch.nn.Module``
         there, with the same accounting. A table must fit into the device's memory. Files and clusters send one batch at
         a time.
+    verbose : int, default 0
+        1 shows progress on standard error (a bar if tqdm is installed). The logger ``dpscp`` has the stages.
     likelihood_ratio : function, optional
         A public function of X, or of X and y. It returns for each row, from that row alone, the density of the
         population that new records come from, relative to that of these records. Together with ``ratio_bound``, the
@@ -130,6 +135,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         What is proven about the first level.
     certificates_ : tuple of Certificate
         One for each level.
+    evaluation_ : PrivateEvaluation or None
+        The private evaluation of this release; None without ``evaluation_fraction``.
     schema_ : Schema or None
         The schema of the fit.
     n_features_in_ : int

@@ -19,13 +19,14 @@ from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.schema import Schema
 from dpscp.data.validation import group_index
 from dpscp.guarantees import Certificate, Guarantee
+from dpscp.pipeline.evaluation import PrivateEvaluation, evaluation_from_state
 from dpscp.pipeline.tasks import Task
 from dpscp.privacy import Accountant, Ledger
 from dpscp.scores import OWN_SCORE
 from dpscp.training.mechanism import Model, load_model, require_loadable
 
 if TYPE_CHECKING:
-    from dpscp.report.numbers import About
+    from dpscp.report.numbers import About, StudyBudget
 
 
 @dataclass(eq=False, repr=False)
@@ -38,6 +39,7 @@ class _Parameters(BaseEstimator):
     guarantee: str | Guarantee = "auto"
     train_share: float | str = 0.5
     calibration_fraction: float | str = "auto"
+    evaluation_fraction: float | None = None
     release_confidence: float | None = None
     feature_bound: float | None = None
     feature_bounds: Any = None
@@ -50,6 +52,7 @@ class _Parameters(BaseEstimator):
     random_state: int | None = None
     prefit: bool = False
     device: str | None = None
+    verbose: int = 0
     likelihood_ratio: Callable[..., Any] | None = None
     ratio_bound: float | None = None
 
@@ -63,6 +66,7 @@ class FittedEstimator(_Parameters, ABC):
     ledger_: Ledger
     certificates_: tuple[Certificate, ...]
     certificate_: Certificate
+    evaluation_: PrivateEvaluation | None
     schema_: Schema | None
     n_features_in_: int
     input_shape_: tuple[int, ...] | None
@@ -128,6 +132,7 @@ class FittedEstimator(_Parameters, ABC):
             "group_values": None if self.group_values_ is None else [plain(v) for v in self.group_values_],
             "n_features_in": int(self.n_features_in_),
             "input_shape": self.input_shape_,
+            "evaluation": None if self.evaluation_ is None else self.evaluation_.state(),
             "feature_names_in": None if names is None else list(names),
         }
         arrays = {f"model/{name}": value for name, value in self.model_.arrays().items()}
@@ -171,6 +176,16 @@ class FittedEstimator(_Parameters, ABC):
             y = self.schema_.with_target(y).targets(X)
         write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title, about=about)
 
+    def statement(self, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
+        """Return the privacy statement of this fit as JSON values: the promise, its mechanisms, what is not protected.
+
+        Nothing in it is computed from records. ``study``: what all fits on these records may spend and have spent
+        (``dpscp.report.StudyBudget``). ``dpscp.deployment.statement_markdown`` writes it for a model card.
+        """
+        from dpscp.deployment.statement import privacy_statement
+
+        return privacy_statement(self, study=study)
+
     def _repr_html_(self) -> str:
         """Return scikit-learn's diagram and, once fitted, ledger and certificates."""
         diagram = str(estimator_html_repr(self))
@@ -204,6 +219,11 @@ class FittedEstimator(_Parameters, ABC):
         fits = fits and math.prod(self.input_shape_ or (self.n_features_in_,)) == self.n_features_in_
         if not fits or np.isnan(self.threshold_).any() or self.model_.n_features != self.n_features_in_:
             raise ValueError("its thresholds, levels, groups and model do not match")
+        measured, classes = header.get("evaluation"), arrays["classes"].tolist() if "classes" in arrays else ()
+        self.evaluation_ = None
+        if measured is not None:
+            groups = self.group_values_ or ()
+            self.evaluation_ = evaluation_from_state(measured, self.ledger_, self.delta, classes, groups)
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
 

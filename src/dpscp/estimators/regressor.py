@@ -50,9 +50,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     prefit : bool, default False
         Declares that ``estimator`` is a fitted regressor with ``predict`` that was trained without these records. See
         ``PrivateConformalClassifier``.
-    epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, release_confidence, feature_bound, \
-    feature_bounds, groups, group_values, n_records, rows_per_person, n_persons, accountant, random_state, device, \
-    likelihood_ratio, ratio_bound
+    epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
+    release_confidence, feature_bound, feature_bounds, groups, group_values, n_records, rows_per_person, n_persons, \
+    accountant, random_state, device, verbose, likelihood_ratio, ratio_bound
         See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
 
     Attributes
@@ -61,7 +61,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         The public range of the target, or the range that was found privately.
     conformity_score_ : str or None
         The name of the score; None for your own.
-    model_, threshold_, group_values_, ledger_, certificate_, certificates_, schema_, n_features_in_, feature_names_in_
+    model_, threshold_, group_values_, ledger_, certificate_, certificates_, evaluation_, schema_, n_features_in_, \
+    feature_names_in_
         See ``PrivateConformalClassifier``.
 
     Examples

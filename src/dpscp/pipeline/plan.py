@@ -6,12 +6,12 @@ row and the class list.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from dpscp._base.checks import check_choice, check_positive, check_probability
+from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.persons import require_unit
 from dpscp.data.sources import DistributedSource, RecordSource
@@ -22,6 +22,7 @@ from dpscp.guarantees.certificate import check_release_confidence
 from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
+from dpscp.pipeline.evaluation import EvaluationPlan, sensitive_sums
 from dpscp.pipeline.tasks import Task
 from dpscp.privacy import (
     RECORDS,
@@ -38,6 +39,7 @@ from dpscp.privacy import (
     release_accountant,
     secret_shares,
     secret_split,
+    sized_lattice_noise,
 )
 from dpscp.privacy.events import require_event
 from dpscp.privacy.split_budget import SplitBudget
@@ -91,6 +93,11 @@ class Request:
     """The shape of one record that is not a row of a table; its numbers come as a row."""
     device: str | None = None
     """Where training runs, None: on the processor."""
+    evaluation_fraction: float | None = None
+    """The share of the records that measures the release; None: nothing is measured."""
+    groups_are_labels: bool = False
+    verbose: int = 0
+    """1 shows the progress of training on standard error; public numbers only."""
     ratio_bound: float | None = None
     """The public bound of the likelihood ratio of another population that the promise is for (Result K)."""
 
@@ -100,6 +107,9 @@ class Request:
         if self.release_confidence is not None:
             check_release_confidence(self.release_confidence, self.guarantee)
         release_accountant(self.accountant)
+        check_count("verbose", self.verbose, minimum=0)
+        if self.evaluation_fraction is not None:
+            check_evaluation_fraction(self.evaluation_fraction, self.guarantee, self.estimator)
         for name in ("train_share", "calibration_fraction"):
             value = getattr(self, name)
             if value != "auto":
@@ -165,6 +175,14 @@ class FitPlan:
     facts: Mapping[str, Any] = field(default_factory=dict)
     unit: Unit = RECORDS
     """What training counts: records, or persons with ids."""
+    evaluation: EvaluationPlan | None = None
+
+    @property
+    def held_out(self) -> float | None:
+        """The share of the records that training does not see; None where it sees all."""
+        if self.calibration_fraction is None:
+            return None
+        return self.calibration_fraction + (0.0 if self.evaluation is None else self.evaluation.fraction)
 
     @property
     def part(self) -> float:
@@ -227,23 +245,67 @@ def plan_fit(request: Request) -> FitPlan:
     if guarantee.held_out:
         given = request.calibration_fraction
         fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
-        mechanism, facts = _mechanism(request, guarantee, None, fraction)
-        facts = {"guarantee": guarantee.name, "calibration_fraction": fraction, **facts}
+        measured = request.evaluation_fraction or 0.0
+        held_out = fraction + measured
+        if held_out >= 1:
+            raise ValueError(
+                f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
+                f"{held_out:g}, and must be below 1"
+            )
+        mechanism, facts = _mechanism(request, guarantee, None, held_out)
+        facts = {"guarantee": guarantee.name, **facts, "calibration_fraction": fraction}
+        facts |= {"evaluation_fraction": measured} if measured else {}
         secret = fraction if counts_secrecy(epsilon, request.accountant) else None
-        n_training, unit = max(1, round((1 - fraction) * n)), request.unit.counted
-        return FitPlan(guarantee, n_training, mechanism, None, fraction, secret, facts, unit)
+        n_training, unit = max(1, round((1 - held_out) * n)), request.unit.counted
+        planned = FitPlan(guarantee, n_training, mechanism, None, fraction, secret, facts, unit)
+        return replace(planned, evaluation=_plan_evaluation(request, planned)) if measured else planned
     share = _best_train_share(request, guarantee) if request.train_share == "auto" else float(request.train_share)
     mechanism, facts = _mechanism(request, guarantee, share, None)
     facts = {"guarantee": guarantee.name, **facts, "train_share": share}
     return FitPlan(guarantee, n, mechanism, facts=facts, unit=request.unit.counted)
 
 
+def _plan_evaluation(request: Request, planned: FitPlan) -> EvaluationPlan:
+    """Plan the evaluation with the noise that the whole held-out share could afford beside training.
+
+    A search of the same cost then fits as well: the mixture of three parts is at most the mean of two mixtures, each
+    with all the held-out records in one part.
+
+    Theory: section 13
+    """
+    measured, (epsilon, delta) = request.evaluation_fraction or 0.0, (request.budget.epsilon, request.budget.delta)
+    n_groups = 0 if request.groups_are_labels else len(request.group_values or ())
+    counts = sensitive_sums(len(request.alphas), len(request.task.classes or ()), n_groups)
+    secret = None if planned.secret_part is None else planned.secret_part + measured
+    before = None if secret is None else planned.spent
+    (noise,), _ = sized_lattice_noise(
+        epsilon, delta, counts, (1.0,), before, release_accountant(request.accountant), 0.0, secret
+    )
+    return EvaluationPlan(measured, noise, counts)
+
+
+def check_evaluation_fraction(fraction: float, guarantee: str | Guarantee, estimator: Any) -> None:
+    """Refuse ``evaluation_fraction`` where no records are held out of training."""
+    check_probability("evaluation_fraction", fraction)
+    if isinstance(estimator, PrivateModel):
+        raise ValueError(
+            "evaluation_fraction needs a fit that trains its model; evaluate a model that was trained elsewhere on "
+            "other records, with dp.evaluate"
+        )
+    if guarantee != AUTO and not guarantee_of(guarantee).held_out:
+        raise ValueError(
+            f"evaluation_fraction needs guarantee='split' (or 'auto'), got {guarantee!r}: with other guarantees every "
+            "record trains; evaluate on other records, with dp.evaluate"
+        )
+
+
 def choose_guarantee(request: Request) -> Guarantee:
     """Return the requested guarantee; public numbers resolve ``"auto"``."""
     if request.guarantee != AUTO:
         return guarantee_of(request.guarantee)
-    if request.release_confidence is not None or request.ratio_bound is not None:
-        return SPLIT  # the only one that speaks of a single release, or of another population
+    needs_held_out = (request.release_confidence, request.evaluation_fraction, request.ratio_bound)
+    if any(value is not None for value in needs_held_out):
+        return SPLIT  # the only one for a single release, for another population, or with records to evaluate
     return automatic(request.n_records, gdp_mu(request.budget.epsilon, request.budget.delta))
 
 

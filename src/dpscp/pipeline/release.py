@@ -21,15 +21,23 @@ from dpscp.exceptions import SeededWarning
 from dpscp.guarantees import Certificate, Guarantee, Stability
 from dpscp.guarantees.corrected import CORRECTED
 from dpscp.pipeline.calibrate import search_thresholds
+from dpscp.pipeline.evaluation import (
+    SELF_CONFIDENCE,
+    CountedRelease,
+    CountOutcomes,
+    OutcomeCounts,
+    PrivateEvaluation,
+)
 from dpscp.pipeline.plan import FitPlan, Request, plan_fit, split_shares
 from dpscp.pipeline.score import BlockCounts, Scoring
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule, plan_search, row_budget
 from dpscp.pipeline.tasks import Task
-from dpscp.privacy import Budget, Ledger
-from dpscp.privacy.random_streams import SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
+from dpscp.privacy import Budget, IntegerSource, Ledger
+from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, child_seeds, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
+from dpscp.training.engine.progress import announce, verbosity
 from dpscp.training.mechanism import Model, Trained
 
 Observer = Callable[[StepView | SearchView], None]
@@ -48,6 +56,8 @@ class Release:
         One for each level.
     task : Task
         The request's task, with what training found.
+    evaluation : PrivateEvaluation or None
+        The private evaluation of the release on a part of its own.
     """
 
     model: Model
@@ -55,6 +65,7 @@ class Release:
     ledger: Ledger
     certificates: tuple[Certificate, ...]
     task: Task
+    evaluation: PrivateEvaluation | None = None
 
 
 def release(
@@ -96,9 +107,10 @@ def release(
     reservation = None if store is None else store.reserve(planned.ledger(strategy.spent), note=note)
     training_seed, split_seed, search_seed = child_seeds(random_state, 3)
     # no message of a step may reveal a record; the caller has warned about the seed already
-    with suppress_float_warnings(), warnings.catch_warnings():
+    with suppress_float_warnings(), warnings.catch_warnings(), verbosity(request.verbose):
         warnings.simplefilter("ignore", SeededWarning)
-        for_training, for_threshold = _parts(records, strategy, split_seed)
+        announce(f"train with guarantee {strategy.guarantee.name!r}")
+        for_training, for_threshold, for_evaluation = _parts(records, strategy, split_seed)
         trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
         request = replace(request, task=request.task.after(trained))
@@ -113,6 +125,7 @@ def release(
             searches = plan_search(rule, spent=spent, budget=request.budget, accountant=request.accountant)
         if strategy.guarantee.needs_stability and trained.stability is not None:
             told = (*told, *trained.stability.assumptions)
+        announce("search the thresholds")
         found = search_thresholds(
             scores_by_group,
             searches,
@@ -123,6 +136,7 @@ def release(
             extra_assumptions=(*request.task.assumptions, *told),
             observer=observer,
         )
+        counted = _count_outcomes(for_evaluation, request, strategy, trained.model, found.values, search_seed)
     # what one row meets becomes the promise to a person without ids
     ledger = found.ledger.convert_unit(request.unit).declare(**request.unit.limit_facts)
     if reservation is not None:
@@ -131,7 +145,8 @@ def release(
     certificates = tuple(replace(c, terms=replace(c.terms, conformity_score=score)) for c in found.certificates)
     if request.task.classes_found:
         certificates = tuple(certificate.with_found_classes() for certificate in certificates)
-    return Release(trained.model, found.values, ledger, certificates, request.task)
+    measured = _evaluate_counts(counted, request, strategy, ledger)
+    return Release(trained.model, found.values, ledger, certificates, request.task, measured)
 
 
 def _for_rows(request: Request, store: BudgetStore | None) -> Request:
@@ -178,8 +193,8 @@ def _rule(
         release_confidence=request.release_confidence,
     ).for_population(request.ratio_bound)
     if strategy.calibration_fraction is not None:
-        rule = rule.with_sharper_size(split_shares(request, strategy.calibration_fraction).held_out_mu)
-    return replace(rule, unit=request.unit, secret_part=strategy.secret_part)
+        rule = rule.with_sharper_size(split_shares(request, strategy.held_out or 0.0).held_out_mu)
+    return replace(rule, unit=request.unit, secret_part=strategy.secret_part, evaluation=strategy.evaluation)
 
 
 @dataclass(frozen=True)
@@ -192,33 +207,74 @@ class _TrainingTargets:
         return block.with_targets(self.task.training_targets(block.targets))
 
 
-def _parts(records: RecordSource, strategy: FitPlan, seed: int | None) -> tuple[RecordSource, RecordSource]:
-    """Return the training records and the calibration records."""
-    fraction = strategy.calibration_fraction
-    if fraction is None:
-        return records, records
+def _parts(records: RecordSource, strategy: FitPlan, seed: int | None) -> tuple[RecordSource, ...]:
+    """Return the records for training, for calibration and for evaluation.
+
+    One secret uniform number of each person decides. Without held-out records, all records train and calibrate; the
+    third source is then not used.
+    """
+    fraction, held_out = strategy.calibration_fraction, strategy.held_out
+    if fraction is None or held_out is None:
+        return records, records, records
     coins, places, here = PlacedDraws.of(seed), places_of(records), is_in_memory(records)
-    training, threshold = (
-        records.map(_Part(coins, places, fraction, held_out), keep=here) for held_out in (False, True)
-    )
-    return training, threshold
+    faces = ((held_out, 1.0), (0.0, fraction), (fraction, held_out))
+    return tuple(records.map(_Part(coins, places, low, high), keep=here) for low, high in faces)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Select the held-out persons of a block, or the others, by repeatable coins."""
+    """Select the persons of a block whose uniform number is at least ``low`` and below ``high``."""
 
     coins: PlacedDraws
     places: Places
-    fraction: float
-    held_out: bool
+    low: float
+    high: float
 
     def for_block(self, number: int) -> "_Part":
         return replace(self, places=self.places.for_block(number))
 
     def __call__(self, block: Block) -> Block:
-        drawn = self.coins.uniform(self.places.persons[block.id]) < self.fraction
-        return block.part(drawn if self.held_out else ~drawn)
+        drawn = self.coins.uniform(self.places.persons[block.id])
+        return block.part((self.low <= drawn) & (drawn < self.high))
+
+
+def _count_outcomes(
+    records: RecordSource, request: Request, strategy: FitPlan, model: Model, thresholds: Any, seed: int | None
+) -> OutcomeCounts | None:
+    """Return noisy counts of the outcomes on the evaluation part; None without one.
+
+    One random record of each person is counted.
+
+    Theory: section 13
+    """
+    if strategy.evaluation is None:
+        return None
+    announce("evaluate the release on records of its own")
+    row_seed, dither_seed, noise_seed = child_seeds(stream_seed(seed, EVALUATED), 3)
+    places = places_of(records)
+    if unit_of_blocks(records).by_person:
+        records = records.map(OneRowEach(PlacedDraws.of(row_seed), places))
+    n_groups, by_label = len(request.group_values or ()), request.groups_are_labels
+    draws, by_ratio = PlacedDraws.of(dither_seed), request.ratio_bound is not None
+    found = records.sum(CountOutcomes(request.task, model, thresholds, n_groups, by_label, draws, places, by_ratio))
+    return OutcomeCounts(*found).with_noise(strategy.evaluation.noise, IntegerSource(noise_seed))
+
+
+def _evaluate_counts(
+    counts: OutcomeCounts | None, request: Request, strategy: FitPlan, ledger: Ledger
+) -> PrivateEvaluation | None:
+    """Return the private evaluation of a release; its ledger is that of the whole fit."""
+    if counts is None or strategy.evaluation is None:
+        return None
+    low, high = request.task.y_bounds or (0.0, float(len(request.task.classes or ())))
+    counted = CountedRelease(
+        targets=tuple(1 - alpha for alpha in request.alphas),
+        classes=request.task.classes,
+        group_values=() if request.groups_are_labels else request.group_values or (),
+        limit=high - low,
+    )
+    noise, delta = strategy.evaluation.noise, request.budget.delta
+    return counted.evaluation(counts, noise, confidence=SELF_CONFIDENCE, ledger=ledger, delta=delta)
 
 
 def _scores_by_group(scoring: Scoring, records: RecordSource, request: Request, seed: int | None) -> list[BlockCounts]:

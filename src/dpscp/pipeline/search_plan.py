@@ -10,6 +10,7 @@ from dpscp._base.checks import check_probability
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees import Guarantee, GuaranteeRequest, Stability, guarantee_of
 from dpscp.guarantees.certificate import check_release_confidence
+from dpscp.pipeline.evaluation import EvaluationPlan
 from dpscp.privacy import (
     RECORDS,
     Budget,
@@ -47,6 +48,7 @@ class CalibrationRule:
         released size, the number is ``n_nominal``.
     part : the share of the records that is searched.
     secret_part : the same share, where secret coins drew it and the cost of the mixture is charged.
+    evaluation : the part, drawn by the same coins, on which the release is evaluated; None without one.
     shift, rank_buffer, failure_probability : what the guarantee adds to the threshold or to the rank.
     n_groups : the number of disjoint groups with thresholds of their own; None without groups.
     unit : what is counted, records or persons.
@@ -72,8 +74,16 @@ class CalibrationRule:
     release_confidence: float | None = None
     unit: Unit = RECORDS
     counted: bool = False
+    evaluation: EvaluationPlan | None = None
     resolution: int = 1
     ratio_bound: float | None = None
+
+    @property
+    def secret_shares(self) -> tuple[float, ...] | None:
+        """Return the shares of the parts that training does not use, where secret coins drew them."""
+        if self.secret_part is None:
+            return None
+        return (self.secret_part,) if self.evaluation is None else (self.secret_part, self.evaluation.fraction)
 
     @property
     def has_groups(self) -> bool:
@@ -290,18 +300,23 @@ class SearchPlan:
                 f"{size}level {1 - rule.alphas[i]:g}: {count} {more}noisy counts, noise {noise.count_noise:.4g}, "
                 f"rank statistic '{rule.rank}'{groups}"
             )
-        secret = rule.secret_part
-        if rule.guarantee.held_out and spent.entries and (notes or secret is not None):
+        shares, measured = rule.secret_shares, rule.evaluation
+        if rule.guarantee.held_out and spent.entries and (notes or shares is not None):
+            stages = {"training": spent.event, "calibration": compose(*self.events)}
+            other = ""
+            if measured is not None:
+                stages, notes = stages | {"evaluation": measured.event}, [*notes, measured.note]
+                other = f"to evaluation with probability {measured.fraction:.3g}, "
             how = (
-                "disjoint records, the more expensive part counts"
-                if secret is None
-                else f"each record is secretly assigned to calibration with probability {secret:.3g}, else to "
-                "training; the cost accounts for that"
+                f"disjoint records, the {'more' if measured is None else 'most'} expensive part counts"
+                if shares is None
+                else f"each record is secretly assigned to calibration with probability {shares[0]:.3g}, {other}else "
+                "to training; the cost accounts for that"
             )
             return Ledger((), spent.public_facts, spent.seeded).add_disjoint(
-                {"training": spent.event, "calibration": compose(*self.events)},
+                stages,
                 "; ".join([how, *notes]),
-                secret_part=secret,
+                secret_part=shares,
                 unit=spent.unit.join(unit),
             )
         ledger = spent
@@ -330,17 +345,29 @@ def plan_search(
         budget.require(searches.ledger(spent), accountant)
         return searches
     sensitivities = [rank_sensitivity(rule.rank, rule.inner[i]) for i in level_indices]
-    secret = rule.secret_part
+    secret, beside = rule.secret_part, None
+    if secret is not None and rule.evaluation is not None:
+        beside = (rule.evaluation.event, rule.evaluation.fraction)
     before = None if rule.guarantee.held_out and secret is None else spent
 
     def noise(counts: int | tuple[int, ...], size_share: float) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
         return sized_lattice_noise(
-            budget.epsilon, budget.delta, counts, sensitivities, before, accountant, size_share, secret, rule.resolution
+            budget.epsilon,
+            budget.delta,
+            counts,
+            sensitivities,
+            before,
+            accountant,
+            size_share,
+            secret,
+            beside,
+            rule.resolution,
         )
 
     if steps is None and secret is not None:
         # this only sets the number of halvings, so an approximation is enough
-        mu = spare_mu(budget.epsilon, budget.delta, secret, spent.epsilon(budget.delta, accountant))
+        held_out = sum(rule.secret_shares or ())
+        mu = spare_mu(budget.epsilon, budget.delta, held_out, spent.epsilon(budget.delta, accountant))
         steps = rule.steps(float(sensitivities[0]) * math.sqrt(len(level_indices)) / mu)
     elif steps is None:
         steps = rule.steps(noise(1, 0.0)[0][0].count_noise)

@@ -30,6 +30,7 @@ from dpscp.privacy.events import (
     non_private_event,
     parallel,
     register_event,
+    secret_parts,
     secret_split,
 )
 from dpscp.privacy.ledger import Budget, Entry, Ledger
@@ -112,6 +113,7 @@ __all__ = [
     "register_loss",
     "release_accountant",
     "sample_discrete_gaussian",
+    "secret_parts",
     "secret_shares",
     "secret_split",
     "secure_generator",

@@ -50,6 +50,7 @@ __all__ = [
     "parallel_parts",
     "possible_histories",
     "register_event",
+    "secret_parts",
     "secret_split",
 ]
 
@@ -278,6 +279,22 @@ def secret_split(training: DpEvent, held_out: DpEvent, fraction: float) -> DpEve
     )
 
 
+def secret_parts(training: DpEvent, *held_out: tuple[DpEvent, float]) -> DpEvent:
+    """One event for several on random parts of the records: the part of ``training``, and others with their shares.
+
+    One secret coin of a record's own, with a face for each part, decides. The mixture of three is a secret split whose
+    held-out side is a secret split again.
+
+    Theory: docs/guarantees.md, the secret split
+    """
+    (event, share), *others = held_out
+    if not others:
+        return secret_split(training, event, share)
+    together = share + sum(fraction for _, fraction in others)
+    inner = secret_parts(event, *((other, fraction / together) for other, fraction in others))
+    return secret_split(training, inner, together)
+
+
 def require_event(event: object) -> DpEvent:
     """Return ``event`` if it is an event; raise ``TypeError`` otherwise."""
     if not isinstance(event, DpEvent):
@@ -399,7 +416,10 @@ def parallel_parts(event: DpEvent) -> tuple[DpEvent, ...]:
     This is the event itself if it has no parallel parts.
     """
     if isinstance(event, SecretSplitDpEvent):
-        return event.training, event.held_out
+        # the held-out side of three parts is a secret split again
+        held_out = event.held_out
+        rest = parallel_parts(held_out) if isinstance(held_out, SecretSplitDpEvent) else (held_out,)
+        return event.training, *rest
     return tuple(event.events) if isinstance(event, ParallelDpEvent) else (event,)
 
 

@@ -5,7 +5,7 @@ A ledger is immutable: adding an entry returns a new one. It does not depend on 
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -17,7 +17,15 @@ from numpy.typing import ArrayLike
 from dpscp._base.checks import check_nonnegative, check_positive, check_probability
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp.exceptions import BudgetError
-from dpscp.privacy.accounting import Accountant, Direction, delta_of, epsilon_of, is_private, tradeoff_of
+from dpscp.privacy.accounting import (
+    Accountant,
+    Direction,
+    as_accountant,
+    delta_of,
+    epsilon_of,
+    is_private,
+    tradeoff_of,
+)
 from dpscp.privacy.events import (
     DpEvent,
     compose,
@@ -27,7 +35,7 @@ from dpscp.privacy.events import (
     parallel,
     parallel_parts,
     require_event,
-    secret_split,
+    secret_parts,
 )
 from dpscp.privacy.tradeoff import Tradeoff, chained_misses, last_where
 from dpscp.privacy.units import RECORDS, Unit, join_units, unit_of_old_facts
@@ -211,7 +219,7 @@ class Ledger:
         stages: Mapping[str, DpEvent],
         note: str = "",
         *,
-        secret_part: float | None = None,
+        secret_part: float | Sequence[float] | None = None,
         unit: Unit = RECORDS,
     ) -> "Ledger":
         """Return a new ledger with one entry for stages on disjoint parts.
@@ -222,9 +230,9 @@ class Ledger:
         ----------
         stages : mapping of str to DpEvent
         note : str
-        secret_part : float, optional
-            There are two stages, and each record is secretly assigned to the second with this probability. The cost is
-            then that of the mixture (``SecretSplitDpEvent``).
+        secret_part : float or sequence of float, optional
+            The probability with which each record is secretly assigned to the second stage, or the probabilities of all
+            stages but the first. The cost is then that of the mixture (``SecretSplitDpEvent``).
         unit : Unit
 
         Returns
@@ -234,8 +242,9 @@ class Ledger:
         if secret_part is None:
             event = frozen_event(parallel(*stages.values()))
         else:
-            training, held_out = stages.values()
-            event = secret_split(training, held_out, secret_part)
+            training, *held_out = stages.values()
+            shares = secret_part if isinstance(secret_part, Sequence) else (secret_part,)
+            event = secret_parts(training, *zip(held_out, shares, strict=True))
         # equal events are merged; the parts then have no names of their own
         parts = tuple(stages) if len(parallel_parts(event)) == len(stages) else ()
         return self._with(Entry(" | ".join(stages), event, str(note), parts, unit))
@@ -356,6 +365,15 @@ class Ledger:
         Theory: section 9
         """
         return epsilon_of(self.event, delta, accountant, self.rows if rows is None else rows)
+
+    def replacement_epsilon(self, delta: float, accountant: str | Accountant = "pld") -> float:
+        """Return an upper bound on epsilon at ``delta`` for replacing one record, or person, by another.
+
+        Replacing is removing and adding: two chained steps, each bounded by the worse direction.
+
+        Theory: section 9
+        """
+        return as_accountant(accountant).replacement_epsilon(self.event, delta, self.rows)
 
     def delta(self, epsilon: ArrayLike, accountant: str | Accountant = "pld") -> Any:
         """Return delta at ``epsilon`` for the ledger's own unit.

@@ -19,7 +19,7 @@ from dpscp.privacy.events import (
     dpsgd_event,
     gaussian_event,
     require_event,
-    secret_split,
+    secret_parts,
 )
 from dpscp.privacy.ledger import Ledger
 from dpscp.privacy.noise import LatticeNoise, lattice_noise, sensitivity_fraction
@@ -292,6 +292,7 @@ def sized_lattice_noise(
     accountant: str | Accountant = "pld",
     size_share: float = 0.0,
     secret_part: float | None = None,
+    beside: tuple[DpEvent, float] | None = None,
     multiple: int = 1,
 ) -> tuple[tuple[LatticeNoise, ...], LatticeNoise | None]:
     """Return ``shared_lattice_noise`` and the noise of one release of the size.
@@ -309,6 +310,8 @@ def sized_lattice_noise(
     secret_part : float, optional
         The searches use a secret random part with this share of all records, which ``training`` did not use
         (``SecretSplitDpEvent``).
+    beside : (DpEvent, float), optional
+        Another event on a secret part of its own, and the share of that part.
     multiple : int
         See ``lattice_noise``.
 
@@ -341,7 +344,7 @@ def sized_lattice_noise(
         return compose(*([] if own is None else [own.event(1)]), *searches)
 
     weight = releases / (1 - size_share)
-    ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part)
+    ratio = _smallest_ratio(spending, epsilon, delta, weight, training, accountant, secret_part, beside)
     return lattices(ratio), size(ratio)
 
 
@@ -392,6 +395,7 @@ def _smallest_ratio(
     training: DpEvent | Ledger | None,
     accountant: str | Accountant,
     secret_part: float | None = None,
+    beside: tuple[DpEvent, float] | None = None,
 ) -> float:
     """Return the smallest noise / sensitivity at which everything fits the budget."""
     check_positive("epsilon", epsilon)
@@ -402,8 +406,12 @@ def _smallest_ratio(
             "training is not private, so no calibration noise is enough; train privately, or pass its event or ledger"
         )
 
+    others = () if beside is None else (beside,)
+
     def together(calibration: DpEvent) -> DpEvent:
-        return compose(spent, calibration) if secret_part is None else secret_split(spent, calibration, secret_part)
+        if secret_part is None:
+            return compose(spent, calibration)
+        return secret_parts(spent, (calibration, secret_part), *others)
 
     already = epsilon_of(together(NoOpDpEvent()), delta, accountant)
     if already >= epsilon:
@@ -414,7 +422,8 @@ def _smallest_ratio(
         )
     mu = gdp_mu(epsilon, delta)
     if secret_part is not None:
-        mu = spare_mu(epsilon, delta, secret_part, epsilon_of(spent, delta, accountant))
+        held_out = secret_part + sum(share for _, share in others)
+        mu = spare_mu(epsilon, delta, held_out, epsilon_of(spent, delta, accountant))
     return smallest_noise(
         lambda ratio: together(searches(ratio)),
         epsilon,

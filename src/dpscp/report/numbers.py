@@ -10,6 +10,8 @@ from scipy import stats
 
 from dpscp import metrics
 from dpscp.data.validation import label_index
+from dpscp.guarantees import Certificate
+from dpscp.pipeline.evaluation import PrivateEstimate
 from dpscp.privacy import Ledger, epsilon_of, gdp_mu
 from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, describe_event
 
@@ -273,14 +275,24 @@ def judge_release(estimator: Any, evaluation: Evaluation | None) -> tuple[str, s
     """Give a verdict on a release: one or two words, and a sentence with the reason."""
     if evaluation is not None and any(level.is_below_promise for level in evaluation.levels):
         return "contradicted", "The evaluation shows coverage below the promise. Do not rely on these sets."
+    measured = estimator.evaluation_
+    if measured is not None and any(map(_is_below_promise, measured.coverages, estimator.certificates_)):
+        return "contradicted", "The private evaluation shows coverage below the promise. Do not rely on these sets."
     useless = explain_useless_promise(estimator)
     if useless:
         return "vacuous", useless
     if not all(certificate.is_certified for certificate in estimator.certificates_):
         return "not certified", "Privacy is proven. The requested coverage is expected, but not proven."
+    if evaluation is None and measured is not None:
+        return "usable", "Both promises are proven, and the private evaluation does not contradict them."
     if evaluation is None:
         return "usable", "Both promises are proven. This page contains no evaluation on labeled records."
     return "usable", "Both promises are proven, and the evaluation does not contradict them."
+
+
+def _is_below_promise(measured: PrivateEstimate, certificate: Certificate) -> bool:
+    """Return whether the whole interval is below the proven coverage."""
+    return measured.interval[1] < certificate.coverage
 
 
 def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:

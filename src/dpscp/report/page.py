@@ -1,5 +1,7 @@
 """Write the report of a fitted estimator as one HTML page."""
 
+import base64
+import json
 import math
 import platform
 from collections.abc import Callable, Mapping
@@ -13,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate
 from dpscp.data.model_files import open_atomically
+from dpscp.deployment.statement import privacy_statement
 from dpscp.estimators import PrivateConformalClassifier
 from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
@@ -75,14 +78,13 @@ def html_report(
     )
     environment.filters["plain"] = format_value
     environment.filters["spent"] = format_epsilon
+    environment.filters["base64"] = lambda text: base64.b64encode(text.encode()).decode()
     environment.filters["words"] = lambda name: str(name).replace("_", " ")
     environment.globals |= {"number": _number, "term": _term, "format_level": format_level, "format_rate": format_rate}
     environment.globals |= {"at_least": at_least, "at_most": at_most, "format_epsilon": format_epsilon}
     environment.globals["left_epsilon"] = lambda left: f"{math.floor(left * 1000) / 1000:g}"
-    content = _collect_content(estimator, evaluation) | {
-        "about": about or _NOTHING_DECLARED,
-        "today": date.today().isoformat(),
-    }
+    about = about or _NOTHING_DECLARED
+    content = _collect_content(estimator, evaluation, about) | {"about": about, "today": date.today().isoformat()}
     return environment.get_template("template.html").render(**content, title=title or "Private prediction sets")
 
 
@@ -141,7 +143,7 @@ def _term(place: int, name: str, value: Any) -> Any:
     )
 
 
-def _collect_content(estimator: Any, evaluation: Evaluation | None) -> dict[str, Any]:
+def _collect_content(estimator: Any, evaluation: Evaluation | None, about: About) -> dict[str, Any]:
     ledger, epsilon, delta = estimator.ledger_, float(estimator.epsilon), float(estimator.delta)
     tracks = budget_tracks(ledger, epsilon, delta)
     certificates = []
@@ -176,6 +178,7 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None) -> dict[str,
         "certificates": certificates,
         "unit": ledger.unit,
         "verdict": judge_release(estimator, evaluation),
+        "measured": estimator.evaluation_,
         "useless": explain_useless_promise(estimator),
         "nominal": nominal_size(estimator),
         "what_if": _plan_alternatives(estimator),
@@ -185,6 +188,7 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None) -> dict[str,
         "evaluation": evaluation,
         "size_pictures": sizes,
         "facts": facts,
+        "statement": json.dumps(privacy_statement(estimator, study=about.study), indent=1),
         "schema": ledger.public_facts.get("schema"),
         "versions": {name: metadata.version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
     }

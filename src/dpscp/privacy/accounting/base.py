@@ -233,7 +233,18 @@ class Accountant:
         opposite = deltas if direction == "both" else self.delta(event, epsilons, _OPPOSITE[direction])
         return (np.concatenate([epsilons, -epsilons]), np.concatenate([deltas, 1 - np.exp(-epsilons) * (1 - opposite)]))
 
-    def _group_epsilon(self, event: DpEvent, delta: float, rows: int) -> float:
+    def replacement_epsilon(self, event: DpEvent, delta: float, rows: int = 1) -> float:
+        """Return epsilon at ``delta`` for replacing ``rows`` records by others; infinite without privacy.
+
+        Replacing is removing and adding: a chain of twice as many steps, each bounded by the worse direction.
+        """
+        delta, rows = check_probability("delta", delta), check_count("rows", rows)
+        event = frozen_event(require_event(event))
+        return self._group_epsilon(event, delta, 2 * rows, ("both",)) if is_private(event) else math.inf
+
+    def _group_epsilon(
+        self, event: DpEvent, delta: float, rows: int, directions: tuple[Direction, ...] = ("add", "remove")
+    ) -> float:
         """Return epsilon for someone with ``rows`` records in any of the parallel parts.
 
         The records are added one after the other. Each step is bounded by the most expensive history at each error
@@ -249,7 +260,6 @@ class Accountant:
         if self.tail is not None and self.tail.supports(event):
             far = np.geomspace(0.05, _LARGEST_EPSILON, 120)
             far_deltas = self.tail.delta(event, far)
-        directions: tuple[Direction, ...] = ("add", "remove")
         pairs = (self._pairs(event, direction, _GROUP_TAIL) for direction in directions)
         return max(
             group_epsilon(np.append(epsilons, far), np.append(deltas + self.rounding, far_deltas), delta, rows)

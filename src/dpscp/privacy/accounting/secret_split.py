@@ -34,7 +34,21 @@ def secret_split_loss(event: SecretSplitDpEvent, bucket: float) -> Loss:
 
     Theory: docs/guarantees.md, the secret split
     """
+    event = _regroup(event)
     return Loss(_mixture_pmf(event, "remove", bucket), _mixture_pmf(event, "add", bucket))
+
+
+def _regroup(event: SecretSplitDpEvent) -> SecretSplitDpEvent:
+    """Return the same mixture of three parts with the last part joined to the first.
+
+    A mixture has no order. While the noise of the second part is searched for, the other two are computed once.
+    """
+    inner = event.held_out
+    if not isinstance(inner, SecretSplitDpEvent):
+        return event
+    second, third = event.fraction * (1 - inner.fraction), event.fraction * inner.fraction
+    others = SecretSplitDpEvent(event.training, inner.held_out, third / (1 - second))
+    return SecretSplitDpEvent(others, inner.training, second)
 
 
 def _mixture_pmf(event: SecretSplitDpEvent, direction: Direction, bucket: float) -> pld_pmf.PLDPmf:

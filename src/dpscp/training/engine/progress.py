@@ -1,14 +1,43 @@
-"""Show a progress line for long work, on a terminal's standard error only."""
+"""Show the progress of long work: a line on a terminal, or with ``verbose`` always and in more words.
 
+Everything that is shown or logged is public before the work begins: names of stages, numbers of steps, the time.
+"""
+
+import importlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 Item = TypeVar("Item")
 _QUIET_SECONDS = 2.0
 _REFRESH_SECONDS = 0.25
 _WIDTH = 30
+# Lines that a verbose run writes where no bar can be drawn.
+_LINES = 10
+_log = logging.getLogger("dpscp")
+_verbose: ContextVar[int] = ContextVar("dpscp_verbose", default=0)
+
+
+@contextmanager
+def verbosity(verbose: int) -> Iterator[None]:
+    """Show the progress of all work inside; 0 leaves it to ``progress``."""
+    token = _verbose.set(verbose)
+    try:
+        yield
+    finally:
+        _verbose.reset(token)
+
+
+def announce(stage: str) -> None:
+    """Log that a stage begins, and say so where the run is verbose."""
+    _log.info(stage)
+    if _verbose.get():
+        sys.stderr.write(f"dpscp: {stage}\n")
+        sys.stderr.flush()
 
 
 def progress(
@@ -18,8 +47,12 @@ def progress(
 
     Silent unless standard error is a terminal and two seconds have gone by.
 
-    ``total`` is the number of items, or what ``position`` says at the end: where a file is read to, in bytes.
+    ``total`` is the number of items, or what ``position`` says at the end: where a file is read to, in bytes. Inside
+    ``verbosity`` a bar is drawn by tqdm where it is installed, and otherwise ten lines are written.
     """
+    if _verbose.get() and position is None:
+        yield from _verbose_progress(items, total, label)
+        return
     if not sys.stderr.isatty():
         yield from items
         return
@@ -43,3 +76,19 @@ def progress(
         if shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
+
+
+def _verbose_progress(items: Iterable[Item], total: int, label: str) -> Iterator[Item]:
+    try:
+        bar = importlib.import_module("tqdm").tqdm
+    except ImportError:
+        shown = 0
+        for number, item in enumerate(items, start=1):
+            yield item
+            tenth = _LINES * number // total
+            if tenth > shown:
+                shown = tenth
+                sys.stderr.write(f"{label}: {number}/{total}\n")
+                sys.stderr.flush()
+        return
+    yield from bar(items, total=total, desc=label, file=sys.stderr)

@@ -38,6 +38,7 @@ from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gaussian_release import gaussian_release, warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import GRID, poisson_batches
+from dpscp.training.engine.progress import progress
 from dpscp.training.labels import check_classes, encode_labels, real_targets
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.torch.dry_run import dry_run
@@ -318,7 +319,7 @@ class OpacusTraining(GaussianSums):
         noisy = _make_release(device, noise, rng, random_state, sum(p.numel() for p in trainable))
         layers = BlockStreams.of(random_state, LAYERS)
         gradient, places = _BatchSum(replace(self, module=module), layers, secure_bytes()(16)), places_of(source)
-        for step, drawn in enumerate(self.batches(places.count, rng)):
+        for step, drawn in enumerate(progress(self.batches(places.count, rng), self.steps, "private training")):
             found = source.sum(replace(gradient, step=step, shares=places.shares(drawn)))
             if found.size > _MOST_RECORDS:
                 raise ValueError(

@@ -1,0 +1,367 @@
+"""A privacy statement that programs can read: what is promised, by which mechanisms, and what is not protected.
+
+Its fields answer the questions of NIST SP 800-226 (parameters, unit of privacy, algorithms, trust model, side channels,
+security, data collection) and those that registries of deployments ask. All of it is part of the release, or declared:
+nothing is computed from records. ``statement.schema.json`` beside this file is its JSON Schema.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from dpscp._base.format import at_least, format_epsilon
+from dpscp.guarantees import guarantee_of
+from dpscp.privacy import Ledger, SecretSplitDpEvent
+from dpscp.privacy.accounting import as_accountant, epsilon_of
+from dpscp.privacy.events import DpEvent, composed_parts, describe_event, event_to_dict, parallel_parts
+from dpscp.privacy.tradeoff import gdp_mu
+
+if TYPE_CHECKING:
+    from dpscp.report.numbers import StudyBudget
+
+FORMAT, VERSION = "dpscp-statement", 1
+SCHEMA_FILE = Path(__file__).with_name("statement.schema.json")
+
+DECLARED, COUNTED, FOUND = "declared", "counted", "found in the records"
+RELEASED, SET = "released with noise", "set by the library or the mechanism"
+
+_COUNTS = ("n_records", "n_persons")
+# What callers declare: in words, or by the shape of the table.
+_DECLARATIONS = (
+    *_COUNTS,
+    "classes",
+    "feature_bounds",
+    "y_bounds",
+    "n_features",
+    "schema",
+    "rows_per_person",
+    "ratio_bound",
+)
+_FOUND_PRIVATELY = "found_privately"
+_NOISY = ("released_sizes",)
+_NOT_FACTS = ("assumed", "taken_from_data", _FOUND_PRIVATELY)
+
+_NAMES = {
+    "gaussian": "Gaussian noise on a sum",
+    "laplace": "Laplace noise on a sum",
+    "discrete_gaussian": "discrete Gaussian noise on an integer count",
+    "bounded_range": "exponential mechanism",
+    "approximate_dp": "mechanism known by its (epsilon, delta) alone",
+    "non_private": "no privacy",
+    "no_op": "nothing",
+}
+
+_TRUST = (
+    "One curator holds the records, runs the library and is trusted with them. Everybody else sees the release and may "
+    "know everything but one protected unit."
+)
+_SIDE_CHANNELS = (
+    "time, memory and energy of a run",
+    "memory of the process, swap files, crash dumps and logs of other software",
+    "that a fit refused its records, by an error (no message carries a value of a record)",
+    "floating-point Gaussian noise in training, up to the errors that docs/floating_point.md bounds",
+    "secrecy of random numbers on the machine that draws them",
+)
+_OUTSIDE = (
+    "storage of and access to the records before and after the release",
+    "how the records were collected, and who saw them then",
+    "other releases about the same records that no shared budget store knows",
+    "settings that somebody chose by looking at the records",
+    "what the release teaches about a population, and so about its members, whether they took part or not",
+)
+
+
+def privacy_statement(estimator: Any, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
+    """Return the privacy statement of a fitted estimator, as JSON values.
+
+    Parameters
+    ----------
+    estimator : fitted or loaded PrivateConformalClassifier or PrivateConformalRegressor
+    study : what all fits on these records may spend and have spent; None where nobody knows.
+
+    Returns
+    -------
+    dict, as ``statement.schema.json`` describes it; epsilons are rounded up, and None stands for infinity.
+    """
+    check_is_fitted(estimator)
+    ledger, accountant = estimator.ledger_, as_accountant(estimator.accountant)
+    budget_epsilon, delta = float(estimator.epsilon), float(estimator.delta)
+    spent = ledger.epsilon(delta, accountant)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "made_with": {name: metadata.version(name) for name in ("dpscp", "dp-accounting", "numpy", "scipy")},
+        "release": _release(estimator),
+        "is_private": ledger.is_private,
+        "not_private_because": _reasons(ledger),
+        "privacy": {
+            "definition": "(epsilon, delta)-differential privacy",
+            "epsilon": _above(spent),
+            "delta": delta,
+            "budget": {"epsilon": budget_epsilon, "delta": delta},
+            "unit": {"kind": ledger.unit.kind, "protects": ledger.unit.protected, **ledger.unit.limit_facts},
+            "neighbor_relation": {"relation": "add or remove one unit", "words": ledger.neighbours},
+            "replace_one": {
+                "epsilon": _above(ledger.replacement_epsilon(delta, accountant)),
+                "delta": delta,
+                "words": "replacing one unit by another is removing one and adding one: two chained steps",
+            },
+        },
+        "accountant": {
+            "name": accountant.name,
+            "library": "dpscp over dp-accounting",
+            "version": metadata.version("dp-accounting"),
+            "composition": _composition(ledger),
+        },
+        "mechanisms": list(_mechanisms(ledger, delta)),
+        "public": [_fact(estimator, name, value) for name, value in _facts(ledger).items()],
+        "trust_model": {"kind": "trusted curator (central model)", "words": _TRUST},
+        "assumptions": list(ledger.assumptions),
+        "side_channels_not_protected": list(_SIDE_CHANNELS),
+        "not_covered": list(_OUTSIDE),
+        "study_budget": None if study is None else _finite(vars(study)),
+        "coverage": [_coverage(certificate) for certificate in estimator.certificates_],
+        "evaluation": _evaluation(estimator),
+        "checks": _checks(estimator, spent <= budget_epsilon),
+    }
+
+
+def statement_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a privacy statement."""
+    found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def statement_markdown(statement: Mapping[str, Any]) -> str:
+    """Return a privacy statement as Markdown, for a model card."""
+    privacy, unit = statement["privacy"], statement["privacy"]["unit"]
+    bound = f"epsilon {_word(privacy['epsilon'])} at delta {privacy['delta']:g}"
+    lines = ["# Privacy statement", "", statement["release"]["words"], ""]
+    if not statement["is_private"]:
+        lines += [f"**NOT private**: {'; '.join(statement['not_private_because'])}.", ""]
+    lines += [
+        *_table(
+            ["question", "answer"],
+            [
+                ["guarantee", f"{privacy['definition']}: {bound}"],
+                ["protected unit", unit["protects"]],
+                ["neighbors", privacy["neighbor_relation"]["words"]],
+                ["replacing one unit", f"epsilon {_word(privacy['replace_one']['epsilon'])}, same delta"],
+                [
+                    "accountant",
+                    f"{statement['accountant']['name']}, dp-accounting {statement['accountant']['version']}",
+                ],
+                ["composition", statement["accountant"]["composition"]],
+                ["trust model", statement["trust_model"]["words"]],
+            ],
+        ),
+        *["", "## Mechanisms", ""],
+        *_table(
+            ["stage", "mechanism", "releases", "sampling rate", "noise / sensitivity", "epsilon alone"],
+            [
+                [m["stage"], m["mechanism"], m["releases"], m["sampling_rate"], m["noise_to_sensitivity"], m["alone"]]
+                for m in statement["mechanisms"]
+            ],
+        ),
+        *["", "## Public facts", ""],
+        *_table(
+            ["fact", "value", "source"], [[f["name"], _short(f["value"]), f["source"]] for f in statement["public"]]
+        ),
+        *["", "## Coverage", ""],
+        *(f"- {found['words']}" for found in statement["coverage"]),
+    ]
+    for title, name in (
+        ("Assumptions about code of the caller", "assumptions"),
+        ("Side channels that are not protected", "side_channels_not_protected"),
+        ("Not covered by this statement", "not_covered"),
+    ):
+        lines += ["", f"## {title}", "", *([f"- {text}" for text in statement[name]] or ["- none"])]
+    study = statement["study_budget"]
+    if study is not None:
+        told = f"epsilon {_word(study['spent'])} of {study['epsilon']:g} at delta {study['delta']:g}"
+        lines += ["", "## Study budget", "", f"- {told}, in {study['fits']} fits"]
+    lines += ["", "## Checks", "", *(f"- {c['check']}: {c['result']}" for c in statement["checks"])]
+    return "\n".join(lines) + "\n"
+
+
+def _above(epsilon: float) -> float | None:
+    """An epsilon rounded up; None for infinity, which JSON cannot write."""
+    return float(format_epsilon(epsilon)) if math.isfinite(epsilon) else None
+
+
+def _finite(value: Any) -> Any:
+    """The value in JSON's terms: lists for tuples, None for numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _release(estimator: Any) -> dict[str, Any]:
+    """What was released, for which task."""
+    levels = [certificate.target for certificate in estimator.certificates_]
+    kind = "classification" if hasattr(estimator, "classes_") else "regression"
+    sets = "prediction sets" if kind == "classification" else "prediction intervals"
+    shown = ", ".join(f"{level:g}" for level in levels)
+    artifacts = ["model parameters", "thresholds", "ledger of what was spent", "coverage certificates"]
+    words = f"A {kind} model with {sets} at level {shown}, trained and calibrated by one mechanism."
+    return {"task": kind, "levels": levels, "artifacts": artifacts, "words": words}
+
+
+def _reasons(ledger: Ledger) -> list[str]:
+    """Why a run is not private."""
+    steps = [f"the step {stage!r} has no privacy" for stage in ledger.non_private_stages]
+    return steps + (["the noise came from a seed"] if ledger.seeded else [])
+
+
+def _composition(ledger: Ledger) -> str:
+    """How the steps add up, in words."""
+    if any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries):
+        return "disjoint parts drawn by secret coins, the mixture counts"
+    if any(len(parallel_parts(entry.event)) > 1 for entry in ledger.entries):
+        return "disjoint parts, the worst one counts"
+    return "adaptive composition of all steps"
+
+
+def _mechanisms(ledger: Ledger, delta: float) -> Iterator[dict[str, Any]]:
+    """Every mechanism of every stage, with its parameters."""
+    for entry in ledger.entries:
+        for (stage, event), fraction in zip(entry.stages, _fractions(entry.event), strict=True):
+            alone = epsilon_of(event, delta, rows=ledger.rows)
+            for piece in composed_parts(event):
+                yield {
+                    "stage": stage,
+                    "part_of_records": fraction,
+                    **_described(piece),
+                    "alone": _above(epsilon_of(piece, delta, rows=ledger.rows)),
+                    "stage_alone": _above(alone),
+                    "share_of_stage": _share(piece, alone, delta, ledger.rows),
+                }
+
+
+def _fractions(event: DpEvent) -> list[float | None]:
+    """The share of the records in each part that secret coins drew; None: all of them, or a part of unknown size."""
+    if not isinstance(event, SecretSplitDpEvent):
+        return [None] * len(parallel_parts(event))
+    inner = _fractions(event.held_out) if len(parallel_parts(event)) > 2 else [1.0]
+    return [1 - event.fraction, *(event.fraction * (part or 0.0) for part in inner)]
+
+
+def _described(event: DpEvent) -> dict[str, Any]:
+    """One mechanism: its name, how often it ran, on which share of the records, and its noise."""
+    written = event_to_dict(event)
+    inner, releases, rate = written, 1, 1.0
+    while inner["type"] in ("repeated", "poisson_sampled"):
+        releases *= inner.get("count", 1)
+        rate *= inner.get("sampling_rate", 1.0)
+        inner = inner["event"]
+    sensitivity = inner.get("sensitivity", 1)
+    noise = inner["sigma"] / sensitivity if "sigma" in inner else inner.get("noise_multiplier")
+    return {
+        "mechanism": _NAMES.get(inner["type"], inner["type"]),
+        "words": describe_event(event),
+        "releases": releases,
+        "sampling_rate": rate,
+        "sensitivity": sensitivity,
+        "noise_to_sensitivity": noise,
+        "event": _finite(written),
+    }
+
+
+def _share(event: DpEvent, alone: float, delta: float, rows: int) -> float | None:
+    """The part of a stage's squared Gaussian-DP level that one mechanism takes; None without privacy."""
+    own = epsilon_of(event, delta, rows=rows)
+    if not (math.isfinite(own) and math.isfinite(alone)):
+        return None
+    return round((gdp_mu(own, delta) / gdp_mu(alone, delta)) ** 2, 4) if own > 0 else 0.0
+
+
+def _facts(ledger: Ledger) -> dict[str, Any]:
+    return {name: value for name, value in ledger.public_facts.items() if name not in _NOT_FACTS}
+
+
+def _fact(estimator: Any, name: str, value: Any) -> dict[str, Any]:
+    """One public fact and where it comes from."""
+    return {"name": name, "value": _finite(value), "source": _source(estimator, name)}
+
+
+def _source(estimator: Any, name: str) -> str:
+    """Who made a fact public."""
+    facts = estimator.ledger_.public_facts
+    if name in estimator.ledger_.taken_from_data:
+        return COUNTED if name in _COUNTS else FOUND
+    if name in (*_NOISY, *facts.get(_FOUND_PRIVATELY, ())):
+        return RELEASED
+    given = estimator.get_params(deep=False).get(name)
+    is_given = isinstance(given, str | float | int) and given == facts[name]
+    return DECLARED if is_given or name in _DECLARATIONS else SET
+
+
+def _coverage(certificate: Any) -> dict[str, Any]:
+    """A coverage certificate, in numbers and in words."""
+    level, confidence = certificate.terms.release_level, certificate.terms.release_confidence
+    proven = certificate.coverage
+    population = "" if certificate.terms.ratio_bound is None else " of the declared population"
+    words = f"target {certificate.target:g}: at least {at_least(proven)} proven on average ({certificate.guarantee})"
+    return {
+        "target": certificate.target,
+        "proven": proven,
+        "is_certified": certificate.is_certified,
+        "is_vacuous": certificate.is_vacuous,
+        "guarantee": certificate.guarantee,
+        "proof": guarantee_of(certificate.guarantee).proof,
+        "about": f"{certificate.unit.covered}{population}",
+        "one_release": None if not level else {"level": level, "confidence": confidence},
+        "assumptions": list(certificate.assumptions),
+        "words": words + ("; only full sets keep it" if certificate.is_vacuous else ""),
+    }
+
+
+def _evaluation(estimator: Any) -> dict[str, Any] | None:
+    """What the fit measured of itself, in private numbers; None where it did not."""
+    found = getattr(estimator, "evaluation_", None)
+    if found is None:
+        return None
+    return {name: value for name, value in _finite(found.to_dict()).items() if name != "ledger"}
+
+
+def _checks(estimator: Any, within: bool) -> list[dict[str, str]]:
+    """What was checked, and how it came out."""
+    ledger, measured = estimator.ledger_, getattr(estimator, "evaluation_", None)
+    coverage = "not part of this release"
+    if measured is not None:
+        low, high = measured.coverage.interval
+        coverage = f"between {low:.3f} and {high:.3f}, with confidence {measured.confidence:g}"
+    return [
+        {"check": "the ledger, accounted for again, lies within the budget", "result": "yes" if within else "no"},
+        {"check": "every step has privacy", "result": "no" if ledger.non_private_stages else "yes"},
+        {"check": "noise came from the operating system", "result": "no, from a seed" if ledger.seeded else "yes"},
+        {"check": "labels were declared", "result": "no" if "classes" in ledger.taken_from_data else "yes"},
+        {"check": "coverage was measured privately on records of its own", "result": coverage},
+    ]
+
+
+def _table(titles: list[str], rows: list[list[Any]]) -> list[str]:
+    """A table in Markdown; a bar in a cell is escaped."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return [
+        "| " + " | ".join(_word(cell).replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
+    ]
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "infinite"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _short(value: Any) -> str:
+    """A fact in a few words; long ones are in the JSON form."""
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,226 @@
+"""``evaluation_fraction``: a third secret part measures the fit, within its budget and with intervals that hold."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp.data.persons import Persons
+from dpscp.data.sources import ArraySource, Block
+from dpscp.data.sources.places import Places, take_census
+from dpscp.deployment.labeled import labeled_outcomes
+from dpscp.guarantees.split import SPLIT
+from dpscp.pipeline.evaluation import CountOutcomes, EvaluationPlan, OutcomeCounts
+from dpscp.pipeline.plan import FitPlan
+from dpscp.pipeline.release import _parts
+from dpscp.privacy import SecretSplitDpEvent, gaussian_event, lattice_noise, secure_generator
+from dpscp.privacy.random_streams import PlacedDraws
+from dpscp.report import html_report
+from dpscp.training import DPSGD
+
+QUICK = DPSGD(steps=10, learning_rate=1.0)
+
+
+def data(n, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, size=(n, 3))
+    return X, (X[:, 0] + 0.3 * rng.normal(size=n) > 0).astype(int)
+
+
+def by_sign(X):
+    return (np.asarray(X)[:, 1] > 0).astype(int)
+
+
+def classifier(estimator=QUICK, **changes):
+    options = {"epsilon": 1.0, "delta": 1e-6, "classes": [0, 1], "feature_bounds": (-1, 1), "accountant": "rdp"}
+    return dp.PrivateConformalClassifier(
+        estimator, **options | {"evaluation_fraction": 0.2, "random_state": 0} | changes
+    )
+
+
+@pytest.mark.parametrize("n_blocks", [1, 4])
+@pytest.mark.parametrize("with_persons", [False, True])
+def test_three_parts_share_no_person_and_have_their_shares(n_blocks, with_persons):
+    n, f, g = 4_000, 0.2, 0.1
+    plan = FitPlan(SPLIT, n, calibration_fraction=f, evaluation=EvaluationPlan(g, lattice_noise(1.0, Fraction(1)), 6))
+    ids = np.arange(2 * n if with_persons else n, dtype=float)[:, None]
+    blocks = []
+    for number, rows in enumerate(np.array_split(ids, n_blocks)):
+        persons = Persons(np.arange(0, len(rows) + 1, 2)) if with_persons else None
+        blocks.append(Block(number, rows, np.zeros(len(rows), dtype=np.int64), persons))
+    source = ArraySource.of_blocks(blocks)
+    found = [_ids(part, n_blocks) for part in _parts(source, plan, 5)]
+    if with_persons:  # both rows of a person lie in one part
+        found = [sorted({int(i) // 2 for i in part}) if len(part) % 2 == 0 else None for part in found]
+    assert sorted(i for part in found for i in part) == list(range(n))
+    for part, share in zip(found, (1 - f - g, f, g), strict=True):
+        assert abs(len(part) - share * n) <= 6 * math.sqrt(share * (1 - share) * n)
+
+
+def _ids(part, n_blocks):
+    found = []
+
+    def look(block):
+        found.extend(block.read()[:, 0].astype(int).tolist())
+        return 0
+
+    part.sum(look)
+    return sorted(found)
+
+
+def test_the_whole_fit_stays_within_the_budget_and_the_ledger_shows_three_parts():
+    X, y = data(3_000, 1)
+    fitted = classifier(accountant="pld", n_records=3_000).fit(X, y)
+    assert 0.99 < fitted.ledger_.epsilon(1e-6) <= 1.0
+    (entry,) = fitted.ledger_.entries
+    assert [name for name, _ in entry.stages] == ["training", "calibration", "evaluation"]
+    assert isinstance(entry.event, SecretSplitDpEvent)
+    fraction = fitted.ledger_.public_facts["calibration_fraction"]
+    assert entry.event.fraction == pytest.approx(fraction + 0.2)
+    assert entry.event.held_out.fraction == pytest.approx(0.2 / (fraction + 0.2))
+    measured = entry.event.held_out.held_out
+    assert (measured.count, measured.event.sensitivity > 0) == (6, True)
+    assert fitted.evaluation_.ledger is fitted.ledger_
+    statement = fitted.statement()
+    assert {m["stage"]: m["part_of_records"] for m in statement["mechanisms"]}["evaluation"] == pytest.approx(0.2)
+    page = html_report(fitted)
+    assert 'id="private-check"' in page
+    assert "Evaluation on data outside the promise" not in page
+    assert statement["evaluation"]["coverage"][0]["estimate"] == fitted.evaluation_.coverage.estimate
+
+
+def test_an_accountant_that_cannot_mix_counts_the_worst_of_three_parts(tmp_path):
+    X, y = data(3_000, 1)
+    store = dp.BudgetStore.create(tmp_path / "b", epsilon=1.0, delta=1e-6, dataset="d")
+    fitted = classifier(random_state=None).fit(X, y, budget=dp.BudgetStore.open(tmp_path / "b", dataset="d"))
+    (entry,) = fitted.ledger_.entries
+    assert len(entry.stages) == 3
+    assert fitted.ledger_.epsilon(1e-6, "rdp") <= 1.0
+    assert store.ledger().entries[0].event == entry.event
+
+
+def test_intervals_hold_what_fresh_records_show():
+    X_new, y_new = data(20_000, 99)
+    missed = []
+    for seed in range(25):
+        fitted = classifier(random_state=seed).fit(*data(1_500, 200 + seed))
+        labels, sets = fitted.predict_set(X_new)
+        found = fitted.evaluation_
+        truth = sets[np.arange(len(y_new)), y_new, 0].mean(), (labels == y_new).mean(), sets.sum(axis=1).mean()
+        for value, estimate in zip(truth, (found.coverage, found.accuracy, found.set_size), strict=True):
+            low, high = estimate.interval
+            missed.append(not low - 0.005 <= value <= high + 0.005)  # fresh records have an error of their own
+    # each holds with probability .95; a binomial bound at one in ten thousand
+    assert np.sum(missed) <= 11
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": "label"}, {"groups": by_sign, "group_values": [0, 1]}])
+def test_a_fit_counts_what_its_predictions_do(options):
+    X, y = data(1_200, 3)
+    fitted = classifier(confidence_level=[0.8, 0.9], **options).fit(X, y)
+    grouped = fitted.group_values_ is not None
+    groups = {None: None, "label": y}.get(options.get("groups"), by_sign(X))
+    by_label = options.get("groups") == "label"
+    thresholds = fitted.threshold_ if grouped else fitted.threshold_[None, :]
+    block = Block(0, X, y, groups=groups)
+    draws, places = PlacedDraws.of(0), Places.of(take_census(block))
+    count = CountOutcomes(fitted._task(), fitted.model_, thresholds, 2 if grouped else 0, by_label, draws, places)
+    found = OutcomeCounts(*count(block))
+    function = by_sign if callable(options.get("groups")) else None
+    outcomes = labeled_outcomes(fitted, X, y, groups=function, group_values=(0, 1))
+    expected = OutcomeCounts.of(outcomes, 2, 2 if function else 0, secure_generator(None).random((1_200, 3)))
+    assert found.size == expected.size == 1_200
+    np.testing.assert_array_equal(found.sums[[0, 1, 4]], expected.sums[[0, 1, 4]])  # covered at both levels, errors
+    np.testing.assert_array_equal(found.classes, expected.classes)
+    np.testing.assert_array_equal(found.groups, expected.groups)
+    assert found.sums[2] == pytest.approx(outcomes.sizes[:, 0].sum(), abs=6 * math.sqrt(1_200) / 2)
+
+
+def test_intervals_of_regression_are_counted_too():
+    X, _ = data(1_200, 4)
+    y = X[:, 0] + 0.1 * X[:, 1]
+    fitted = dp.PrivateConformalRegressor(
+        epsilon=2.0, y_bounds=(-2, 2), feature_bounds=(-1, 1), evaluation_fraction=0.3, accountant="rdp", random_state=0
+    ).fit(X, y)
+    block = Block(0, X, y)
+    draws, places = PlacedDraws.of(0), Places.of(take_census(block))
+    count = CountOutcomes(fitted._task(), fitted.model_, fitted.threshold_[None, :], 0, False, draws, places)
+    found, outcomes = OutcomeCounts(*count(block)), labeled_outcomes(fitted, X, y)
+    assert (found.size, found.sums[0]) == (1_200, outcomes.covered.sum())
+    assert fitted.evaluation_.mean_absolute_error.interval[0] >= 0
+
+
+def test_records_that_a_likelihood_ratio_rejects_are_not_counted():
+    X, y = data(3_000, 10)
+    fitted = classifier(likelihood_ratio=lambda rows: np.where(rows[:, 1] > 0, 2.0, 0.0), ratio_bound=2.0).fit(X, y)
+    groups = np.where(X[:, 1] > 0, 0, -1)
+    block = Block(0, X, y, groups=groups)
+    draws, places = PlacedDraws.of(0), Places.of(take_census(block))
+    count = CountOutcomes(fitted._task(), fitted.model_, fitted.threshold_[None, :], 0, False, draws, places, True)
+    found, kept = OutcomeCounts(*count(block)), groups == 0
+    outcomes = labeled_outcomes(fitted, X[kept], y[kept])
+    assert (found.size, found.sums[0]) == (kept.sum(), outcomes.covered.sum())
+    low, high = fitted.evaluation_.n_records.interval
+    spread = 6 * math.sqrt(3_000 * 0.09)
+    assert low - spread <= 0.2 * 1_500 <= high + spread
+    assert "declared population" in fitted.statement()["coverage"][0]["about"]
+
+
+def test_a_person_is_counted_once():
+    X, y = data(600, 5)
+    ids = np.repeat(np.arange(200), 3)
+    fitted = classifier(rows_per_person=3, n_persons=200, evaluation_fraction=0.4, epsilon=8.0).fit(X, y, persons=ids)
+    low, high = fitted.evaluation_.n_records.interval
+    assert low <= 80 + 6 * math.sqrt(200 * 0.24)
+    assert high < 0.4 * 600
+    assert fitted.ledger_.unit.by_person
+
+
+def test_a_source_in_blocks_is_measured(tmp_path):
+    X, y = data(2_000, 6)
+    fitted = classifier(None, n_records=2_000).fit(ArraySource(X, y, n_blocks=3))
+    low, high = fitted.evaluation_.n_records.interval
+    spread = 6 * math.sqrt(2_000 * 0.16)
+    assert low - spread <= 400 <= high + spread
+    fitted.save(tmp_path / "m")
+    loaded = dp.load(tmp_path / "m")
+    assert loaded.evaluation_ == fitted.evaluation_
+    assert loaded.statement() == fitted.statement()
+
+
+def test_a_fit_without_a_part_for_it_has_no_evaluation(tmp_path):
+    X, y = data(500, 7)
+    fitted = classifier(evaluation_fraction=None).fit(X, y)
+    fitted.save(tmp_path / "m")
+    assert fitted.evaluation_ is None
+    assert dp.load(tmp_path / "m").evaluation_ is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"guarantee": "universal"}, "evaluation_fraction needs guarantee='split'"),
+        ({"evaluation_fraction": 1.5}, "evaluation_fraction must"),
+        ({"evaluation_fraction": 0.6, "calibration_fraction": 0.5}, "must leave records for training"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_spent(changes, message, tmp_path):
+    store = dp.BudgetStore.create(tmp_path / "b", epsilon=1.0, delta=1e-6, dataset="d")
+    with pytest.raises(ValueError, match=message):
+        classifier(random_state=None, **changes).fit(
+            *data(300, 8), budget=dp.BudgetStore.open(tmp_path / "b", dataset="d")
+        )
+    assert not store.ledger().entries
+
+
+def test_a_model_from_elsewhere_is_refused():
+    model = dp.PrivateModel.from_outputs(
+        lambda rows: rows[:, 0], spent=gaussian_event(50.0), task="regression", n_features=3
+    )
+    estimator = dp.PrivateConformalRegressor(
+        model, guarantee="split", y_bounds=(-1, 1), evaluation_fraction=0.1, random_state=0
+    )
+    with pytest.raises(ValueError, match="trained elsewhere"):
+        estimator.fit(data(300, 9)[0], np.zeros(300))
