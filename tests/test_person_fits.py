@@ -91,7 +91,7 @@ def test_the_promise_is_said_in_persons_everywhere():
         assert RECORD in text
         assert "on average over repeated studies" in text
     assert "of new records" not in page
-    assert "Someone who has several" not in page
+    assert "several records is protected less" not in page
     facts = model.ledger_.public_facts
     assert (facts["n_persons"], facts["rows_per_person"]) == (140, K)
     assert "n_records" not in facts
@@ -102,7 +102,7 @@ def test_the_promise_is_said_in_persons_everywhere():
 def test_a_row_level_page_says_what_several_records_cost():
     X, y, _ = table()
     page = " ".join(html_report(fitted(classifier(guarantee="split"), X, y)).split())
-    assert "Someone who has several is protected less" in page
+    assert "several records is protected less" in page
     assert "with 10 records" in page
 
 
@@ -270,7 +270,7 @@ def test_without_ids_every_row_pays_for_the_group():
     assert RECORD not in str(model.certificate_)
     page = html_report(model)
     assert f"more than {K} records" in page
-    assert "Someone who has several" not in page
+    assert "several records is protected less" not in page
 
 
 def test_without_ids_a_budget_store_is_refused(tmp_path):

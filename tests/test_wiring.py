@@ -291,12 +291,12 @@ def test_records_used_twice_count_twice(drawn, asked, guarantee):
 
 
 def test_the_ledger_of_a_recipe_holds_all_its_releases():
-    """Features' scales, the target's scale, every step: three kinds of Gaussian releases in one event."""
+    """Counts of three columns at three levels, the target's scale, every step: all releases in one event."""
     X = np.random.default_rng(0).uniform(-1, 1, size=(800, 3))
     model = regressor(None, guarantee="universal", feature_bounds=(-1, 1)).fit(X, X[:, 0])
     training = model.ledger_.entries[0].event
     (history,) = possible_histories(training)
-    assert sorted(history.values()) == [1, 1, model.ledger_.public_facts["training_steps"]]
+    assert sorted(history.values()) == [1, 9, model.ledger_.public_facts["training_steps"]]
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])

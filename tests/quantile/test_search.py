@@ -437,5 +437,5 @@ class TestSharedCounts:
         for other in ({"count_noise": 6.0}, {"steps": 8}, {"score_range": (0, 2)}, {"fine_near": 0.0}):
             with pytest.raises(ValueError, match="same rank, noise, steps, score_range"):
                 private_quantile(SCORES, **{**setting, **other})
-        with pytest.raises(ValueError, match="asked needs rank='centred'"):
+        with pytest.raises(ValueError, match="`asked` needs rank='centred'"):
             private_quantile(SCORES, **setting, rank="linear")
