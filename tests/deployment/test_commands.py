@@ -127,3 +127,24 @@ def test_a_store_pays(folder, capsys, tmp_path):
     options = ["--epsilon", "0.8", "--delta", "1e-6", "--budget", store, "--dataset", "2026"]
     assert run(capsys, "evaluate", folder / "m.dpscp", folder / "2026-01.csv", *options)[0] == 0
     assert run(capsys, "evaluate", folder / "m.dpscp", folder / "2026-01.csv", *options)[0] == 3
+
+
+def test_both_commands_count_persons_where_the_schema_has_ids(tmp_path, capsys):
+    """Rows of one person that counted each would break the promise to the person."""
+    for name, seed in (("train", 0), ("new", 1)):
+        write_table(tmp_path / f"{name}.csv", 900, seed)
+        frame = pd.read_csv(tmp_path / f"{name}.csv").assign(who=np.arange(900) // 3 + 1_000 * seed)
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    persons = 'person = "who"\nrows_per_person = 3\nn_persons = 300\n'
+    (tmp_path / "schema.toml").write_text(persons + SCHEMA.replace("n_records = 2000\n", ""))
+    model = tmp_path / "m.dpscp"
+    assert main(f"fit {tmp_path}/train.csv --schema {tmp_path}/schema.toml -o {model} --seed 1".split()) == 0
+    whole_person = "adding or removing one person with all their records"
+    code, out, _ = run(capsys, "evaluate", model, tmp_path / "new.csv", "--epsilon", "4", "--seed", "1", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert dp.Ledger.from_json(json.dumps(found["ledger"])).neighbors == whole_person
+    assert found["n_records"]["estimate"] == pytest.approx(300, abs=15)
+    code, out, _ = run(capsys, "monitor", model, tmp_path / "new.csv", "--state", tmp_path / "s.json", "--json")
+    assert code == 0
+    assert json.loads(out)["neighbors"] == whole_person

@@ -57,6 +57,7 @@ def monitor_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
         "level": monitor.level,
         "epsilon": step.ledger.epsilon(delta),
         "delta": delta,
+        "neighbors": step.ledger.neighbors,
         "is_private": step.ledger.is_private,
         "state": str(options.state),
     }
