@@ -6,7 +6,7 @@ it.
 
     task = "classification"
     target = "visits"
-    classes = ["none", "some"]          # regression: bounds = [low, high]
+    classes = ["none", "some"]          # regression: bounds = [low, high], and optionally scale = "log" or "log1p"
     person = "patient"                  # optional: the column of person ids, if a person can have several records
     rows_per_person = 3                 # with person: the public cap on the records of one person
     n_persons = 4000                    # with person, optional: the public nominal number of persons
@@ -14,6 +14,7 @@ it.
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
     bounds = [0, 110]
+    scale = "log1p"                     # optional: "linear" (default), "log" or "log1p"
     missing = "indicator"               # optional: "refuse" (default), "indicator", or a public number
 
     [columns.region]
@@ -49,11 +50,12 @@ from dpscp.data.frames import (
     select_columns,
 )
 from dpscp.data.persons import choose_unit
+from dpscp.data.scales import check_scale
 
 __all__ = ["ABSENT", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
-_OPTIONAL_KEYS = ("classes", "bounds", "person", *_COUNT_KEYS)
+_OPTIONAL_KEYS = ("classes", "bounds", "scale", "person", *_COUNT_KEYS)
 _SCHEMA_KEYS = ("format", "version", "task", "target", "columns", *_OPTIONAL_KEYS)
 _FORMAT, _VERSION = "dpscp-schema", 1
 _LARGEST_FILE = 16 * 2**20
@@ -75,6 +77,8 @@ class Schema:
         The public labels of a classification.
     bounds : (low, high), optional
         The public range of a regression target.
+    scale : "linear", "log" or "log1p", optional
+        The scale on which a regression target is trained and scored.
     n_records : int, optional
         The public nominal number of records.
     person : str, optional
@@ -96,6 +100,7 @@ class Schema:
     person: str | None = None
     rows_per_person: int | None = None
     n_persons: int | None = None
+    scale: str | None = None
 
     def __post_init__(self) -> None:
         if self.task:
@@ -108,6 +113,10 @@ class Schema:
             raise SchemaError("the schema declares two columns with the same name; remove one")
         object.__setattr__(self, "classes", read_labels(self.classes, "classes", 2))
         object.__setattr__(self, "bounds", read_bounds(self.bounds, "the target"))
+        if self.scale is not None:
+            check_declaration(lambda: check_scale("scale of the target", self.scale, self.bounds))
+            if self.task == "classification":
+                raise SchemaError("scale is for the target of a regression; remove it")
         for name in _COUNT_KEYS:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_declaration(partial(check_count, name, value)))
@@ -187,6 +196,7 @@ class Schema:
         return {
             "classes": None if self.classes is None else list(self.classes),
             "y_bounds": self.bounds,
+            "y_scale": self.scale,
             "feature_bounds": self.feature_bounds,
             "n_records": self.n_records,
             "rows_per_person": self.rows_per_person,
@@ -323,7 +333,7 @@ class Schema:
         for name in ("classes", "bounds"):
             if getattr(self, name) is not None:
                 found[name] = list(getattr(self, name))
-        for name in ("n_records", "person", "rows_per_person", "n_persons"):
+        for name in ("scale", "n_records", "person", "rows_per_person", "n_persons"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         found["columns"] = {c.name: c.to_dict() for c in self.columns}
@@ -381,6 +391,8 @@ class Schema:
             lines.append(f"bounds = {_format_toml(list(self.bounds))}")
         elif self.task != "classification":
             lines.append("# bounds = [low, high]   # regression: the public range of the target")
+        if self.scale is not None:
+            lines.append(f"scale = {_format_toml(self.scale)}")
         if self.n_records is not None:
             lines.append(f"n_records = {self.n_records}")
         else:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.data.populations import LikelihoodRatio
+from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
 from dpscp.estimators.ingest import FitInput, FitRecords
@@ -41,9 +42,13 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         ``"auto"`` chooses ``"cqr"`` if public numbers (records, budget, guarantee) predict that a pair can be learned,
         otherwise ``"absolute"``. With your own ``estimator`` it is always ``"absolute"``. ``conformity_score_``, ledger
         and certificate name the choice.
-    y_bounds : (low, high) or "private"
-        The public range of the target; required. ``"private"`` finds a range by noisy counts on a public grid of powers
-        of two, for 5 % of the squared training budget. A publicly known range is better.
+    y_bounds : (low, high) or "private", optional
+        The public range of the target. If it is left out, or ``"private"``, a range is found by noisy counts on a
+        public grid of powers of two, for 5 % of the squared training budget. A publicly known range is better.
+    y_scale : "linear", "log" or "log1p", optional
+        The scale on which the target is trained and scored. ``"log"`` is for positive targets of many sizes, such as
+        costs, and ``"log1p"``, the logarithm of 1 + y, for targets from 0 on. ``y_bounds``, predictions and intervals
+        are in the units of the target. None is ``"linear"``, or the scale that the schema declares.
     clip_to_bounds : bool, default False
         Declares that no target can lie outside ``y_bounds`` and cuts the intervals there. The certificate then states
         this assumption: a target outside is in no interval.
@@ -81,6 +86,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     conformity_score: str | IntervalScore = "auto"
     y_bounds: tuple[float, float] | str | None = None
     clip_to_bounds: bool = False
+    y_scale: str | None = None
 
     y_bounds_: tuple[float, float] = field(init=False)
     conformity_score_: str | None = field(init=False)
@@ -98,19 +104,17 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
         declared = self._declared("y_bounds")
         if declared is None:
-            raise ValueError(
-                "y_bounds is required; pass the public range of the target, y_bounds=(low, high), not read from the "
-                "data. If it is not known, y_bounds='private' finds one for a few percent of the budget"
-            )
+            declared = PRIVATE
         private = isinstance(declared, str) and bool(check_choice("y_bounds", declared, (PRIVATE,)))
         if private and self.clip_to_bounds:
             raise ValueError(
-                "clip_to_bounds=True declares that no target lies outside y_bounds, which cannot be declared of "
-                "y_bounds='private'. Pass y_bounds=(low, high), or remove clip_to_bounds"
+                "clip_to_bounds=True declares that no target lies outside y_bounds, which cannot be declared of a "
+                "range that is found privately. Pass y_bounds=(low, high), or remove clip_to_bounds"
             )
         bounds = (-1.0, 1.0) if private else check_range("y_bounds", declared)
+        scale = check_scale("y_scale", self._declared("y_scale") or LINEAR, None if private else bounds)
         records = self._read_records(fit_input, fit_input.y, validate_targets, None)
-        task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private)
+        task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private, y_scale=scale)
         request = self._request(task, records)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
         task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
@@ -133,7 +137,12 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         score = self.conformity_score if self.conformity_score_ is None else self.conformity_score_
         if score == AUTO:  # the caller's own score was not set after loading: predict still works
             score = "absolute"
-        return Regression(self.y_bounds_, interval_score(score), HARD_BOUNDS in self.certificate_.assumptions)
+        return Regression(
+            self.y_bounds_,
+            interval_score(score),
+            HARD_BOUNDS in self.certificate_.assumptions,
+            y_scale=check_scale("y_scale", self.ledger_.public_facts.get("y_scale", LINEAR), None),
+        )
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predict the target of each row, within ``y_bounds_``.
@@ -147,7 +156,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         array of shape (n,)
         """
         rows = self._validate_new_rows(X)
-        return self._task().pair(np.asarray(self.model_.outputs(rows))).centre
+        task = self._task()
+        return task.predictions(task.pair(np.asarray(self.model_.outputs(rows))))
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict targets and prediction intervals.
@@ -167,4 +177,4 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         self._require_fitted_score()
         task = self._task()
         pair = task.pair(np.asarray(self.model_.outputs(rows)))
-        return pair.centre, task.intervals(pair, self._select_thresholds(X, len(rows)))
+        return task.predictions(pair), task.intervals(pair, self._select_thresholds(X, len(rows)))

@@ -13,6 +13,7 @@ from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.sums import NormClip, PrivateCentring, PrivateStandardize, PublicBounds, UnitNorm
 from dpscp.training.private_model import FunctionModel, PrivateModel
+from dpscp.training.recalibration import Recalibrated
 from dpscp.training.torch.trainer import OpacusTraining
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "PrivateStandardize",
     "PublicBounds",
     "QuantileTransform",
+    "Recalibrated",
     "Stability",
     "SufficientStatistics",
     "Trained",

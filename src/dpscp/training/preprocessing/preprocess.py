@@ -27,7 +27,7 @@ from dpscp.privacy.noise_search import start_below
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
 from dpscp.training.engine.batching import ArrayTraining, nominal_count
 from dpscp.training.engine.gaussian_release import source_sum
-from dpscp.training.engine.networks import check_rows
+from dpscp.training.engine.networks import DenseModel, check_rows
 from dpscp.training.mechanism import (
     DryRun,
     HasEvent,
@@ -142,6 +142,22 @@ def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
         steps = (*steps, *(transform.apply for transform in model.transforms))
         model = model.inner
     return model, steps
+
+
+def with_affine_outputs(model: Model, scale: float, shift: ArrayLike) -> Model:
+    """Return the model with every output z as shift + scale * z; both go into its last layer.
+
+    TypeError for a model without a last layer of its own.
+    """
+    if isinstance(model, PreprocessedModel):
+        return replace(model, inner=with_affine_outputs(model.inner, scale, shift))
+    if not isinstance(model, DenseModel) or not model.network.intercept or model.loss.name == "logistic":
+        raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
+    parameters = np.array(model.parameters)
+    last = model.network.layers(parameters)[-1]
+    last *= scale
+    last[:, -1] += shift
+    return replace(model, parameters=parameters)
 
 
 def _length_after(transforms: list[Transform]) -> float | None:
