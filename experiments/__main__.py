@@ -30,7 +30,7 @@ STUDIES = (
     "rivals",
     "unprinted_settings",
 )
-# asked for by name: the first needs torch and Opacus, the others look again at what is a part of other studies,
+# asked for by name: the first needs torch and Opacus, two look again at parts of other studies, two are about tables
 EXTRA = ("opacus_time", "corrected", "defaults", "table_recipe", "range_ends")
 QUICK_TRIALS = 3
 

@@ -63,6 +63,14 @@ def test_the_bound_of_one_record_is_nearly_reached():
     assert np.linalg.norm(row) == pytest.approx(math.sqrt(4 + 2), rel=1e-6)
 
 
+def test_the_curvature_of_many_classes_is_shortened():
+    # half of the probability on one of 20,000 classes: the derivative is about 5
+    logits = np.full((1, 20_000), -math.log(19_999))
+    logits[0, 0] = 0.0
+    row = record_sums(logits, np.array([0]), np.zeros(1))
+    assert row[0, 1] == pytest.approx(1.0)
+
+
 def test_a_record_whose_logits_overflow_adds_nothing():
     logits = np.array([[np.inf, 0.0], [np.nan, 0.0], [1.0, 0.0]])
     rows = record_sums(logits, np.array([0, 1, 1]), np.zeros(3))
