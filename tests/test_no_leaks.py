@@ -248,7 +248,7 @@ class TestRareRecord:
 
     @pytest.fixture(autouse=True)
     def same_cells(self, monkeypatch):
-        """Which cells of a column are divided follows from noisy counts: these are those of no record in both worlds."""
+        """Which cells of a column are divided follows from noisy counts: here those of no record, in both worlds."""
         honest = QuantileTransform.release
         monkeypatch.setattr(
             QuantileTransform, "release", lambda step, counts, **rest: honest(step, np.zeros_like(counts), **rest)
