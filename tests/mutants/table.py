@@ -722,7 +722,7 @@ mutant(
 )
 mutant(
     "tasks:Regression.training_targets",
-    "targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))",
+    "to_scale(np.clip(targets, *self.y_bounds), self.y_scale)",
     "np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
     "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
@@ -1086,8 +1086,8 @@ mutant(
 
 mutant(
     "training.recalibration:Recalibrated._recalibrate",
-    "SENSITIVITY * (1 + sum_slack(n_records))",
-    "1 + sum_slack(n_records)",
+    "require_noise(self.noise_multiplier) * SENSITIVITY",
+    "require_noise(self.noise_multiplier)",
     "the noise of a step is that of sensitivity one",
     "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
 )

@@ -56,7 +56,7 @@ MOST_INTERCEPTS = 16
 # Prior of the factor and of an intercept, by which noise is shrunk: medians and standard deviations, factor in logs.
 _FACTOR, _FACTOR_SPREAD, _INTERCEPT_SPREAD = 0.7, 0.5, 0.25
 # What earlier steps found counts by this factor beside the next one; the rest is prior again.
-_MEMORY = 0.9
+_MEMORY = 0.5
 _LONGEST_STEP = 1.0
 
 
