@@ -87,10 +87,8 @@ def test_the_page_of_the_ends_shows_how_far_the_default_is_behind(tmp_path: Path
     task = Task("range_ends", "50 classes", 0, 0)
     sizes = {"": 2.2, "linear": 2.0, "rate x 2": 3.0}
     outcomes = [
-        Outcome(
-            Task("range_ends", "50 classes", 0, 0), [{"epsilon": 1.0, "grid": g, "size": s, "coverage": 0.9}], 1.0, "c"
-        )
-        for g, s in sizes.items()
+        Outcome(task, [{"epsilon": 1.0, "grid": choice, "size": size, "coverage": 0.9}], 1.0, "c")
+        for choice, size in sizes.items()
     ]
     range_ends.report(outcomes, HEADER, Options(results=tmp_path))
     assert "| 50 classes | 1 | 2.2 (0.900) | 2 | linear | 10.0 % |" in (tmp_path / "range_ends.md").read_text()

@@ -104,13 +104,14 @@ def test_neighbors_differ_by_the_sensitivity_at_most():
     for out in range(0, 120, 7):
         less = sums(Block(0, np.delete(X, out, axis=0), np.delete(y, out)))
         assert np.linalg.norm(whole - less) <= SENSITIVITY
-    # a person with all rows counts as one record at most, also with rows that all pull the same way
-    owners = Persons(np.arange(0, 121, 4), 4)
-    persons = sums(Block(0, X, y, owners))
+    # a person with four copies of a record counts as one record, also where it is wrong and certain
+    rows, labels, certain = np.repeat(X[:30], 4, axis=0), np.repeat(y[:30], 4), RecordSums(model, np.r_[3.0, 0, 0], 2)
+    persons = certain(Block(0, rows, labels, Persons(np.arange(0, 121, 4), 4)))
     for person in range(30):
         kept = np.r_[0 : 4 * person, 4 * person + 4 : 120]
-        less = sums(Block(0, X[kept], y[kept], Persons(np.arange(0, 117, 4), 4)))
+        less = certain(Block(0, rows[kept], labels[kept], Persons(np.arange(0, 117, 4), 4)))
         assert np.linalg.norm(persons - less) <= SENSITIVITY
+    assert_allclose(persons, certain(Block(0, X[:30], y[:30])), rtol=1e-9, atol=1e-9)
 
 
 def test_the_event_is_that_of_every_noisy_sum(monkeypatch):
