@@ -6,11 +6,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import dpscp as dp
 from dpscp.data.columns import Column
-from dpscp.data.scales import SCALES, check_scale, finite_on_scale, from_scale, to_scale
+from dpscp.data.scales import SCALES, check_scale, column_scales, finite_on_scale, from_scale, to_scale
 from dpscp.data.schema import Schema, SchemaError
 from dpscp.data.sources import ArraySource
 from dpscp.pipeline.tasks import Regression
 from dpscp.scores import interval_score
+from dpscp.training.preprocessing.sums import ColumnScales
+from dpscp.training.preprocessing.transforms import ScaleTransform
 from dpscp.training.private_model import PrivateModel
 
 
@@ -81,7 +83,7 @@ def test_training_and_scores_use_the_scale_and_facts_the_units(tmp_path):
     model = PrivateModel.from_outputs(
         lambda rows: rows[:, :1], spent=dp.privacy.gaussian_event(4.0), task="regression", n_features=3
     )
-    with pytest.raises(ValueError, match="needs training in this fit"):
+    with pytest.raises(ValueError, match="need training in this fit"):
         dp.PrivateConformalRegressor(model, y_bounds=(1, 5000), y_scale="log", random_state=0).fit(X, y)
 
 
@@ -101,6 +103,44 @@ def test_the_range_of_the_target_may_be_left_out(scale):
     assert blocks.y_bounds_ == found.y_bounds_
     with pytest.raises(ValueError, match="clip_to_bounds"):
         dp.PrivateConformalRegressor(**settings, clip_to_bounds=True).fit(X, y)
+
+
+@pytest.mark.parametrize("bounds", [([-1, -1, 1e-4], [1, 1, 1e4]), "private"])
+def test_a_feature_on_its_scale_is_the_logarithm_that_a_caller_would_take(bounds):
+    X, y = costs(1200)
+    wide = X.copy()
+    wide[:, 2] = np.exp(5 * X[:, 2])
+    wide[0, 2] = -3.0  # where the scale is not defined
+    logs = wide.copy()
+    logs[:, 2] = finite_on_scale(wide[:, 2], "log")
+    by_hand = bounds if isinstance(bounds, str) else ([-1, -1, np.log(1e-4)], [1, 1, np.log(1e4)])
+    settings = {"epsilon": 2.0, "y_bounds": (0, 5000), "guarantee": "universal", "random_state": 0}
+    scaled = dp.PrivateConformalRegressor(**settings, feature_bounds=bounds, feature_scale={2: "log"}).fit(wide, y)
+    own = dp.PrivateConformalRegressor(**settings, feature_bounds=by_hand).fit(logs, y)
+    assert_array_equal(scaled.predict_interval(wide)[1], own.predict_interval(logs)[1])
+    assert tuple(scaled.ledger_.public_facts["feature_scale"]) == ("linear", "linear", "log")
+    assert [entry.stage for entry in scaled.ledger_.entries] == [entry.stage for entry in own.ledger_.entries]
+    assert scaled.ledger_.event == own.ledger_.event
+    again = type(scaled.model_).from_parts(scaled.model_.config(), scaled.model_.arrays())
+    assert_array_equal(again.outputs(wide), scaled.model_.outputs(wide))
+
+
+def test_scales_of_features_are_checked_before_anything_is_spent():
+    X, y = costs(60)
+
+    def fit(**changes):
+        return dp.PrivateConformalRegressor(y_bounds=(0, 5000), random_state=0, **changes).fit(X, y)
+
+    with pytest.raises(ValueError, match="no such column"):
+        fit(feature_scale={7: "log"})
+    with pytest.raises(ValueError, match=r"feature_scale\[0\]"):
+        fit(feature_scale="log", feature_bounds=(0, 1))
+    with pytest.raises(ValueError, match="one scale for each"):
+        ColumnScales(("log",)).fit(X, n_records=60, rng=None)
+    assert column_scales("linear", 3, None, None) is None
+    assert column_scales("log1p", 2, ["a", "b"], (0.0, np.ones(2))) == ("log1p", "log1p")
+    bad = np.full((1, 2), np.nan)
+    assert np.isnan(ScaleTransform(("log", "linear")).apply(bad)).all()
 
 
 def test_a_schema_declares_scales(tmp_path):

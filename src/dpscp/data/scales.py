@@ -1,6 +1,6 @@
 """Public scales of a column or target: as it is, its logarithm, or the logarithm of one plus it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,38 @@ def check_scale(name: str, scale: Any, bounds: tuple[float, float] | None) -> st
             "use 'log1p' for numbers from 0 on"
         )
     return chosen
+
+
+def column_scales(value: Any, width: int, names: Sequence[Any] | None, bounds: Any) -> tuple[str, ...] | None:
+    """Return the scale of each feature; None where all are linear.
+
+    ``value`` is None, one scale for all features, or {column: scale} by name (by index where X has no names).
+    ``bounds`` are the declared (low, high), or anything else where none are declared.
+    """
+    if value is None:
+        return None
+    columns = list(range(width)) if names is None else list(names)
+    given = dict(value) if isinstance(value, Mapping) else dict.fromkeys(columns, value)
+    unknown = [column for column in given if column not in columns]
+    if unknown:
+        raise ValueError(f"feature_scale names {unknown[0]!r}, but there is no such column; remove it")
+    lows, highs = (None, None) if not isinstance(bounds, tuple) else (np.broadcast_to(end, width) for end in bounds)
+    scales = tuple(
+        check_scale(
+            f"feature_scale[{column!r}]",
+            given.get(column, LINEAR),
+            None if lows is None or highs is None else (float(lows[place]), float(highs[place])),
+        )
+        for place, column in enumerate(columns)
+    )
+    return None if set(scales) <= {LINEAR} else scales
+
+
+def bounds_on_scales(bounds: tuple[Any, Any], scales: tuple[str, ...]) -> tuple[Array, Array]:
+    """Return (low, high) of the features on their scales."""
+    ends = [np.broadcast_to(end, len(scales)) for end in bounds]
+    low, high = (np.array([float(to_scale(v, s)) for v, s in zip(end, scales, strict=True)]) for end in ends)
+    return low, high
 
 
 def to_scale(values: ArrayLike, scale: str) -> Array:

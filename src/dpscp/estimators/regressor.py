@@ -56,8 +56,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         Declares that ``estimator`` is a fitted regressor with ``predict`` that was trained without these records. See
         ``PrivateConformalClassifier``.
     epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
-    release_confidence, feature_bound, feature_bounds, groups, group_values, n_records, rows_per_person, n_persons, \
-    accountant, random_state, device, verbose, likelihood_ratio, ratio_bound
+    release_confidence, feature_bound, feature_bounds, feature_scale, groups, group_values, n_records, \
+    rows_per_person, n_persons, accountant, random_state, device, verbose, likelihood_ratio, ratio_bound
         See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
 
     Attributes

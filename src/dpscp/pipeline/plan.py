@@ -14,7 +14,7 @@ import numpy as np
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.persons import require_unit
-from dpscp.data.scales import LINEAR
+from dpscp.data.scales import LINEAR, bounds_on_scales
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
@@ -44,7 +44,7 @@ from dpscp.privacy import (
     sized_lattice_noise,
 )
 from dpscp.privacy.split_budget import SplitBudget
-from dpscp.training import DPSGD, Mechanism, Model, Trained
+from dpscp.training import DPSGD, Mechanism, Model, Preprocessed, Trained
 from dpscp.training.engine.cuda import check_device
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.mechanism import (
@@ -61,6 +61,7 @@ from dpscp.training.mechanism import (
 )
 from dpscp.training.preprocessing.private_bounds import PRIVATE, PrivateBounds
 from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.sums import ColumnScales
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.recalibration import Recalibrated
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
@@ -92,6 +93,8 @@ class Request:
     calibration_fraction: float | str = "auto"
     feature_bound: float | None = None
     feature_bounds: Any = None
+    feature_scales: tuple[str, ...] | None = None
+    """The public scale of each feature; None: all are linear. ``feature_bounds`` are in units."""
     accountant: str | Accountant = "pld"
     group_values: tuple[Any, ...] | None = None
     release_confidence: float | None = None
@@ -146,6 +149,13 @@ class Request:
         return isinstance(self.feature_bounds, str)
 
     @property
+    def scaled_feature_bounds(self) -> Any:
+        """The declared bounds of the features on their scales."""
+        if self.feature_scales is None or self.feature_bounds is None or self.private_features:
+            return self.feature_bounds
+        return bounds_on_scales(self.feature_bounds, self.feature_scales)
+
+    @property
     def n_group_places(self) -> int:
         """How many groups of records are searched; 0 where all are and none is left out."""
         if self.group_values is not None:
@@ -167,7 +177,7 @@ class Request:
         facts |= self.task.chosen
         if self.feature_bounds is not None and not self.private_features:
             facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
-        return facts
+        return facts if self.feature_scales is None else {**facts, "feature_scale": list(self.feature_scales)}
 
 
 @dataclass(frozen=True)
@@ -349,10 +359,10 @@ def _for_private_model(request: Request) -> FitPlan:
             f"{_PRIVATE_NAMES[request.private_features]}='private' needs training in this fit, but a PrivateModel was "
             "trained elsewhere; pass public bounds"
         )
-    if request.task.y_scale != LINEAR:
+    if request.task.y_scale != LINEAR or request.feature_scales is not None:
         raise ValueError(
-            f"y_scale={request.task.y_scale!r} needs training in this fit, but a PrivateModel was trained elsewhere; "
-            "transform the target yourself, or leave y_scale out"
+            "y_scale and feature_scale need training in this fit, but a PrivateModel was trained elsewhere; transform "
+            "target and features yourself, and leave them out"
         )
     model = request.estimator
     spent = require_unit(model.ledger, request.unit)
@@ -387,6 +397,8 @@ def _mechanism(
         found = request.n_features if request.private_features else 0
         mechanism = PrivateBounds(mechanism, found, target=request.task.private_range)
         facts["bounds_share"] = mechanism.share
+    if request.feature_scales is not None:
+        mechanism = Preprocessed((ColumnScales(request.feature_scales),), mechanism)
     # labels travel as their index, so that a class without a record keeps its place
     needs = Needs(_indices(request.task), guarantee.needs_trajectory, request.input_shape)
     mechanism = configured(mechanism, needs)
@@ -495,7 +507,7 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         features=features,
         feature_bound=request.feature_bound,
         # behind private bounds every feature lies in the unit range
-        feature_bounds=(-1.0, 1.0) if request.private_features else request.feature_bounds,
+        feature_bounds=(-1.0, 1.0) if request.private_features else request.scaled_feature_bounds,
         y_bounds=request.task.scaled_bounds,
         quantiles=quantiles,
         train_epsilon=train_epsilon,

@@ -34,6 +34,7 @@ from dpscp.training.mechanism import (
     Mechanism,
     Model,
     Needs,
+    Stages,
     Trained,
     Tunable,
     configured,
@@ -45,6 +46,7 @@ from dpscp.training.mechanism import (
     require_sources,
     saved_as,
     shift_bound,
+    stages_of,
     train_on,
     trains_persons,
     trains_sources,
@@ -57,10 +59,10 @@ from dpscp.training.preprocessing.sums import (
     SummedStep,
     WeightedStep,
 )
-from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform
+from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, ScaleTransform, Transform
 from dpscp.training.preprocessing.whitening import WhiteningTransform
 
-_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)
+_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, ScaleTransform, WhiteningTransform)
 
 
 @saved_as("preprocessed")
@@ -221,6 +223,11 @@ class Preprocessed(ArrayTraining):
     def _private_steps(self) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if not step.data_independent)
 
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of a ledger: those of the mechanism where no step costs anything, else one."""
+        return (("training", paid_event(self)),) if self._private_steps else stages_of(self.mechanism)
+
     def configured(self, needs: Needs) -> Self:
         return replace(self, mechanism=configured(self.mechanism, needs))
 
@@ -336,6 +343,7 @@ class Preprocessed(ArrayTraining):
             inner.stability if independent else None,
             inner.public_facts,
             trajectory,
+            stages=() if self._private_steps else inner.stages,
             unit=inner.unit,
         )
 
