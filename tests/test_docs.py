@@ -113,6 +113,45 @@ def test_the_check_of_the_prose_sees_long_lines_and_retired_words():
     assert "synthetic" in found[2][1]
 
 
+NAMED = re.compile(r"`((?:[\w.]+/)+\w+\.(?:py|md|json|csv|html))(?:::\w+)*`|`(dpscp(?:\.\w+)+)(?:\(|`)")
+
+
+def _find_named(dotted: str):
+    """Import the longest part of a dotted name that is a module and look up the rest."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[length:]:
+            found = getattr(found, name)
+        return found
+    raise AssertionError(dotted)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_named_files_and_modules_exist(path):
+    for file, dotted in NAMED.findall(path.read_text()):
+        if dotted:
+            assert _find_named(dotted) is not None
+        elif "NAME" not in file:
+            folders = (ROOT, ROOT / "src", ROOT / "src" / "dpscp", ROOT / "tests")
+            assert any((folder / file).exists() for folder in folders), file
+
+
+def test_the_layers_in_contributing_are_those_that_the_linter_checks():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [
+        [name.strip().removeprefix("dpscp.") for name in re.split(r"[:|]", row)] for row in contracts[0]["layers"]
+    ]
+    assert "".join(f"    {', '.join(row)}\n" for row in layers) in (ROOT / "CONTRIBUTING.md").read_text()
+
+
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
