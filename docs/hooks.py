@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT = ("CHANGELOG", "CONTRIBUTING", "SECURITY", "VISION")
 CARDS = "<!-- cards -->"
 # A reader who searches wants to do something: how-tos come first, records of the project last.
 BOOSTS = {"Start": 2.0, "How-to": 2.0, "Explanations": 1.0, "Reference": 0.8, "Results": 0.4, "Project": 0.3}
@@ -51,7 +52,10 @@ def gallery_cards(markdown: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the results, which lie outside docs/, and a page for each notebook."""
+    """Add the results and the pages of the project, which lie outside docs/, and a page for each notebook."""
+    for name in PROJECT:
+        text = (ROOT / f"{name}.md").read_text().replace("](docs/", "](")
+        files.append(File.generated(config, f"{name.lower()}.md", content=text))
     for path in sorted((ROOT / "results").iterdir()):
         if path.suffix in {".md", ".png"}:
             files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
