@@ -51,10 +51,19 @@ def gallery_cards(markdown: str) -> str:
     return '<div class="cards">\n' + "\n".join(cards) + "\n</div>"
 
 
+def link_to_pages(markdown: str) -> str:
+    """Links in the sources lead to files; on the site some of these files are pages in another place."""
+    markdown = re.sub(
+        r"\]\((?:\.\./|(?=[A-Z]+\.md))(" + "|".join(PROJECT) + r")\.md", lambda m: f"]({m[1].lower()}.md", markdown
+    )
+    markdown = markdown.replace("](../results/", "](results/").replace("](docs/", "](")
+    return re.sub(r"\]\((notebooks/\w+)\.ipynb", r"](\1.md", markdown)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the results and the pages of the project, which lie outside docs/, and a page for each notebook."""
     for name in PROJECT:
-        text = (ROOT / f"{name}.md").read_text().replace("](docs/", "](")
+        text = (ROOT / f"{name}.md").read_text()
         files.append(File.generated(config, f"{name.lower()}.md", content=text))
     for path in sorted((ROOT / "results").iterdir()):
         if path.suffix in {".md", ".png"}:
@@ -68,4 +77,4 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rank the page by its group in the navigation, and put the cards on the gallery page."""
     group = page.ancestors[-1].title if page.ancestors else "Results"
     page.meta.setdefault("search", {"boost": BOOSTS[group]})
-    return markdown.replace(CARDS, gallery_cards(markdown))
+    return link_to_pages(markdown.replace(CARDS, gallery_cards(markdown)))
