@@ -255,3 +255,11 @@ def test_glossary_and_colors(model, page):
     lines = calibration_figure(model.certificate_).axes[0].get_lines()
     colors = [line.get_color() for line in lines]
     assert len(set(colors)) == len(colors) == 4
+
+
+def test_a_notebook_shows_the_promise_at_the_delta_of_the_fit(model):
+    other = with_attributes(model, delta=1e-7)
+    shown = other._repr_html_()
+    assert model.ledger_.html_card(1e-7) in shown
+    assert model.certificate_._repr_html_() in shown
+    assert shown.count("dpscp-card") == 2
