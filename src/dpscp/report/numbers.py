@@ -228,6 +228,8 @@ def explain_useless_promise(estimator: Any) -> str | None:
     """Explain in one sentence why a coverage promise of a fit is not useful; return None if all are."""
     levels = np.reshape(estimator.threshold_, (-1, len(estimator.certificates_))).T
     for certificate, thresholds in zip(estimator.certificates_, levels, strict=True):
+        if certificate.void_because:
+            return f"No coverage is proven: {certificate.void_because}."
         if not certificate.classes_declared:
             return _LABELS_FROM_RECORDS
         if not certificate.terms.finite_threshold_expected or np.isinf(thresholds).all():
@@ -241,6 +243,8 @@ def judge_release(estimator: Any, evaluation: Evaluation | None) -> tuple[str, s
     """Give a verdict on a release: one or two words, and a sentence with the reason."""
     if evaluation is not None and any(level.is_below_promise for level in evaluation.levels):
         return "contradicted", "The evaluation shows coverage below the promise. Do not rely on these sets."
+    if estimator.ledger_.non_private_stages:
+        return "not private", f"Neither promise is proven: {'; '.join(estimator.ledger_.not_private_because)}."
     measured = estimator.evaluation_
     if measured is not None and any(map(_is_below_promise, measured.coverages, estimator.certificates_)):
         return "contradicted", "The private evaluation shows coverage below the promise. Do not rely on these sets."

@@ -134,18 +134,21 @@ def _plan_search(level: float, log_signal: float) -> tuple[Any, float]:
 
 def _signal_grid() -> list[float]:
     """Return the logarithms of the signals of the table, with two points around each jump of the number of steps."""
-    found = list(_LOG_SIGNALS)
-    for left, right in pairwise(_LOG_SIGNALS):
-        steps = _count_steps(left)
-        if steps != _count_steps(right):
-            before = last_where(lambda x, steps=steps: _count_steps(x) == steps, left, right, within=_JUMP / 2)
-            found += [before - _JUMP, before + _JUMP]
-    return sorted(found)
+    jumps = [_find_jump(left, right) for left, right in pairwise(_LOG_SIGNALS)]
+    around = [x + side * _JUMP for x in jumps if x is not None for side in (-1, 1)]
+    return sorted([*_LOG_SIGNALS, *around])
 
 
-def _count_steps(log_signal: float) -> int:
-    """Return the number of steps of a search; it is the same at all levels."""
-    return int(_plan_search(LEVELS[0], log_signal)[0].steps)
+def _find_jump(left: float, right: float) -> float | None:
+    """Return where the number of steps of a search changes between two signals; None if it does not."""
+
+    def steps(log_signal: float) -> int:
+        return int(_plan_search(LEVELS[0], log_signal)[0].steps)  # it is the same at all levels
+
+    fewer = steps(left)
+    if fewer == steps(right):
+        return None
+    return last_where(lambda x: steps(x) == fewer, left, right, within=_JUMP / 2)
 
 
 def _read_set_sizes() -> list[dict[str, Any]]:
