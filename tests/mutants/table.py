@@ -1304,6 +1304,13 @@ mutant(
     "tests/test_guarantees.py::TestCertificate::test_vacuous_is_said_in_plain_words",
 )
 mutant(
+    "report.numbers:judge_release",
+    "estimator.ledger_.seeded",
+    "False",
+    "a run whose noise anybody can repeat is called usable",
+    "tests/report/test_report.py::test_the_verdict_follows_the_worst_that_is_known",
+)
+mutant(
     "report.spending:_secret_chances",
     "1 - event.fraction",
     "event.fraction",
