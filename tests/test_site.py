@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import dpscp
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -91,6 +93,14 @@ def test_the_api_pages_have_signatures_and_tables(site):
     text = re.sub(r"<[^>]+>", "", html.unescape(page))
     assert 'guarantee="auto"' in text  # in the signature
     assert re.search(r"<td><code>confidence_level</code></td>\s*<td>float or list of floats, default 0.9</td>", page)
+
+
+def test_the_reference_lists_every_public_name_and_every_page():
+    overview = (ROOT / "docs" / "reference.md").read_text()
+    for name in dpscp.__all__:
+        assert name == "__version__" or re.search(rf"`(?:dpscp\.)?{name}`", overview), name
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        assert f"(api/{page.name})" in overview
 
 
 def test_docstrings_become_tables():
