@@ -116,6 +116,8 @@ def test_docstrings_become_tables():
     alpha : the miscoverage.
     level : float; a list for
         several levels
+    low, high : True if found. None: as
+        ``level``.
     n
 
     Returns
@@ -134,6 +136,7 @@ def test_docstrings_become_tables():
     assert "| `scores` | array of shape (n,) | One `score` \\| record. A second paragraph. |" in lines
     assert "| `alpha` |  | the miscoverage. |" in lines
     assert "| `level` |  | float; a list for several levels |" in lines
+    assert "| `low`, `high` |  | True if found. None: as `level`. |" in lines
     assert "| `n` |  |  |" in lines
     assert "| float | The threshold. |" in lines
     assert "**Privacy:** one event." in lines
