@@ -1,7 +1,6 @@
 """The documentation site builds offline without a warning, and no code block of it goes unexecuted."""
 
 import html
-import importlib.util
 import json
 import os
 import re
@@ -43,13 +42,6 @@ def site(tmp_path_factory):
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
-
-
-def _load_docs_script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_site_builds_with_warnings_as_errors(site):
@@ -103,8 +95,8 @@ def test_the_reference_lists_every_public_name_and_every_page():
         assert f"(api/{page.name})" in overview
 
 
-def test_docstrings_become_tables():
-    to_markdown = _load_docs_script("docstrings").to_markdown
+def test_docstrings_become_tables(load_script):
+    to_markdown = load_script("docs/docstrings.py").to_markdown
     text = """Find a threshold.
 
     Parameters
