@@ -54,3 +54,17 @@ def test_the_picture_of_the_sizes_reads_the_tables_of_the_results(load_script):
     housing = root / "results" / "housing.csv"
     assert pictures.read_sizes(housing, method="dp-scp-f", train_share="0.5") == [2.30809, 2.21062, 2.16379]
     assert pictures.read_sizes(housing, method="split-cp") == [1.92842] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["concepts", "sizes", "gallery"])
+def test_the_committed_pictures_are_those_that_the_script_draws(part, load_script, monkeypatch, tmp_path):
+    """Bit by bit: the drawing library is pinned in constraints.txt."""
+    pictures = load_script("docs/pictures.py")
+    committed = pictures.FOLDER
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    pictures.PARTS[part]()
+    drawn = list(tmp_path.rglob("*.svg"))
+    assert drawn
+    for path in drawn:
+        assert path.read_text() == (committed / path.relative_to(tmp_path)).read_text()
