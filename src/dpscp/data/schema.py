@@ -280,6 +280,12 @@ class Schema:
             )
         return np.array(self.classes, dtype=str)[places]
 
+    def encode_targets(self, values: Any) -> NDArray[Any]:
+        """Return the values of a target column as ``targets`` returns the column, (n,)."""
+        import pandas as pd
+
+        return self.targets(pd.DataFrame({self.target: np.asarray(values)}))
+
     def persons(self, frame: Any) -> Any:
         """Return the person ids, one for each row; None without a column of persons."""
         if self.person is None:

@@ -16,7 +16,7 @@ from dpscp._base.checks import check_count
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data import model_files as persistence
 from dpscp.data.model_files import NOT_PLAIN, plain
-from dpscp.data.schema import Schema
+from dpscp.data.schema import Frame, Schema
 from dpscp.data.validation import group_index
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.pipeline.evaluation import PrivateEvaluation, evaluation_from_state
@@ -102,6 +102,19 @@ class FittedEstimator(_Parameters, ABC):
         if OWN_SCORE in self.ledger_.assumptions and OWN_SCORE not in self._task().score_assumptions:
             raise ValueError("conformity_score must be the score that was used in the fit; set it after loading")
 
+    def _read_targets(self, X: Any, y: Any) -> Any:
+        """Return targets as predictions write them: a column of a frame by name, or its values by the schema."""
+        if self.schema_ is not None and isinstance(y, str):
+            return self.schema_.with_target(y).targets(X)
+        if self.schema_ is not None and y is not None and isinstance(X, Frame):
+            return self.schema_.encode_targets(y)
+        return y
+
+    def require_readable_rows(self, X: Any) -> None:
+        """Refuse a frame with a row that does not fit the schema, where every row counts."""
+        if self.schema_ is not None and isinstance(X, Frame):
+            self.schema_.matrix(X)
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to exactly ``path``.
 
@@ -172,8 +185,7 @@ class FittedEstimator(_Parameters, ABC):
         check_is_fitted(self)
         if (X is None) != (y is None):
             raise ValueError("pass both X and y for an evaluation, or neither")
-        if self.schema_ is not None and isinstance(y, str):
-            y = self.schema_.with_target(y).targets(X)
+        y = self._read_targets(X, y)
         write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title, about=about)
 
     def statement(self, *, study: "StudyBudget | None" = None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
@@ -145,9 +146,28 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         Returns
         -------
         array of shape (n,)
+            NaN for a row of a frame that does not fit the schema.
         """
-        rows = self._validate_new_rows(X)
-        return self._task().pair(np.asarray(self.model_.outputs(rows))).centre
+        new = self._read_new_rows(X)
+        center = self._task().pair(np.asarray(self.model_.outputs(new.rows))).centre
+        return center if new.unreadable is None else np.where(new.unreadable, np.nan, center)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R^2 of ``predict`` on labeled records; an exact number, NOT private.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+        y : array of shape (n,), or the name of the target column of a frame
+        sample_weight : array of shape (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        self.require_readable_rows(X)
+        return float(super().score(X, self._read_targets(X, y), sample_weight))
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict targets and prediction intervals.
@@ -160,11 +180,16 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         -------
         predictions : array of shape (n,)
         intervals : array of shape (n, 2, n_levels)
-            The lower and upper ends, infinite where no finite threshold exists.
+            The lower and upper ends, infinite where no finite threshold exists. A row of a frame that does not fit
+            the schema has the widest interval and the prediction NaN; ``schema_.rows(frame)`` says why.
         """
         X = inputs_of(X)
-        rows = self._validate_new_rows(X)
+        new = self._read_new_rows(X)
         self._require_fitted_score()
         task = self._task()
-        pair = task.pair(np.asarray(self.model_.outputs(rows)))
-        return pair.centre, task.intervals(pair, self._select_thresholds(X, len(rows)))
+        pair = task.pair(np.asarray(self.model_.outputs(new.rows)))
+        thresholds = self._select_thresholds(X, len(new.rows))
+        if new.unreadable is None:
+            return pair.centre, task.intervals(pair, thresholds)
+        thresholds = np.where(new.unreadable[:, None], np.inf, thresholds)
+        return np.where(new.unreadable, np.nan, pair.centre), task.intervals(pair, thresholds)
