@@ -253,18 +253,7 @@ class PrivateConformal(FittedEstimator):
         if schema is not None and self.prefit:
             raise ValueError("prefit=True passes X to the estimator unchanged; remove schema")
         if schema is None:
-            if isinstance(y, str):
-                raise TypeError(
-                    "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets "
-                    "as an array"
-                )
-            source = find_source(X, y)
-            if persons is not None and (source is not None or is_source(X)):
-                raise ValueError(
-                    "persons needs X and y in memory, because a person's rows may be in several blocks of a source. "
-                    "Pass a path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
-                )
-            return (X, y, persons) if source is None else (source, None, None)
+            return _read_without_schema(X, y, persons)
         if not isinstance(schema, Schema):
             raise TypeError(f"schema must be a dp.Schema (Schema.read, Schema.from_dict), got {type(schema).__name__}")
         by_name = isinstance(X, Frame | str | PathLike) or isinstance(y, str)
@@ -508,6 +497,21 @@ class PrivateConformal(FittedEstimator):
         if fitted:
             return isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
         return self.estimator is None or trains_sources(self.estimator)
+
+
+def _read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
+    """Return rows, targets and ids, or the source of a collection."""
+    if isinstance(y, str):
+        raise TypeError(
+            "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets as an array"
+        )
+    source = find_source(X, y)
+    if persons is not None and (source is not None or is_source(X)):
+        raise ValueError(
+            "persons needs X and y in memory, because a person's rows may be in several blocks of a source. Pass a "
+            "path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
+        )
+    return (X, y, persons) if source is None else (source, None, None)
 
 
 def _is_fitted(name: str) -> bool:

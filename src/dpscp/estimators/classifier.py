@@ -15,6 +15,7 @@ from dpscp.data.model_files import plain
 from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateConformal
+from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.pipeline.plan import Request
@@ -232,15 +233,45 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         array of shape (n, n_classes)
             NaN for a row of a frame that does not fit the schema.
         """
+        if is_path(X):
+            return join_blocks([(self.predict_proba(frame),) for frame in self._read_file(X)])[0]
         probabilities, unreadable = self._probabilities(X)
         return probabilities if unreadable is None else np.where(unreadable[:, None], np.nan, probabilities)
+
+    def predict_labels(self, X: Any, level: int = 0) -> list[list[Any]]:
+        """Predict the labels of each prediction set, as lists.
+
+        Parameters
+        ----------
+        X : array or frame with n rows, or the path of a table
+        level : int, default 0
+            The place of the confidence level, where several were requested.
+
+        Returns
+        -------
+        list of n lists of labels, in the order of ``classes_``
+        """
+        return [self.classes_[row].tolist() for row in self.predict_set(X)[1][:, :, level]]
+
+    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
+        import pyarrow as pa
+
+        labels, sets = self.predict_set(frame)
+        kind = pa.array(self.classes_.tolist()).type
+        lists = [self.classes_[row].tolist() for row in sets[:, :, 0]]
+        return {
+            "prediction": pa.array(labels.tolist(), kind),
+            "set": pa.array(lists, pa.list_(kind)),
+            "set_size": sets[:, :, 0].sum(axis=1),
+        }
 
     def _probabilities(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Return the probabilities of all rows, and which rows do not fit the schema."""
@@ -277,13 +308,16 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         array of shape (n,)
             None for a row of a frame that does not fit the schema.
         """
+        if is_path(X):
+            return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
         return self._most_likely(*self._probabilities(X))
 
     def predict_set(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -291,7 +325,8 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
@@ -301,6 +336,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             Whether each label is in the set, for each level. A row of a frame that does not fit the schema, such as
             one with an undeclared category, has the full set and the label None; ``schema_.rows(frame)`` says why.
         """
+        if is_path(X):
+            labels, sets = join_blocks([self.predict_set(frame) for frame in self._read_file(X)])
+            return labels, sets
         X = inputs_of(X)
         probabilities, unreadable = self._probabilities(X)
         labels = self._most_likely(probabilities, unreadable)

@@ -13,6 +13,7 @@ from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
+from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
 from dpscp.pipeline.plan import Request, choose_score
@@ -141,16 +142,23 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         array of shape (n,)
             NaN for a row of a frame that does not fit the schema.
         """
+        if is_path(X):
+            return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
         new = self._read_new_rows(X)
         center = self._task().pair(np.asarray(self.model_.outputs(new.rows))).centre
         return center if new.unreadable is None else np.where(new.unreadable, np.nan, center)
+
+    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
+        center, intervals = self.predict_interval(frame)
+        return {"prediction": center, "lower": intervals[:, 0, 0], "upper": intervals[:, 1, 0]}
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R^2 of ``predict`` on labeled records; an exact number, NOT private.
@@ -174,7 +182,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
@@ -183,6 +192,9 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
             The lower and upper ends, infinite where no finite threshold exists. A row of a frame that does not fit
             the schema has the widest interval and the prediction NaN; ``schema_.rows(frame)`` says why.
         """
+        if is_path(X):
+            center, intervals = join_blocks([self.predict_interval(frame) for frame in self._read_file(X)])
+            return center, intervals
         X = inputs_of(X)
         new = self._read_new_rows(X)
         self._require_fitted_score()
