@@ -41,7 +41,7 @@ def test_a_file_is_fitted_and_predicted_without_being_loaded(tmp_path, caplog, c
     planned = dp.plan(n=20_000, epsilon=1.0, delta=1e-6, alpha=0.1)
     assert any(row.guarantee == "split" for row in planned.rows)
 
-    store = dp.BudgetStore.create(tmp_path / "study.budget", epsilon=1.2, delta=1e-5, dataset="costs")
+    store = dp.BudgetStore.create(tmp_path / "study.budget", epsilon=1.1, delta=2e-6, dataset="costs")
     mechanism = ScaledTarget(DPSGD(loss="huber", steps=40, sampling_rate=0.1, learning_rate=0.5), (0.0, 100.0))
     options = {"epsilon": 1.0, "delta": 1e-6, "guarantee": "split", "accountant": "rdp"}
     reg = dp.PrivateConformalRegressor(mechanism, verbose=1, **options)
@@ -52,7 +52,7 @@ def test_a_file_is_fitted_and_predicted_without_being_loaded(tmp_path, caplog, c
     assert any("search" in text for text in stages)
     assert capsys.readouterr().err  # progress
     assert reg.certificate_.is_certified
-    assert 0 < store.remaining(1e-5) < 1.2
+    assert 0 < store.remaining(2e-6) < 1.1
     with pytest.raises(dp.BudgetError):
         reg.fit(table, "cost", schema=SCHEMA, budget=store)
 
