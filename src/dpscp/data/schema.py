@@ -300,6 +300,12 @@ class Schema:
             )
         return np.array(self.classes, dtype=str)[places]
 
+    def encode_targets(self, values: Any) -> NDArray[Any]:
+        """Return the values of a target column as ``targets`` returns the column, (n,)."""
+        import pandas as pd
+
+        return self.targets(pd.DataFrame({self.target: np.asarray(values)}))
+
     def persons(self, frame: Any) -> Any:
         """Return the person ids, one for each row; None without a column of persons."""
         if self.person is None:
@@ -375,6 +381,33 @@ class Schema:
         )
 
     @classmethod
+    def from_frame(
+        cls, frame: Any, target: str = "", *, task: str = "", public: bool | Sequence[str] = False
+    ) -> "Schema":
+        """Return a schema to complete: the names and types of a frame's columns.
+
+        No value of the frame is used, only how columns are stored. ``print(schema.to_toml())`` shows what is still to
+        be declared from public knowledge, and ``schema.lacks`` lists it.
+
+        Parameters
+        ----------
+        frame : pandas, polars or Arrow table
+        target : str, optional
+            The column to predict.
+        task : ``"classification"`` or ``"regression"``, optional
+        public : bool or sequence of str
+            The columns whose values in this frame are public knowledge, for example of a published table. Their bounds,
+            categories and classes are read from the frame. True: all columns.
+
+        Returns
+        -------
+        Schema
+        """
+        from dpscp.data.schema_template import schema_from_frame
+
+        return schema_from_frame(frame, target, task=task, public=public)
+
+    @classmethod
     def read(cls, path: str | PathLike[str]) -> "Schema":
         """Read a complete schema from a ``.toml`` or ``.json`` file.
 
@@ -421,14 +454,7 @@ class Schema:
         else:
             lines += ["", "# [metadata]   # optional, for the report", f"# keys: {', '.join(METADATA_KEYS)}"]
         for column in self.columns:
-            lines += ["", f"[columns.{_format_toml(column.name)}]"]
-            known = column.to_dict()
-            if not column.type:
-                lines.append('type = ""   # "numeric", "categorical" or "ignore"')
-                lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
-                lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
-                del known["type"]
-            lines += [f"{key} = {_format_toml(value)}" for key, value in known.items()]
+            lines += _column_lines(column)
         return "\n".join(lines) + "\n"
 
     def with_target(self, target: str) -> "Schema":
@@ -445,6 +471,20 @@ def check_metadata(metadata: Any) -> dict[str, str]:
     if wrong:
         raise SchemaError(f"metadata {wrong[0]!r} must be a text; put it in quotes")
     return dict(metadata)
+
+
+def _column_lines(column: Column) -> list[str]:
+    """Return the lines of a column in a TOML file, with comments for missing declarations."""
+    lines, known = ["", f"[columns.{_format_toml(column.name)}]"], column.to_dict()
+    if not column.type:
+        lines.append('type = ""   # "numeric", "categorical" or "ignore"')
+        del known["type"]
+    lines += [f"{key} = {_format_toml(value)}" for key, value in known.items()]
+    if column.lacks in ("type", "bounds"):
+        lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
+    if column.lacks in ("type", "categories"):
+        lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
+    return lines
 
 
 def template(columns: Sequence[str], *, target: str = "") -> Schema:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
@@ -13,6 +14,7 @@ from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
+from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
 from dpscp.pipeline.plan import Request, choose_score
@@ -149,32 +151,67 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         array of shape (n,)
+            NaN for a row of a frame that does not fit the schema.
         """
-        rows = self._validate_new_rows(X)
+        if is_path(X):
+            return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
+        new = self._read_new_rows(X)
         task = self._task()
-        return task.predictions(task.pair(np.asarray(self.model_.outputs(rows))))
+        center = task.predictions(task.pair(np.asarray(self.model_.outputs(new.rows))))
+        return center if new.unreadable is None else np.where(new.unreadable, np.nan, center)
+
+    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
+        center, intervals = self.predict_interval(frame)
+        return {"prediction": center, "lower": intervals[:, 0, 0], "upper": intervals[:, 1, 0]}
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R^2 of ``predict`` on labeled records; an exact number, NOT private.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+        y : array of shape (n,), or the name of the target column of a frame
+        sample_weight : array of shape (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        self.require_readable_rows(X)
+        return float(super().score(X, self._read_targets(X, y), sample_weight))
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict targets and prediction intervals.
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         predictions : array of shape (n,)
         intervals : array of shape (n, 2, n_levels)
-            The lower and upper ends, infinite where no finite threshold exists.
+            The lower and upper ends, infinite where no finite threshold exists. A row of a frame that does not fit
+            the schema has the widest interval and the prediction NaN; ``schema_.rows(frame)`` says why.
         """
+        if is_path(X):
+            center, intervals = join_blocks([self.predict_interval(frame) for frame in self._read_file(X)])
+            return center, intervals
         X = inputs_of(X)
-        rows = self._validate_new_rows(X)
+        new = self._read_new_rows(X)
         self._require_fitted_score()
         task = self._task()
-        pair = task.pair(np.asarray(self.model_.outputs(rows)))
-        return task.predictions(pair), task.intervals(pair, self._select_thresholds(X, len(rows)))
+        pair = task.pair(np.asarray(self.model_.outputs(new.rows)))
+        thresholds = self._select_thresholds(X, len(new.rows))
+        if new.unreadable is None:
+            return task.predictions(pair), task.intervals(pair, thresholds)
+        thresholds = np.where(new.unreadable[:, None], np.inf, thresholds)
+        return np.where(new.unreadable, np.nan, task.predictions(pair)), task.intervals(pair, thresholds)

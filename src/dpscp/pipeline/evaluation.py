@@ -400,7 +400,7 @@ class CountOutcomes:
             return outcomes_of_sets(scores <= thresholds, probabilities.argmax(axis=1), targets, groups)
         pair, (low, high) = self.task.pair(np.asarray(model.outputs(rows))), self.task.y_bounds
         intervals = self.task.intervals(pair, thresholds)
-        return outcomes_of_intervals(intervals, pair.centre, targets, high - low, groups)
+        return outcomes_of_intervals(intervals, self.task.predictions(pair), targets, high - low, groups)
 
     def _row_thresholds(self, groups: Array | None) -> NDArray[np.float64]:
         """One threshold for each level, for each row and level, or (by label) for each class and level."""

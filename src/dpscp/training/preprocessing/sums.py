@@ -191,7 +191,7 @@ class ColumnScales(_PublicStep):
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> ScaleTransform:  # noqa: ARG002
         if row_width(X) != len(self.scales):
-            raise ValueError(f"scales must contain one scale for each of the {row_width(X)} features")
+            raise ValueError("scales must contain one scale for each feature")
         return ScaleTransform(self.scales)
 
 
