@@ -114,10 +114,10 @@ class Above:
         return y_bounds[0] - y_bounds[1], y_bounds[1] - y_bounds[0]
 
     def of_targets(self, targets, pair: Pair):
-        return targets - pair.centre
+        return targets - pair.center
 
     def interval(self, pair: Pair, thresholds):
-        upper = pair.centre[:, None] + np.broadcast_to(thresholds, (len(pair.centre), np.shape(thresholds)[-1]))
+        upper = pair.center[:, None] + np.broadcast_to(thresholds, (len(pair.center), np.shape(thresholds)[-1]))
         return np.stack([np.full_like(upper, -np.inf), upper], axis=1)
 
 

@@ -37,12 +37,10 @@ from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
-from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import trains_sources
-from dpscp.training.preprocessing.preprocess import PreprocessedModel
+from dpscp.training.model import checks_rows
 from dpscp.training.preprocessing.private_bounds import PRIVATE
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.private_model import PrivateModel, find_private_model
 from dpscp.training.recipe import WIDEST_TABLE, pays_as_quantiles
 from dpscp.training.torch.records import inputs_of, labeled_arrays
 
@@ -214,7 +212,7 @@ class PrivateConformal(FittedEstimator):
 
     def _list_uncopied_objects(self) -> tuple[str, ...]:
         """List the assumptions about the caller's objects that cannot be copied."""
-        met = self.prefit or isinstance(self.estimator, PrivateModel)  # a mechanism sees to its own module
+        met = self.prefit or find_private_model(self.estimator) is not None  # a mechanism sees to its own module
         held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
         held["likelihood_ratio"] = self.likelihood_ratio
         held |= {"estimator": self.estimator} if met else {}
@@ -372,7 +370,7 @@ class PrivateConformal(FittedEstimator):
         unit, names = records.unit, vars(self).get("feature_names_in_")
         declared = self._declared(unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
-        ratio = self._declared_ratio()
+        ratio, model = self._declared_ratio(), self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)
         unbounded = self.feature_bound is None and bounds is None
         if self.estimator is None and unbounded and records.width <= WIDEST_TABLE[self._name]:
@@ -389,7 +387,8 @@ class PrivateConformal(FittedEstimator):
                 )
         return Request(
             task=task,
-            estimator=self._find_pretrained_model(records.width) or self.estimator,
+            estimator=None if model is not None else self.estimator,
+            model=model,
             budget=budget,
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
@@ -418,7 +417,7 @@ class PrivateConformal(FittedEstimator):
         """Return the model of a release that trains none; None for one that does."""
         if self.prefit:
             return Prefit.of(self.estimator, task=self._name).model(n_outputs)
-        return self.estimator if isinstance(self.estimator, PrivateModel) else None
+        return find_private_model(self.estimator)
 
     def _warn_if_sets_are_full(self, task: Task) -> None:
         """Warn about promises that only full sets keep, from released numbers."""
@@ -471,7 +470,7 @@ class PrivateConformal(FittedEstimator):
     def _reads_parts(self, *, fitted: bool) -> bool:
         """Whether only code of this package reads the rows, and casts them in parts."""
         if fitted:
-            return isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
+            return checks_rows(self.model_)
         return self.estimator is None or trains_sources(self.estimator)
 
 

@@ -21,7 +21,7 @@ from dpscp.pipeline.release import Release
 from dpscp.pipeline.tasks import Classification
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.sets import label_set
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.private_model import find_private_model
 from dpscp.training.torch.records import inputs_of
 
 
@@ -214,15 +214,15 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         declared: Sequence[Any] | None = self._declared("classes")
         if declared is None and self.prefit:
             return tuple(self.estimator.classes_)
-        if declared is None and isinstance(self.estimator, PrivateModel):
-            return self.estimator.classes
-        return declared
+        model = find_private_model(self.estimator)
+        return model.classes if declared is None and model is not None else declared
 
     def _has_found_classes(self) -> bool:
         """Whether the list comes from a model that took it from its training records."""
-        if self._declared("classes") is not None or not isinstance(self.estimator, PrivateModel):
+        model = find_private_model(self.estimator)
+        if self._declared("classes") is not None or model is None:
             return False
-        return "classes" in self.estimator.ledger.taken_from_data
+        return "classes" in model.ledger.taken_from_data
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Predict class probabilities.

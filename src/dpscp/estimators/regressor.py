@@ -147,7 +147,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         array of shape (n,)
         """
         rows = self._validate_new_rows(X)
-        return self._task().pair(np.asarray(self.model_.outputs(rows))).centre
+        return self._task().pair(np.asarray(self.model_.outputs(rows))).center
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict targets and prediction intervals.
@@ -167,4 +167,4 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         self._require_fitted_score()
         task = self._task()
         pair = task.pair(np.asarray(self.model_.outputs(rows)))
-        return pair.centre, task.intervals(pair, self._select_thresholds(X, len(rows)))
+        return pair.center, task.intervals(pair, self._select_thresholds(X, len(rows)))

@@ -20,7 +20,7 @@ from dpscp.data.sources.base import is_source
 from dpscp.data.sources.dispatch import is_dask
 from dpscp.training.mechanism import Mechanism
 from dpscp.training.preprocessing.preprocess import Preprocessed
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.private_model import find_private_model
 from dpscp.training.torch.modules import comes_from_torch
 from dpscp.training.torch.records import has_own_items
 
@@ -30,7 +30,7 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
     if prefit:
         yield PREFIT
         return
-    if isinstance(estimator, PrivateModel):
+    if find_private_model(estimator) is not None:
         yield PRIVATE_MODEL
         return
     if isinstance(estimator, Preprocessed) and any(map(is_own, estimator.steps)):

@@ -27,10 +27,7 @@ from dpscp.pipeline.noisy_rates import rate_interval, size_reach
 from dpscp.pipeline.tasks import Classification, Task
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.random_streams import PlacedDraws
-from dpscp.training.engine.networks import DenseModel
-from dpscp.training.mechanism import Model
-from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
+from dpscp.training.model import Model, is_row_wise
 
 Array = NDArray[Any]
 
@@ -369,7 +366,7 @@ class CountOutcomes:
             kept = np.flatnonzero(block.groups >= 0)
             block, drawn = block.take_rows(kept, None), drawn[kept]
         # a custom model gets all rows at once, as in prediction, and only a copy of it
-        own = not isinstance(self.model, DenseModel | PreprocessedModel | ScaledTargetModel)
+        own = not is_row_wise(self.model)
         model = copy_if_possible(self.model) if own else self.model
         total: tuple[Any, ...] | None = None
         n_classes, n_groups = len(self.task.classes or ()), 0 if self.by_label else self.n_groups
@@ -400,7 +397,7 @@ class CountOutcomes:
             return outcomes_of_sets(scores <= thresholds, probabilities.argmax(axis=1), targets, groups)
         pair, (low, high) = self.task.pair(np.asarray(model.outputs(rows))), self.task.y_bounds
         intervals = self.task.intervals(pair, thresholds)
-        return outcomes_of_intervals(intervals, pair.centre, targets, high - low, groups)
+        return outcomes_of_intervals(intervals, pair.center, targets, high - low, groups)
 
     def _row_thresholds(self, groups: Array | None) -> NDArray[np.float64]:
         """One threshold for each level, for each row and level, or (by label) for each class and level."""

@@ -41,21 +41,22 @@ from dpscp.privacy import (
     secret_split,
     sized_lattice_noise,
 )
-from dpscp.privacy.events import require_event
 from dpscp.privacy.split_budget import SplitBudget
-from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
+from dpscp.training import Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
 from dpscp.training.engine.cuda import check_device
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.mechanism import (
     Needs,
-    Shaped,
+    Observable,
     configured,
     find_dry_run,
+    list_stages,
     paid_event,
     require_persons,
     require_sources,
     train_on,
 )
+from dpscp.training.model import Shaped
 from dpscp.training.preprocessing.private_bounds import PRIVATE, PrivateBounds
 from dpscp.training.preprocessing.scaling import ScaledTarget
 from dpscp.training.private_model import PrivateModel
@@ -98,6 +99,8 @@ class Request:
     groups_are_labels: bool = False
     verbose: int = 0
     """1 shows the progress of training on standard error; public numbers only."""
+    model: PrivateModel | None = None
+    """A model that was trained elsewhere, in place of ``estimator``."""
     ratio_bound: float | None = None
     """The public bound of the likelihood ratio of another population that the promise is for (Result K)."""
 
@@ -109,7 +112,7 @@ class Request:
         release_accountant(self.accountant)
         check_count("verbose", self.verbose, minimum=0)
         if self.evaluation_fraction is not None:
-            check_evaluation_fraction(self.evaluation_fraction, self.guarantee, self.estimator)
+            self._check_evaluation_fraction(self.evaluation_fraction)
         for name in ("train_share", "calibration_fraction"):
             value = getattr(self, name)
             if value != "auto":
@@ -121,7 +124,8 @@ class Request:
             if self.feature_bounds is not None:
                 raise ValueError("pass feature_bound (of the row norm) or feature_bounds (of each feature), not both")
         if self.device is not None:
-            if self.estimator is not None and not comes_from_torch(self.estimator):
+            own = self.estimator if self.model is None else self.model
+            if own is not None and not comes_from_torch(own):
                 raise ValueError(
                     f"device={self.device!r} is for the recipe's model (estimator=None) and torch modules. Pass the "
                     "device to your mechanism: DPSGD(device=...), OpacusTraining(device=...)"
@@ -131,6 +135,20 @@ class Request:
             self.private_features or any(np.ndim(end) for end in self.feature_bounds or ())
         ):
             raise ValueError(f"feature_bounds must be two numbers (low, high), for records of {self.input_shape}")
+
+    def _check_evaluation_fraction(self, fraction: float) -> None:
+        """Refuse ``evaluation_fraction`` where no records are held out of training."""
+        check_probability("evaluation_fraction", fraction)
+        if self.model is not None:
+            raise ValueError(
+                "evaluation_fraction needs a fit that trains its model; evaluate a model that was trained elsewhere on "
+                "other records, with dp.evaluate"
+            )
+        if self.guarantee != AUTO and not guarantee_of(self.guarantee).held_out:
+            raise ValueError(
+                f"evaluation_fraction needs guarantee='split' (or 'auto'), got {self.guarantee!r}: with other "
+                "guarantees every record trains; evaluate on other records, with dp.evaluate"
+            )
 
     @property
     def private_features(self) -> bool:
@@ -156,7 +174,7 @@ class Request:
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
         declared["ratio_bound"] = self.ratio_bound
         facts |= {name: value for name, value in declared.items() if value is not None}
-        facts |= self.task.chosen
+        facts |= self.task.score_facts
         if self.feature_bounds is not None and not self.private_features:
             facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
         return facts
@@ -195,11 +213,10 @@ class FitPlan:
         if self.model is not None:
             return self.model.ledger
         assert self.mechanism is not None
-        if isinstance(self.mechanism, PrivateBounds):
-            own, inner = self.mechanism.bounds_event, self.mechanism.mechanism
-            bounds = Ledger().add("bounds", require_event(own), unit=self.unit)
-            return bounds.add("training", paid_event(inner), unit=self.unit)
-        return Ledger().add("training", paid_event(self.mechanism), unit=self.unit)
+        ledger = Ledger()
+        for stage, event in list_stages(self.mechanism):
+            ledger = ledger.add(stage, event, unit=self.unit)
+        return ledger
 
     def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
         """Run the mechanism; use a model that was trained elsewhere unchanged."""
@@ -208,10 +225,10 @@ class FitPlan:
         assert self.mechanism is not None
         if observer is None:
             return train_on(self.mechanism, source, random_state=random_state, n_records=self.n_training)
-        dpsgd = self.mechanism
-        if not isinstance(dpsgd, DPSGD):
-            raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(dpsgd).__name__}")
-        return dpsgd.train_source(source, random_state=random_state, n_records=self.n_training, observer=observer)
+        seen = self.mechanism
+        if not isinstance(seen, Observable):
+            raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(seen).__name__}")
+        return seen.train_source(source, random_state=random_state, n_records=self.n_training, observer=observer)
 
     def check_source(self, source: RecordSource, task: Task) -> None:
         """Refuse a mechanism that cannot train on several blocks, before any cost."""
@@ -238,8 +255,8 @@ def plan_fit(request: Request) -> FitPlan:
     ``guarantee="auto"`` chooses the certified guarantee with the smaller predicted sets, see ``guarantees.automatic``.
     A fixed guarantee is never replaced.
     """
-    if isinstance(request.estimator, PrivateModel):
-        return _for_private_model(request)
+    if request.model is not None:
+        return _for_private_model(request, request.model)
     epsilon, delta, n = request.budget.epsilon, request.budget.delta, request.n_records
     guarantee = choose_guarantee(request)
     if guarantee.held_out:
@@ -284,21 +301,6 @@ def _plan_evaluation(request: Request, planned: FitPlan) -> EvaluationPlan:
     return EvaluationPlan(measured, noise, counts)
 
 
-def check_evaluation_fraction(fraction: float, guarantee: str | Guarantee, estimator: Any) -> None:
-    """Refuse ``evaluation_fraction`` where no records are held out of training."""
-    check_probability("evaluation_fraction", fraction)
-    if isinstance(estimator, PrivateModel):
-        raise ValueError(
-            "evaluation_fraction needs a fit that trains its model; evaluate a model that was trained elsewhere on "
-            "other records, with dp.evaluate"
-        )
-    if guarantee != AUTO and not guarantee_of(guarantee).held_out:
-        raise ValueError(
-            f"evaluation_fraction needs guarantee='split' (or 'auto'), got {guarantee!r}: with other guarantees every "
-            "record trains; evaluate on other records, with dp.evaluate"
-        )
-
-
 def choose_guarantee(request: Request) -> Guarantee:
     """Return the requested guarantee; public numbers resolve ``"auto"``."""
     if request.guarantee != AUTO:
@@ -315,7 +317,7 @@ def choose_score(request: Request) -> str:
     A caller's own mechanism or model has one output by default, and shift bounds are about the absolute residual. These
     get ``"absolute"``; for the others see ``recipe.pays_as_pair``.
     """
-    if request.estimator is not None or choose_guarantee(request).needs_stability:
+    if request.estimator is not None or request.model is not None or choose_guarantee(request).needs_stability:
         return "absolute"
     signal = request.n_records * gdp_mu(request.budget.epsilon, request.budget.delta) / request.unit.group
     return "cqr" if pays_as_pair(signal, request.n_features) else "absolute"
@@ -328,7 +330,7 @@ def _best_train_share(request: Request, guarantee: Guarantee) -> float:
     return gdp_epsilon(delta, mu) / epsilon
 
 
-def _for_private_model(request: Request) -> FitPlan:
+def _for_private_model(request: Request, model: PrivateModel) -> FitPlan:
     """Plan for a model from elsewhere; only ``split`` means it saw other records."""
     guarantee = UNIVERSAL if request.guarantee == AUTO else guarantee_of(request.guarantee)
     if request.release_confidence is not None:
@@ -342,7 +344,6 @@ def _for_private_model(request: Request) -> FitPlan:
             f"{_PRIVATE_NAMES[request.private_features]}='private' needs training in this fit, but a PrivateModel was "
             "trained elsewhere; pass public bounds"
         )
-    model = request.estimator
     spent = require_unit(model.ledger, request.unit)
     _check_shape(request, model.model.input_shape if isinstance(model.model, Shaped) else None)
     if model.model.n_features != request.n_features:

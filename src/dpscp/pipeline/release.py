@@ -38,7 +38,8 @@ from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
 from dpscp.training.engine.progress import announce, verbosity
-from dpscp.training.mechanism import Model, Trained
+from dpscp.training.mechanism import Trained
+from dpscp.training.model import Model
 
 Observer = Callable[[StepView | SearchView], None]
 
@@ -113,18 +114,19 @@ def release(
         for_training, for_threshold, for_evaluation = _parts(records, strategy, split_seed)
         trained = strategy.train(for_training.map(_TrainingTargets(request.task)), training_seed, observer)
         request.task.check_model(trained.model)
-        request = replace(request, task=request.task.after(trained))
+        request = replace(request, task=request.task.with_found_range(trained))
         spent = Ledger((), _declared_facts(trained, request, strategy), seeded=random_state is not None)
         spent = strategy.enter(spent, trained).assume(*assumed)
         scoring = Scoring(request.task, trained, corrected=strategy.guarantee.needs_trajectory)
-        scores_by_group, told = _scores_by_group(scoring, for_threshold, request, search_seed), scoring.told
+        scores_by_group = _scores_by_group(scoring, for_threshold, request, search_seed)
+        assumptions = (*request.task.assumptions, *scoring.assumptions)
         stability = trained.stability if request.task.natural_score else None
         rule = _rule(strategy.guarantee, request, strategy, spent, stability)
         searches = planned
         if (rule, spent.event) != (planned.rule, strategy.spent.event):
             searches = plan_search(rule, spent=spent, budget=request.budget, accountant=request.accountant)
         if strategy.guarantee.needs_stability and trained.stability is not None:
-            told = (*told, *trained.stability.assumptions)
+            assumptions = (*assumptions, *trained.stability.assumptions)
         announce("search the thresholds")
         found = search_thresholds(
             scores_by_group,
@@ -133,7 +135,7 @@ def release(
             score_range=request.task.score_range,
             fine_near=request.task.fine_near,
             random_state=search_seed,
-            extra_assumptions=(*request.task.assumptions, *told),
+            extra_assumptions=assumptions,
             observer=observer,
         )
         counted = _count_outcomes(for_evaluation, request, strategy, trained.model, found.values, search_seed)
@@ -141,7 +143,7 @@ def release(
     ledger = found.ledger.convert_unit(request.unit).declare(**request.unit.limit_facts)
     if reservation is not None:
         reservation.commit(ledger)
-    score = request.task.chosen.get("conformity_score")
+    score = request.task.score_facts.get("conformity_score")
     certificates = tuple(replace(c, terms=replace(c.terms, conformity_score=score)) for c in found.certificates)
     if request.task.classes_found:
         certificates = tuple(certificate.with_found_classes() for certificate in certificates)

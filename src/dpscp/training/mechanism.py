@@ -20,6 +20,9 @@ from dpscp._base.checks import check_choice
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.places import as_one_block
 from dpscp.privacy import RECORDS, Unit, dpsgd_event, noise_multiplier, non_private_event
+from dpscp.training.model import Model as Model  # an earlier place of the three
+from dpscp.training.model import Shaped as Shaped
+from dpscp.training.model import Trajectory as Trajectory
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -27,89 +30,7 @@ if TYPE_CHECKING:
     from dpscp.data.persons import Persons
     from dpscp.guarantees.stability import Stability
     from dpscp.privacy import Accountant
-    from dpscp.training.engine.loop import UpdateRule
-
-
-@runtime_checkable
-class Model(Protocol):
-    """A released predictor.
-
-    Parameters and public constants, nothing whose size grows with the records.
-    """
-
-    @property
-    def task(self) -> str:
-        """Return "classification" or "regression"."""
-
-    @property
-    def n_features(self) -> int:
-        """Return the width of a row."""
-
-    @property
-    def classes(self) -> tuple[Any, ...] | None:
-        """Return the public labels in the order of the columns of `outputs`.
-
-        None for regression.
-        """
-
-    def outputs(self, X: ArrayLike) -> NDArray[Any]:
-        """Return logits (n, classes), or real outputs (n, k).
-
-        K = 1, or one column a quantile.
-        """
-
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Return class probabilities (n, classes); TypeError for regression."""
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the parameters, for saving."""
-
-    def config(self) -> dict[str, Any]:
-        """Return the public constants as JSON values.
-
-        With `arrays` enough to rebuild the model.
-        """
-
-    @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Rebuild the model that `config` and `arrays` came from."""
-
-
-@runtime_checkable
-class Shaped(Protocol):
-    """A model whose records have a shape of their own.
-
-    It takes them as rows of so many numbers too.
-    """
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Return the shape of one record."""
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """Hold the points where DP-SGD took its gradients, and their weights.
-
-    `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients. `weights[t]` is minus the
-    derivative of the released parameters with respect to that step's normalized clipped gradient when later gradients
-    are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under momentum, None under
-    Adam. `rule` gives the weights when later gradients respond. `row_length` is the length of every row where
-    preprocessing gives them one.
-
-    Privacy: all of it is a function of the noisy iterates, for which the accounting of DP-SGD already pays, and of
-    public constants.
-
-    Theory: Result D
-    """
-
-    iterates: NDArray[Any]
-    weights: NDArray[Any] | None
-    clip_norm: float
-    normaliser: float
-    sampling_rate: float
-    rule: "UpdateRule | None" = None
-    row_length: float | None = None
+    from dpscp.training.engine.loop import StepObserver
 
 
 @dataclass(frozen=True)
@@ -304,6 +225,39 @@ class HasDryRun(Protocol):
 
         ValueError says what is wrong. None means that there was nothing to try.
         """
+
+
+@runtime_checkable
+class HasStages(Protocol):
+    """A mechanism whose cost has several entries in a ledger."""
+
+    @property
+    def stages(self) -> "tuple[tuple[str, DpEvent], ...]":
+        """Return the entries, by name and in their order; ValueError while some noise is not set."""
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """A mechanism that can show each noisy step to an observer, for tests and audits."""
+
+    @property
+    def takes_observer(self) -> bool:
+        """Return whether it does."""
+
+    def train_source(
+        self,
+        source: RecordSource,
+        *,
+        random_state: int | None = None,
+        n_records: int | None = None,
+        observer: "StepObserver | None" = None,
+    ) -> Trained:
+        """Train on a source; what the observer sees is not private."""
+
+
+def list_stages(mechanism: Mechanism) -> "tuple[tuple[str, DpEvent], ...]":
+    """Return the entries of a mechanism in a ledger; ValueError while some noise is not set."""
+    return mechanism.stages if isinstance(mechanism, HasStages) else (("training", paid_event(mechanism)),)
 
 
 def find_dry_run(mechanism: Mechanism, input_shape: tuple[int, ...]) -> DryRun | None:

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_count
 from dpscp.privacy import Ledger
 from dpscp.training.engine.networks import check_rows, softmax
-from dpscp.training.mechanism import Model, Trained
+from dpscp.training.mechanism import Trained
+from dpscp.training.model import Model
 
 __all__ = ["FunctionModel", "PrivateModel"]
 
@@ -225,3 +226,8 @@ class PrivateModel:
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Return class probabilities; TypeError for regression."""
         return self.model.predict_proba(X)
+
+
+def find_private_model(value: Any) -> PrivateModel | None:
+    """Return the value if it is a PrivateModel; None for anything else."""
+    return value if isinstance(value, PrivateModel) else None

@@ -5,7 +5,7 @@ A linear head is a network without hidden layers.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from scipy import sparse
 from dpscp._base.checks import check_choice
 from dpscp.training.engine.padding import AlikeBlocks, aligned_empty, blas_threads, is_aligned
 from dpscp.training.mechanism import saved_as
+from dpscp.training.model import InfluenceForm, NoInfluenceFormError
 
 Array = NDArray[Any]
 
@@ -439,6 +440,30 @@ class DenseModel:
         for part, z in RowOutputs(self.network, self.parameters).parts(len(rows), fill):
             out[part] = finish(with_zero_column(z) if pair else z)[: part.stop - part.start]
         return out
+
+    @property
+    def is_row_wise(self) -> bool:
+        return True
+
+    @property
+    def checks_rows(self) -> bool:
+        return True
+
+    def influence_form(self) -> InfluenceForm:
+        if len(self.network.widths) > 2:
+            raise NoInfluenceFormError(
+                "the self-influence correction works for linear heads only; this model has hidden layers"
+            )
+        return InfluenceForm(self)
+
+    def with_output_scale(self, scale: float, shift: float) -> Self:
+        if self.task != "regression" or not self.network.intercept:
+            raise TypeError("the outputs of this DenseModel cannot be scaled; a regression with intercept is needed")
+        parameters = np.array(self.parameters)
+        last = self.network.layers(parameters)[-1]
+        last *= scale
+        last[:, -1] += shift
+        return replace(self, parameters=parameters)
 
     def arrays(self) -> dict[str, Array]:
         return {"parameters": self.parameters}

@@ -174,6 +174,7 @@ class DPSGD(GaussianSums):
     device: str | None = None
 
     trains_persons: ClassVar[bool] = True
+    takes_observer: ClassVar[bool] = True
     trains_sources: ClassVar[bool] = True
 
     def __post_init__(self) -> None:  # noqa: C901, PLR0912 (one check after the other)

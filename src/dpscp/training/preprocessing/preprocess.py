@@ -32,7 +32,6 @@ from dpscp.training.mechanism import (
     DryRun,
     HasEvent,
     Mechanism,
-    Model,
     Needs,
     Trained,
     Tunable,
@@ -49,6 +48,7 @@ from dpscp.training.mechanism import (
     trains_persons,
     trains_sources,
 )
+from dpscp.training.model import InfluenceForm, Model, find_influence_form, is_row_wise, scale_outputs
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.preprocessing.sums import (
     SourceStep,
@@ -56,7 +56,13 @@ from dpscp.training.preprocessing.sums import (
     SummedStep,
     WeightedStep,
 )
-from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform
+from dpscp.training.preprocessing.transforms import (
+    FeatureTransform,
+    HasRowLength,
+    HasWidth,
+    RowTransform,
+    Transform,
+)
 from dpscp.training.preprocessing.whitening import WhiteningTransform
 
 
@@ -98,6 +104,22 @@ class PreprocessedModel:
         rows = check_rows(X, self.n_features, finite=False)  # each part is looked at while it is in cache
         block = Block(0, rows, rows[:, 0]).with_steps(self.transform)
         return np.concatenate([of_rows(part) for _, part in block.parts()] or [of_rows(block.read())])
+
+    @property
+    def is_row_wise(self) -> bool:
+        return is_row_wise(self.inner)
+
+    @property
+    def checks_rows(self) -> bool:
+        return True
+
+    def influence_form(self) -> InfluenceForm:
+        form = find_influence_form(self.inner)
+        steps = (step.apply for step in self.transforms)
+        return replace(form, row_steps=(*steps, *form.row_steps))
+
+    def with_output_scale(self, scale: float, shift: float) -> Self:
+        return replace(self, inner=scale_outputs(self.inner, scale, shift))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, for saving.
@@ -150,9 +172,7 @@ def _length_after(transforms: list[Transform]) -> float | None:
     Rows of zeros stay zero.
     """
     last = transforms[-1] if transforms else None
-    if isinstance(last, WhiteningTransform):
-        return 1.0
-    return last.bound if isinstance(last, RowTransform) and last.unit and last.shift is None else None
+    return last.row_length if isinstance(last, HasRowLength) else None
 
 
 @dataclass(frozen=True)
@@ -297,7 +317,7 @@ class Preprocessed(ArrayTraining):
         for step in self.steps:
             transforms.append(_fit_step(step, source, n, rng, random_state))
             source = source.map(methodcaller("with_steps", transforms[-1].apply))
-            if isinstance(transforms[-1], QuantileRows):
+            if isinstance(transforms[-1], HasWidth):
                 source = resize_rows(source, transforms[-1].width)
         inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)

@@ -27,7 +27,8 @@ from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.training.engine.batching import WrappedMechanism
-from dpscp.training.mechanism import Model, Trained, require_persons, require_sources, train_on
+from dpscp.training.mechanism import Trained, paid_event, require_persons, require_sources, train_on
+from dpscp.training.model import Model
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.private_target import calibrate_beside
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
@@ -92,6 +93,10 @@ class PrivateBounds(WrappedMechanism):
         """
         own, inner = self.bounds_event, self.mechanism.event
         return None if own is None or inner is None else compose(own, inner)
+
+    @property
+    def stages(self) -> tuple[tuple[str, DpEvent], ...]:
+        return ("bounds", _paid(self)), ("training", paid_event(self.mechanism))
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         check_positive("epsilon", epsilon)

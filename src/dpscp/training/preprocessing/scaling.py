@@ -13,8 +13,9 @@ from dpscp.data.sources import Block, RecordSource
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant
 from dpscp.training.engine.batching import WrappedMechanism
-from dpscp.training.mechanism import Model, Trained, load_model, saved_as, shift_bound, train_on
-from dpscp.training.targets import unit_targets
+from dpscp.training.mechanism import Trained, load_model, saved_as, shift_bound, train_on
+from dpscp.training.model import InfluenceForm, Model, checks_rows, find_influence_form, is_row_wise
+from dpscp.training.targets import target_units, unit_targets
 
 
 @saved_as("scaled_target")
@@ -34,17 +35,24 @@ class ScaledTargetModel:
     def n_features(self) -> int:
         return self.inner.n_features
 
-    def rescale_outputs(self, outputs: ArrayLike) -> NDArray[np.float64]:
-        """Return inner outputs in the target's own units."""
-        low, high = self.y_bounds
-        return np.asarray((low + high) / 2 + (high - low) / 2 * np.asarray(outputs, dtype=np.float64))
-
     def outputs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return outputs (n, k) in the target's own units."""
-        return self.rescale_outputs(self.inner.outputs(X))
+        return target_units(self.inner.outputs(X), self.y_bounds)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:  # noqa: ARG002
         raise TypeError("predict_proba needs a classification model; this one was trained for regression")
+
+    @property
+    def is_row_wise(self) -> bool:
+        return is_row_wise(self.inner)
+
+    @property
+    def checks_rows(self) -> bool:
+        return checks_rows(self.inner)
+
+    def influence_form(self) -> InfluenceForm:
+        form = find_influence_form(self.inner)
+        return replace(form, target_ranges=(self.y_bounds, *form.target_ranges))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return self.inner.arrays()

@@ -41,6 +41,24 @@ class Transform(Protocol):
         """Return the public constants as JSON values."""
 
 
+@runtime_checkable
+class HasRowLength(Protocol):
+    """A transform that may give every row the same length; rows of zeros stay zero."""
+
+    @property
+    def row_length(self) -> float | None:
+        """Return the length; None where rows differ in length."""
+
+
+@runtime_checkable
+class HasWidth(Protocol):
+    """A transform that changes the number of columns."""
+
+    @property
+    def width(self) -> int:
+        """Return the number of columns of a transformed row."""
+
+
 @dataclass(frozen=True)
 class FeatureTransform:
     """Clip, shift, divide and clip each feature.
@@ -100,6 +118,10 @@ class RowTransform:
     n_features: int | None = None
 
     kind: ClassVar[str] = "row"
+
+    @property
+    def row_length(self) -> float | None:
+        return self.bound if self.unit and self.shift is None else None
 
     def apply(self, X: ArrayLike) -> Array:
         rows = scaled_rows(check_rows(X, self.n_features, finite=False), self.bound, unit=self.unit)

@@ -37,6 +37,7 @@ class WhiteningTransform:
     matrix: Array
 
     kind: ClassVar[str] = "whitening"
+    row_length: ClassVar[float] = 1.0
 
     def apply(self, X: ArrayLike) -> Array:
         # Unit rows first: the result does not depend on a row's length, and the product cannot overflow.
