@@ -200,6 +200,55 @@ def unexplained_methods(trees: list[ast.Module]) -> Iterator[str]:
             yield f"{c.name}.{m.name} has no docstring"
 
 
+def model_classes_by_name(tree: ast.Module, defined: set[str], models: set[str]) -> Iterator[str]:
+    """No code asks for the class of a model outside the module that defines it: an ability is on a protocol."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in ("isinstance", "issubclass") and len(node.args) == 2:
+            named = {n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)}
+            if found := sorted(named & models - defined):
+                yield f"line {node.lineno}: asks for the class {found[0]}; make it an ability on a protocol"
+
+
+def model_names(trees: list[ast.Module]) -> set[str]:
+    """Return the classes that are models, mechanisms or scores by their methods; protocols are none."""
+    needed = ({"outputs", "predict_proba"}, {"train_source"}, {"train"}, {"of_labels"}, {"of_targets"})
+    classes = [c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
+    return {
+        c.name
+        for c in classes
+        if not _is_protocol(c)
+        and any(names <= {m.name for m in c.body if isinstance(m, ast.FunctionDef)} for names in needed)
+    }
+
+
+def overridden_methods(trees: list[ast.Module]) -> Iterator[str]:
+    """A method is abstract or final: no class changes what a base class of this package does."""
+    classes = {c.name: c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)}
+
+    def ancestors(c: ast.ClassDef) -> Iterator[ast.ClassDef]:
+        for base in c.bases:
+            known = classes.get(dotted(base.value if isinstance(base, ast.Subscript) else base))
+            if known is not None and known is not c:
+                yield known
+                yield from ancestors(known)
+
+    for c in classes.values():
+        concrete = {
+            m.name: base.name
+            for base in ancestors(c)
+            if not _is_protocol(base)
+            for m in base.body
+            if isinstance(m, ast.FunctionDef) and not any("abstract" in ast.unparse(d) for d in m.decorator_list)
+        }
+        for m in c.body:
+            if isinstance(m, ast.FunctionDef) and m.name in concrete and not m.name.startswith("__"):
+                yield f"{c.name}.{m.name} overrides {concrete[m.name]}.{m.name}; make that one abstract"
+
+
+def _is_protocol(c: ast.ClassDef) -> bool:
+    return any("Protocol" in ast.unparse(base) for base in c.bases)
+
+
 def import_cycles(graph: dict[str, set[str]]) -> Iterator[str]:
     """No module imports itself through others."""
     done: set[str] = set()
@@ -258,6 +307,11 @@ def check_package(source: Path = SOURCE) -> list[str]:
         if text.count("\n") > LONGEST_MODULE
     ]
     found += list(unexplained_methods(list(trees.values())))
+    found += list(overridden_methods(list(trees.values())))
+    models = model_names(list(trees.values()))
+    for name, tree in trees.items():
+        defined = {c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef)}
+        found += [f"{name}: {broken}" for broken in model_classes_by_name(tree, defined, models)]
     modules = {_module_name(name): tree for name, tree in trees.items()}
     return found + [f"import cycle: {cycle}" for cycle in import_cycles(import_graph(modules))]
 

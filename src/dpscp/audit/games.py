@@ -6,6 +6,7 @@ gradients.
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -64,22 +65,8 @@ def _check_view(knowledge: str, unit: str) -> None:
 
 
 @dataclass(frozen=True)
-class SearchGame:
-    """Attack the private threshold search.
-
-    The score of the record is the end of the range, so that no count includes it. The white-box attacker computes the
-    exact log-likelihood ratio of the noisy counts.
-
-    Parameters
-    ----------
-    knowledge : "white-box" or "black-box"
-    unit : "release": each noisy count is a run, which tests noise and sensitivity most sharply; "run": the whole search
-        is a run, which also finds errors between counts.
-    n : number of other records.
-    alpha, steps, count_noise, rank, correction : arguments of ``private_quantile``; 0 steps or noise: a default.
-    score : score of the record.
-    random_state : seed; None for system entropy.
-    """
+class SearchAttack(ABC):
+    """The settings and the parts of attacks on the private threshold search."""
 
     knowledge: str = "white-box"
     unit: str = "release"
@@ -102,8 +89,13 @@ class SearchGame:
         object.__setattr__(self, "count_noise", self.count_noise or reach * math.sqrt(games))
 
     @property
+    @abstractmethod
     def name(self) -> str:
-        return f"search ({'one count' if self.unit == 'release' else f'{self.steps} counts'}, rank {self.rank!r})"
+        """Return the name of the game in a report."""
+
+    @abstractmethod
+    def play(self, with_record: bool, runs: int) -> Array:
+        """Return what the attacker computes from each run."""
 
     @property
     def claim(self) -> DpEvent:
@@ -111,15 +103,9 @@ class SearchGame:
         event = self._search(self._scores(False)).event
         return next(iter(possible_histories(event)[0])) if self.unit == "release" else event
 
-    def play(self, with_record: bool, runs: int) -> Array:
-        if self.knowledge == "black-box":
-            thresholds = [self._search(self._scores(with_record)).threshold for _ in range(runs)]
-            return np.array(thresholds)
-        ratio = _SearchRatio(self._reference(False), self._reference(True), self._sigma(), self._exact_count)
-        played: list[Array] = []
-        while sum(map(len, played)) < runs if self.unit == "release" else len(played) < runs:
-            self._search(self._scores(with_record), lambda view: played.append(ratio(view)))
-        return np.concatenate(played) if self.unit == "release" else np.array([p.sum() for p in played])
+    @property
+    def _search_name(self) -> str:
+        return f"search ({'one count' if self.unit == 'release' else f'{self.steps} counts'}, rank {self.rank!r})"
 
     def _scores(self, with_record: bool) -> Array:
         scores = np.linspace(0.005, 0.995, self.n)
@@ -153,6 +139,39 @@ class SearchGame:
 
     def _exact_count(self, with_record: bool, bracket: tuple[float, float]) -> int:
         return int(as_counter(self._scores(with_record), (0.0, 1.0), 1).count(*bracket, 1))
+
+
+@dataclass(frozen=True)
+class SearchGame(SearchAttack):
+    """Attack the private threshold search.
+
+    The score of the record is the end of the range, so that no count includes it. The white-box attacker computes the
+    exact log-likelihood ratio of the noisy counts.
+
+    Parameters
+    ----------
+    knowledge : "white-box" or "black-box"
+    unit : "release": each noisy count is a run, which tests noise and sensitivity most sharply; "run": the whole search
+        is a run, which also finds errors between counts.
+    n : number of other records.
+    alpha, steps, count_noise, rank, correction : arguments of ``private_quantile``; 0 steps or noise: a default.
+    score : score of the record.
+    random_state : seed; None for system entropy.
+    """
+
+    @property
+    def name(self) -> str:
+        return self._search_name
+
+    def play(self, with_record: bool, runs: int) -> Array:
+        if self.knowledge == "black-box":
+            thresholds = [self._search(self._scores(with_record)).threshold for _ in range(runs)]
+            return np.array(thresholds)
+        ratio = _SearchRatio(self._reference(False), self._reference(True), self._sigma(), self._exact_count)
+        played: list[Array] = []
+        while sum(map(len, played)) < runs if self.unit == "release" else len(played) < runs:
+            self._search(self._scores(with_record), lambda view: played.append(ratio(view)))
+        return np.concatenate(played) if self.unit == "release" else np.array([p.sum() for p in played])
 
 
 class _SearchRatio:
@@ -199,21 +218,8 @@ def _ratio_of_constants(view: SearchView, without: SearchView, with_record: Sear
 
 
 @dataclass(frozen=True)
-class TrainingGame:
-    """Attack DP-SGD with the worst-case neighbors of the accounting.
-
-    ``n`` records add nothing to any gradient. The clipped gradient of the additional record has the largest norm. With
-    ``sampling_rate < 1`` the white-box attacker sees noisy sums but not batches, and computes the exact ratio of the
-    Gaussian mixture.
-
-    Parameters
-    ----------
-    mechanism : DPSGD; its ``noise_multiplier`` is part of the claim.
-    knowledge : "white-box" or "black-box"
-    unit : "release": each step is a run; "run": the whole training is a run.
-    n : number of other records.
-    random_state : seed; None for system entropy.
-    """
+class TrainingAttack(ABC):
+    """The settings and the course of attacks on DP-SGD."""
 
     mechanism: DPSGD = field(default_factory=lambda: audited_mechanism(1.0, 400))
     knowledge: str = "white-box"
@@ -229,7 +235,20 @@ class TrainingGame:
             )
 
     @property
+    @abstractmethod
     def name(self) -> str:
+        """Return the name of the game in a report."""
+
+    @abstractmethod
+    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
+        """Return the rows and labels, with or without the record."""
+
+    @abstractmethod
+    def owners(self, with_record: bool) -> Persons | None:
+        """Return the owners of the rows; None: each row has its own owner."""
+
+    @property
+    def _training_name(self) -> str:
         m = self.mechanism
         length = "one step" if self.unit == "release" else f"{m.steps} steps"
         return f"training ({length}, noise {m.noise_multiplier:g}, sampling rate {m.sampling_rate:g})"
@@ -240,17 +259,6 @@ class TrainingGame:
         if self.unit == "run":
             return paid_event(self.mechanism)
         return dpsgd_event(self.mechanism.noise_multiplier or 0.0, self.mechanism.sampling_rate, 1)
-
-    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
-        """Return the rows and labels, with or without the record."""
-        rows = np.zeros((self.n + 1, 2))
-        rows[-1] = 100.0
-        labels = np.zeros(self.n + 1, dtype=np.int64)
-        return (rows, labels) if with_record else (rows[:-1], labels[:-1])
-
-    def owners(self, with_record: bool) -> Persons | None:  # noqa: ARG002 (games about persons need it)
-        """Return the owners of the rows; None: each row has its own owner."""
-        return None
 
     def play(self, with_record: bool, runs: int) -> Array:
         if self.knowledge == "black-box":
@@ -275,6 +283,37 @@ class TrainingGame:
         return self.mechanism.train(
             X, y, random_state=self.random_state, n_records=self.n, persons=self.owners(with_record), observer=observer
         )
+
+
+@dataclass(frozen=True)
+class TrainingGame(TrainingAttack):
+    """Attack DP-SGD with the worst-case neighbors of the accounting.
+
+    ``n`` records add nothing to any gradient. The clipped gradient of the additional record has the largest norm. With
+    ``sampling_rate < 1`` the white-box attacker sees noisy sums but not batches, and computes the exact ratio of the
+    Gaussian mixture.
+
+    Parameters
+    ----------
+    mechanism : DPSGD; its ``noise_multiplier`` is part of the claim.
+    knowledge : "white-box" or "black-box"
+    unit : "release": each step is a run; "run": the whole training is a run.
+    n : number of other records.
+    random_state : seed; None for system entropy.
+    """
+
+    @property
+    def name(self) -> str:
+        return self._training_name
+
+    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
+        rows = np.zeros((self.n + 1, 2))
+        rows[-1] = 100.0
+        labels = np.zeros(self.n + 1, dtype=np.int64)
+        return (rows, labels) if with_record else (rows[:-1], labels[:-1])
+
+    def owners(self, with_record: bool) -> None:  # noqa: ARG002
+        return None
 
 
 def audited_mechanism(noise_multiplier: float, steps: int, sampling_rate: float = 1.0) -> DPSGD:
@@ -327,7 +366,64 @@ class TrainingRatio:
 
 
 @dataclass(frozen=True)
-class PipelineGame:
+class PipelineAttack(ABC):
+    """The settings and the parts of attacks on ``release``."""
+
+    knowledge: str = "white-box"
+    guarantee: str = "universal"
+    epsilon: float = 2.3
+    delta: float = 1e-2
+    noise_multiplier: float = 3.0
+    steps: int = 4
+    n: int = 15
+    random_state: int | None = None
+
+    @property
+    @abstractmethod
+    def _records(self) -> TrainingGame:
+        """Return the game whose neighboring records are used."""
+
+    @abstractmethod
+    def play(self, with_record: bool, runs: int) -> Array:
+        """Return what the attacker computes from each run."""
+
+    @property
+    def name(self) -> str:
+        return f"pipeline (guarantee {self.guarantee!r})"
+
+    @property
+    def claim(self) -> DpEvent:
+        """Cost in the ledger of a release."""
+        return self._release(False).ledger.event
+
+    def _observe_release(self, with_record: bool) -> tuple[Release, list[StepView], list[SearchView]]:
+        """Make a release, and return it with all observed steps and searches."""
+        views: list[StepView | SearchView] = []
+        released = self._release(with_record, views.append)
+        steps = [view for view in views if isinstance(view, StepView)]
+        return released, steps, [view for view in views if isinstance(view, SearchView)]
+
+    def _mechanism(self) -> DPSGD:
+        return audited_mechanism(self.noise_multiplier, self.steps)
+
+    def _release(self, with_record: bool, observer: Observer | None = None) -> Release:
+        X, y = self._records.records(with_record)
+        request = Request(
+            task=Classification((0, 1)),
+            estimator=self._mechanism(),
+            budget=Budget(self.epsilon, self.delta),
+            alphas=(0.1,),
+            guarantee=self.guarantee,
+            n_records=self.n,
+            n_features=X.shape[1],
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GuaranteeWarning)
+            return release(request, ArraySource(X, y), random_state=self.random_state, observer=observer)
+
+
+@dataclass(frozen=True)
+class PipelineGame(PipelineAttack):
     """Attack ``release``, the whole pipeline of every estimator, on the neighbors of ``TrainingGame``.
 
     The white-box attacker computes the exact log-likelihood ratio of all noisy gradients and counts. The black-box
@@ -342,30 +438,12 @@ class PipelineGame:
     random_state : seed; None for system entropy.
     """
 
-    knowledge: str = "white-box"
-    guarantee: str = "universal"
-    epsilon: float = 2.3
-    delta: float = 1e-2
-    noise_multiplier: float = 3.0
-    steps: int = 4
-    n: int = 15
-    random_state: int | None = None
-
     def __post_init__(self) -> None:
         check_choice("knowledge", self.knowledge, KNOWLEDGE)
         if self.knowledge == "white-box" and guarantee_of(self.guarantee).held_out:
             raise ValueError(
                 f"the white-box game needs a guarantee without held-out part, got {self.guarantee!r}; use SplitGame"
             )
-
-    @property
-    def name(self) -> str:
-        return f"pipeline (guarantee {self.guarantee!r})"
-
-    @property
-    def claim(self) -> DpEvent:
-        """Cost in the ledger of a release."""
-        return self._release(False).ledger.event
 
     def play(self, with_record: bool, runs: int) -> Array:
         if self.knowledge == "black-box":
@@ -387,45 +465,20 @@ class PipelineGame:
         own = 1 - float(released.model.predict_proba(rows[-1:])[0, labels[-1]])
         sizes = [view.bought_size for view in searches if view.bought_size is not None]
         total = sum(training(view) for view in steps) + sum(_size_ratio(size, self.n) for size in sizes)
+        sigma = count_noise_scale(released.ledger.event)
         for view in searches:
-            total += _search_ratio(view, references, own, with_record, self._sigma(released), bool(sizes))
+            total += _search_ratio(view, references, own, with_record, sigma, bool(sizes))
         return total
-
-    def _observe_release(self, with_record: bool) -> tuple[Release, list[StepView], list[SearchView]]:
-        """Make a release, and return it with all observed steps and searches."""
-        views: list[StepView | SearchView] = []
-        released = self._release(with_record, views.append)
-        steps = [view for view in views if isinstance(view, StepView)]
-        return released, steps, [view for view in views if isinstance(view, SearchView)]
 
     @property
     def _records(self) -> TrainingGame:
         return TrainingGame(n=self.n)
 
-    def _mechanism(self) -> DPSGD:
-        return audited_mechanism(self.noise_multiplier, self.steps)
 
-    def _release(self, with_record: bool, observer: Observer | None = None) -> Release:
-        X, y = self._records.records(with_record)
-        request = Request(
-            task=Classification((0, 1)),
-            estimator=self._mechanism(),
-            budget=Budget(self.epsilon, self.delta),
-            alphas=(0.1,),
-            guarantee=self.guarantee,
-            n_records=self.n,
-            n_features=X.shape[1],
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", GuaranteeWarning)
-            return release(request, ArraySource(X, y), random_state=self.random_state, observer=observer)
-
-    @staticmethod
-    def _sigma(released: Release) -> float:
-        history = possible_histories(released.ledger.event)[0]
-        # the search has many counts, and the size is released once
-        counts = {e: k for e, k in history.items() if isinstance(e, DiscreteGaussianDpEvent)}
-        return float(max(counts, key=lambda e: counts[e]).sigma)
+def count_noise_scale(event: DpEvent) -> float:
+    """Return the noise scale of the counts of a search: there are many, and the size is released once."""
+    counts = {e: k for e, k in possible_histories(event)[0].items() if isinstance(e, DiscreteGaussianDpEvent)}
+    return float(max(counts, key=lambda e: counts[e]).sigma)
 
 
 def _size_ratio(size: ReleasedSize, n: int) -> float:

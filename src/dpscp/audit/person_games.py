@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpscp._base.checks import check_count
-from dpscp.audit.games import SearchGame, TrainingGame
+from dpscp.audit.games import SearchAttack, TrainingAttack
 from dpscp.data.persons import Persons
 from dpscp.quantile.observer import SearchView
 
@@ -24,7 +24,7 @@ _WATCHED = 400
 
 
 @dataclass(frozen=True)
-class PersonTrainingGame(TrainingGame):
+class PersonTrainingGame(TrainingAttack):
     """Attack DP-SGD; the neighbors differ by a person whose clipped gradients have the largest norm.
 
     The other persons have one row each, which adds nothing.
@@ -40,7 +40,7 @@ class PersonTrainingGame(TrainingGame):
 
     @property
     def name(self) -> str:
-        return f"{super().name}, a person with {self.rows} rows ({'equal' if self.alike else 'different'})"
+        return f"{self._training_name}, a person with {self.rows} rows ({'equal' if self.alike else 'different'})"
 
     def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
         """Return the rows and labels, person by person."""
@@ -56,7 +56,7 @@ class PersonTrainingGame(TrainingGame):
 
 
 @dataclass(frozen=True)
-class PersonSearchGame(SearchGame):
+class PersonSearchGame(SearchAttack):
     """Attack the private threshold search; the neighbors differ by a person with several scores.
 
     The attacker has observed which rows are chosen, and computes the exact log-likelihood ratio of all noisy counts
@@ -84,7 +84,7 @@ class PersonSearchGame(SearchGame):
     @property
     def name(self) -> str:
         kind = "equal" if self.alike else "different"
-        return f"{super().name}, a person with {self.rows} {kind} scores in {self.groups} group(s)"
+        return f"{self._search_name}, a person with {self.rows} {kind} scores in {self.groups} group(s)"
 
     def play(self, with_record: bool, runs: int) -> Array:
         choices = Counter(self._choose_rows() for _ in range(_WATCHED))

@@ -64,6 +64,10 @@ class PrivateConformal(FittedEstimator):
         """Return the declared population relative to that of the records; None for the same one."""
 
     @abstractmethod
+    def _keep_task(self, released: Release, records: FitRecords) -> None:
+        """Set the fitted attributes of classification or regression alone."""
+
+    @abstractmethod
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
         """Return the public side of the fit and its records."""
 
@@ -189,6 +193,7 @@ class PrivateConformal(FittedEstimator):
         self.certificates_ = released.certificates
         self.certificate_ = released.certificates[0]
         self.evaluation_ = released.evaluation
+        self._keep_task(released, records)
         self._warn_if_sets_are_full(released.task)
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:

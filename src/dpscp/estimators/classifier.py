@@ -202,8 +202,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             )
         return request, replace(records, classes=public)
 
-    def _keep(self, released: Release, records: FitRecords) -> None:
-        super()._keep(released, records)
+    def _keep_task(self, released: Release, records: FitRecords) -> None:  # noqa: ARG002
         self.classes_ = np.asarray(records.classes)
 
     def _task(self) -> Classification:
@@ -286,8 +285,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             "classes_objects": np.array(objects),
         }
 
-    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
-        super()._restore(header, arrays, module)
+    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes do not match its model")

@@ -18,8 +18,7 @@ from dpscp._base.trust import (
 from dpscp.data.sources import DaskSource, DistributedSource
 from dpscp.data.sources.base import is_source
 from dpscp.data.sources.dispatch import is_dask
-from dpscp.training.mechanism import Mechanism
-from dpscp.training.preprocessing.preprocess import Preprocessed
+from dpscp.training.mechanism import HasRowSteps, Mechanism
 from dpscp.training.private_model import find_private_model
 from dpscp.training.torch.modules import comes_from_torch
 from dpscp.training.torch.records import has_own_items
@@ -33,7 +32,7 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
     if find_private_model(estimator) is not None:
         yield PRIVATE_MODEL
         return
-    if isinstance(estimator, Preprocessed) and any(map(is_own, estimator.steps)):
+    if isinstance(estimator, HasRowSteps) and any(map(is_own, estimator.row_steps)):
         yield OWN_STEP
     if comes_from_torch(estimator) or comes_from_torch(getattr(estimator, "module", None)):
         yield TORCH_MODULE

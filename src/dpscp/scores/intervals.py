@@ -58,7 +58,7 @@ class Pair:
     @property
     def centre(self) -> NDArray[Any]:
         """The older name of ``center``, deprecated."""
-        warnings.warn("Pair.centre is deprecated; use Pair.center", DeprecationWarning, stacklevel=2)
+        warnings.warn("`centre` of a pair is deprecated; use `center`", DeprecationWarning, stacklevel=2)
         return self.center
 
     @property

@@ -237,6 +237,15 @@ class HasStages(Protocol):
 
 
 @runtime_checkable
+class HasRowSteps(Protocol):
+    """A mechanism with preprocessing steps, which may be a caller's own."""
+
+    @property
+    def row_steps(self) -> tuple[Any, ...]:
+        """Return the steps, the first one first."""
+
+
+@runtime_checkable
 class Observable(Protocol):
     """A mechanism that can show each noisy step to an observer, for tests and audits."""
 

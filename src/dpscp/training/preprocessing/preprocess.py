@@ -219,6 +219,10 @@ class Preprocessed(ArrayTraining):
         return compose(*known) if len(known) == len(parts) else None
 
     @property
+    def row_steps(self) -> tuple[Step, ...]:
+        return self.steps
+
+    @property
     def _private_steps(self) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if not step.data_independent)
 

@@ -116,15 +116,13 @@ class SummedStep(ABC):
         return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
 
     def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        return self._total(X, weights)
-
-    def _total(self, X: ArrayLike, weights: Array | None) -> Array:
+        """Return the exact weighted sums that ``release`` adds noise to; never released as they are."""
         rows = check_rows(X)
         arrays = (rows,) if weights is None else (rows, weights)
         return sum_in_parts(lambda part, weights=None: self.part_moments(part, weights), *arrays)
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
-        return self.release(self._total(X, weights), n_records=n_records, rng=rng)
+        return self.release(self.moments(X, weights), n_records=n_records, rng=rng)
 
 
 class _PublicStep:

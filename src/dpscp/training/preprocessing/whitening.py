@@ -108,13 +108,6 @@ class PrivateWhitening(SummedStep):
             scaled *= np.sqrt(weights)[:, None]
         return np.asarray(scaled.T @ scaled)
 
-    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
-        """Return the exact weighted sum of outer products, in orthonormal coordinates.
-
-        ``fit`` adds noise, never released.
-        """
-        return _coordinates(self._total(X, weights))
-
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> WhiteningTransform:
         """Return the transform with the private second moment in it."""
         n, width = check_count("n_records", n_records), len(total)
