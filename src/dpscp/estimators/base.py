@@ -18,8 +18,8 @@ from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.sources import DistributedSource, RecordSource
-from dpscp.data.sources.base import is_source
+from dpscp.data.sources import RecordSource
+from dpscp.data.sources.base import Collective, is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
 from dpscp.data.validation import check_levels, column_bounds, group_index, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
@@ -116,7 +116,7 @@ class PrivateConformal(FittedEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
-        if isinstance(X, DistributedSource) and not X.is_leading:
+        if isinstance(X, Collective) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._start(budget, fit_params)
         fit_input = self._read(X, y, persons, schema)
@@ -131,7 +131,7 @@ class PrivateConformal(FittedEstimator):
         X, y = labeled_arrays(X, y)
         table = X
         X, y, persons = self._apply_schema(X, y, persons, schema)
-        if isinstance(X, DistributedSource) and X.by_person:
+        if isinstance(X, Collective) and X.by_person:
             persons = True  # its blocks hold them
         unit = self._unit(persons)
         rows = None
@@ -144,7 +144,7 @@ class PrivateConformal(FittedEstimator):
             self.input_shape_, self.n_features_in_ = None, X.width
         return FitInput(original, table, X, y, persons, rows, unit)
 
-    def _fit_by_all(self, source: DistributedSource, *arguments: Any, **options: Any) -> Self:
+    def _fit_by_all(self, source: Collective, *arguments: Any, **options: Any) -> Self:
         """Fit in process 0 and copy the fitted attributes to the others."""
 
         def fitted() -> dict[str, Any]:

@@ -11,12 +11,10 @@ from dpscp._base.trust import (
     OWN_STEP,
     PREFIT,
     PRIVATE_MODEL,
-    PROCESSES,
     TORCH_MODULE,
     is_own,
 )
-from dpscp.data.sources import DaskSource, DistributedSource
-from dpscp.data.sources.base import is_source
+from dpscp.data.sources.base import HasAssumption, is_source
 from dpscp.data.sources.dispatch import is_dask
 from dpscp.training.mechanism import HasRowSteps, Mechanism
 from dpscp.training.private_model import find_private_model
@@ -47,9 +45,10 @@ def list_record_assumptions(original: Any) -> Iterator[str]:
     """List the assumptions about the records that the caller passed."""
     if has_own_items(original):
         yield OWN_DATASET
-    if is_dask(original) or isinstance(original, DaskSource):
+    if is_dask(original):
         yield DASK
-    elif isinstance(original, DistributedSource):
-        yield PROCESSES
-    elif is_source(original) and is_own(original):
-        yield OWN_SOURCE
+    elif is_source(original):
+        if isinstance(original, HasAssumption):
+            yield original.assumption
+        if is_own(original):
+            yield OWN_SOURCE

@@ -14,7 +14,8 @@ import numpy as np
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.persons import require_unit
-from dpscp.data.sources import DistributedSource, RecordSource
+from dpscp.data.sources import RecordSource
+from dpscp.data.sources.base import Collective
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.guarantees.base import Guarantee
@@ -235,7 +236,7 @@ class FitPlan:
         if self.mechanism is not None and not is_in_memory(source):
             require_sources(self.mechanism)
         reader = innermost(source)
-        if isinstance(reader, DistributedSource):
+        if isinstance(reader, Collective):
             reader.check_picklable(self.mechanism, task)
 
     def enter(self, ledger: Ledger, trained: Trained) -> Ledger:
