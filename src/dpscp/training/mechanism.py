@@ -294,7 +294,7 @@ def trains_persons(mechanism: Mechanism) -> bool:
     return isinstance(mechanism, PersonWise) and mechanism.trains_persons
 
 
-def require_persons(mechanism: Mechanism) -> PersonWise:
+def require_persons(mechanism: object) -> PersonWise:
     """Return the mechanism, or raise TypeError if it cannot train on persons."""
     if isinstance(mechanism, PersonWise) and mechanism.trains_persons:
         return mechanism
@@ -322,7 +322,7 @@ def train_persons(
     return replace(trained, unit=persons.unit)  # a mechanism of the caller's own may leave the default
 
 
-def trains_sources(mechanism: Mechanism) -> bool:
+def trains_sources(mechanism: object) -> bool:
     """Return whether a mechanism can train on records in several blocks."""
     # a class of mechanisms has the names of one, and is none
     able = isinstance(mechanism, SourceWise) and not isinstance(mechanism, type) and mechanism.trains_sources
@@ -339,7 +339,7 @@ def _changes_train_alone(kind: type) -> bool:
     return definers[0] is not definers[1] and issubclass(definers[0], definers[1])
 
 
-def require_sources(mechanism: Mechanism) -> None:
+def require_sources(mechanism: object) -> None:
     """Raise TypeError for a mechanism that needs all records in one array."""
     if not trains_sources(mechanism):
         raise TypeError(

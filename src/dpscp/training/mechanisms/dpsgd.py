@@ -36,6 +36,8 @@ from dpscp.privacy import RECORDS, Unit, secure_generator
 from dpscp.training.engine.batching import (
     EngineBlockBuilder,
     SourceTotals,
+    SourceTraining,
+    TrainingRun,
     array_source,
     observed_source_labels,
     unit_count,
@@ -73,7 +75,7 @@ SCHEDULES = ("constant", "cosine", "linear")
 
 
 @dataclass(frozen=True)
-class DPSGD(GaussianSums):
+class DPSGD(SourceTraining, GaussianSums):
     """Train a linear head or dense network by differentially private SGD.
 
     Gradients are clipped per record. ``sampling_rate=1`` is full-batch private gradient descent. With persons the sums
@@ -265,51 +267,8 @@ class DPSGD(GaussianSums):
         if self.device is not None:
             check_device(self.device)
 
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
-        observer: StepObserver | None = None,
-    ) -> Trained:
-        """Train privately on arrays; the cost is `event`, whatever the records are.
-
-        Parameters
-        ----------
-        X : array of shape (n_rows, n_features)
-        y : array of shape (n_rows,)
-        random_state : int or None
-            None uses the operating system's entropy. An int makes the run repeatable and therefore not private.
-        n_records : int or None
-            The public nominal number of records, or of persons; None declares the true number public.
-        persons : Persons or None
-            The persons to whom the rows belong, where one may have several.
-        observer : callable or None
-            For tests and audits: called with a `StepView` of each step. What it sees is not private.
-
-        Returns
-        -------
-        Trained
-        """
-        setup = self.prepare(X, y, n_records=n_records, persons=persons)
-        return self._run(setup, random_state, observer)
-
-    def train_source(
-        self,
-        source: RecordSource,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        observer: StepObserver | None = None,
-    ) -> Trained:
-        """Train on the records of a source; see `train`.
-
-        The division into blocks changes the order of sums only.
-        """
-        return self._run(self.prepare_source(source, n_records=n_records), random_state, observer)
+    def _train(self, run: TrainingRun) -> Trained:
+        return self._run(self.prepare_source(run.source, n_records=run.n_records), run.random_state, run.observer)
 
     def _run(self, setup: "Setup", random_state: int | None, observer: StepObserver | None = None) -> Trained:
         if self.device is None:

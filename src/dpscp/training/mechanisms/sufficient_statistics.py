@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
 from dpscp._base.checks import check_count, check_positive, check_probability, check_range
-from dpscp.data.persons import Persons
 from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.privacy import secure_generator
+from dpscp.training.engine.batching import SourceTraining, TrainingRun
 from dpscp.training.engine.gaussian_release import (
     SUM_SLACK,
     gaussian_release,
@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class SufficientStatistics(GaussianSums):
+class SufficientStatistics(SourceTraining, GaussianSums):
     """Fit a ridge regression on a noisy Gram matrix and noisy cross moments.
 
     Rows are clipped to norm ``feature_bound`` (in prediction too), targets to ``y_bounds`` and centered there. The
@@ -77,6 +77,7 @@ class SufficientStatistics(GaussianSums):
     budget: tuple[float, float] | None = None
 
     trains_persons: ClassVar[bool] = True
+    trains_sources: ClassVar[bool] = False
     releases: ClassVar[tuple[float, int]] = (1.0, 1)
 
     def __post_init__(self) -> None:
@@ -143,26 +144,15 @@ class SufficientStatistics(GaussianSums):
             rows, target = rows * roots[:, None], target * roots
         return sum_in_parts(lambda part: part.T @ part, rows), sum_in_parts(lambda part, y: part.T @ y, rows, target)
 
-    def train(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        random_state: int | None = None,
-        n_records: int | None = None,
-        persons: Persons | None = None,
-    ) -> Trained:
-        """Release the noisy moments once and solve.
-
-        The cost is ``event``, whatever the records are.
-        """
+    def _train(self, run: TrainingRun) -> Trained:
+        """Release the noisy moments once and solve."""
         event = paid_event(self)
-        raw = check_rows(X, finite=False)
-        units = Persons.of_rows(persons, len(raw))
-        n = check_count(units.count_name, units.count if n_records is None else n_records)
+        block = run.block
+        raw, units = block.read(), block.owners
+        n = check_count(units.count_name, units.count if run.n_records is None else run.n_records)
         warn_large_delta(self.budget, n)
-        gram, cross = self.moments(raw, y, units.weights)
-        rng = secure_generator(random_state)
+        gram, cross = self.moments(raw, block.targets, units.weights)
+        rng = secure_generator(run.random_state)
         noisy_gram = self._release_gram(gram, rng)
         noisy_cross = gaussian_release(cross, self.cross_noise, rng)
         floor, reach = self.smallest_eigenvalue(raw.shape[1]), self._reach(raw.shape[1], n)
@@ -180,9 +170,9 @@ class SufficientStatistics(GaussianSums):
             "n_features": raw.shape[1],
             "feature_bound": self.feature_bound,
             "y_bounds": self.y_bounds,
-            "taken_from_data": () if n_records is not None else (units.count_name,),
+            "taken_from_data": () if run.n_records is not None else (units.count_name,),
         }
-        if random_state is not None:
+        if run.random_state is not None:
             facts["seeded"] = True
         model = DenseModel(network, Loss("squared"), theta, None, self.feature_bound)
         return Trained(model, event, self.stability(raw.shape[1], n), facts, unit=units.unit)

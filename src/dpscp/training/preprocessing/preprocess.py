@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from dpscp._base.checks import check_choice, check_positive, check_probability
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.base import Rows
-from dpscp.data.sources.places import as_one_block, is_in_memory, resize_rows, unit_of_blocks
+from dpscp.data.sources.places import as_one_block, resize_rows
 from dpscp.exceptions import BudgetError
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant, compose, epsilon_of, gdp_epsilon, gdp_mu, secure_generator, smallest_noise
 from dpscp.privacy.noise_search import start_below
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
-from dpscp.training.engine.batching import ArrayTraining, nominal_count
+from dpscp.training.engine.batching import SourceTraining, TrainingRun, nominal_count
 from dpscp.training.engine.gaussian_release import source_sum
 from dpscp.training.engine.networks import check_rows
 from dpscp.training.mechanism import (
@@ -40,11 +40,8 @@ from dpscp.training.mechanism import (
     load_model,
     paid_event,
     require_noise,
-    require_persons,
-    require_sources,
     saved_as,
     shift_bound,
-    train_on,
     trains_persons,
     trains_sources,
 )
@@ -176,7 +173,7 @@ def _length_after(transforms: list[Transform]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Preprocessed(ArrayTraining):
+class Preprocessed(SourceTraining):
     """Put preprocessing steps in front of a mechanism, as one mechanism.
 
     Privacy: ``event`` is the composition of the private steps and the mechanism; the unit is that of the mechanism.
@@ -303,27 +300,21 @@ class Preprocessed(ArrayTraining):
         )
         return replace(self, steps=steps, mechanism=tunable.with_noise(noise))
 
-    def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
+    def _train(self, run: TrainingRun) -> Trained:
         """Fit the steps one after the other, then train on the transformed rows."""
         paid_event(self)  # fails before any data is touched while some noise is not set
-        width = source.width
-        if unit_of_blocks(source).by_person:
-            require_persons(self)  # before a step releases anything
-        if not is_in_memory(source):
-            require_sources(self)
+        source, width = run.source, run.source.width
         if any(isinstance(step, SourceStep) for step in self.steps):
             self.run_dry((width,))  # refuses a module whose width would be known too late
-        n, _ = nominal_count(source, n_records)
-        rng = secure_generator(stream_seed(random_state, PREPROCESSING))
+        n, _ = nominal_count(source, run.n_records)
+        rng = secure_generator(stream_seed(run.random_state, PREPROCESSING))
         transforms: list[Transform] = []
         for step in self.steps:
-            transforms.append(_fit_step(step, source, n, rng, random_state))
+            transforms.append(_fit_step(step, source, n, rng, run.random_state))
             source = source.map(methodcaller("with_steps", transforms[-1].apply))
             if isinstance(transforms[-1], HasWidth):
                 source = resize_rows(source, transforms[-1].width)
-        inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
+        inner = run.train_inner(self.mechanism, source)
         independent = all(step.data_independent for step in self.steps)
         trajectory = inner.trajectory
         if trajectory is not None and not isinstance(inner.model, PreprocessedModel):

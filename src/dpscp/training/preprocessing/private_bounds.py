@@ -20,14 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from dpscp._base.checks import check_count, check_positive, check_probability
-from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources import Block
 from dpscp.data.sources.persons import OneRowEach
-from dpscp.data.sources.places import is_in_memory, places_of, unit_of_blocks
+from dpscp.data.sources.places import places_of, unit_of_blocks
 from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
-from dpscp.training.engine.batching import WrappedMechanism
-from dpscp.training.mechanism import Trained, paid_event, require_persons, require_sources, train_on
+from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
+from dpscp.training.mechanism import Trained, paid_event
 from dpscp.training.model import Model
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.private_target import calibrate_beside
@@ -128,20 +128,14 @@ class PrivateBounds(WrappedMechanism):
         ends = np.array([_outermost(column, alarm, likely) for column in noisy])
         return _edges(ends[:, 0])[0], _edges(ends[:, 1])[1]
 
-    def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
+    def _train(self, run: TrainingRun) -> Trained:
         """Find the bounds and train inside them.
 
         The model is returned in the units of the records.
         """
         own = _paid(self)  # fails before any record is used while the noise is not set
-        seed = stream_seed(random_state, BOUNDS)
-        if unit_of_blocks(source).by_person:
-            require_persons(self)  # before anything is released
-        if not is_in_memory(source):
-            require_sources(self)
-        counted = source
+        seed = stream_seed(run.random_state, BOUNDS)
+        source = counted = run.source
         if unit_of_blocks(source).by_person:
             draws = PlacedDraws.of(stream_seed(seed, SCORED_ROWS))
             counted = source.map(OneRowEach(draws, places_of(source)))
@@ -158,7 +152,7 @@ class PrivateBounds(WrappedMechanism):
         inside = source.map(_ScaleIntoBounds(transforms, y_bounds))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HintWarning)  # about bounds that the caller could give
-            inner = train_on(self.mechanism, inside, random_state=random_state, n_records=n_records)
+            inner = run.train_inner(self.mechanism, inside)
         model: Model = inner.model if y_bounds is None else ScaledTargetModel(inner.model, y_bounds)
         if transforms:
             model = PreprocessedModel(transforms, model, self.n_features)

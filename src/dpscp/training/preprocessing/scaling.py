@@ -9,11 +9,11 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_range
-from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources import Block
 from dpscp.guarantees.stability import Stability
 from dpscp.privacy import Accountant
-from dpscp.training.engine.batching import WrappedMechanism
-from dpscp.training.mechanism import Trained, load_model, saved_as, shift_bound, train_on
+from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
+from dpscp.training.mechanism import Trained, load_model, saved_as, shift_bound
 from dpscp.training.model import InfluenceForm, Model, checks_rows, find_influence_form, is_row_wise
 from dpscp.training.targets import target_units, unit_targets
 
@@ -105,10 +105,7 @@ class ScaledTarget(WrappedMechanism):
     def _in_unit(self, block: Block) -> Block:
         return block.with_targets(unit_targets(block.targets, self.y_bounds))
 
-    def train_source(
-        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
-    ) -> Trained:
-        """Train the inner mechanism on the rescaled targets."""
-        trained = train_on(self.mechanism, source.map(self._in_unit), random_state=random_state, n_records=n_records)
+    def _train(self, run: TrainingRun) -> Trained:
+        trained = run.train_inner(self.mechanism, run.source.map(self._in_unit))
         stability = self._in_target_units(trained.stability)
         return replace(trained, model=ScaledTargetModel(trained.model, self.y_bounds), stability=stability)
