@@ -822,7 +822,7 @@ mutant(
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
+    "training.preprocess:Preprocessed._train",
     "n",
     "nominal_count(source, None)[0]",
     "the true number of records divides the released sums",
@@ -836,16 +836,16 @@ mutant(
     "tests/training/test_preprocess.py::test_calibrated_meets_the_budget_and_nearly_uses_it",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
+    "training.preprocess:Preprocessed._train",
     "source = source.map(methodcaller('with_steps', transforms[-1].apply))",
     "source.map(methodcaller('with_steps', transforms[-1].apply))",
     "training does not see the preprocessed rows",
     "tests/training/test_releases.py::test_training_sees_what_prediction_sees",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
-    "stream_seed(random_state, PREPROCESSING)",
-    "random_state",
+    "training.preprocess:Preprocessed._train",
+    "stream_seed(run.random_state, PREPROCESSING)",
+    "run.random_state",
     "steps and mechanism share a seeded stream",
     "tests/training/test_preprocess.py::test_steps_and_mechanism_do_not_share_a_seeded_stream",
 )
@@ -857,21 +857,21 @@ mutant(
     "tests/training/test_releases.py::test_every_private_part_is_in_the_event",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "inner.event",
     "paid_event(self.mechanism)",
     "a wrapper reports the plan and not what was spent",
     "tests/training/test_recipe.py::test_private_target_reports_what_its_mechanism_did_spend",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "mean, square = gaussian_release(total, noise, rng, n) / n",
     "mean, square = gaussian_release(total, noise, rng, n) / n\nsquare = source.sum(self._block_moments)[1] / n",
     "the target's scale is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "mean, square = gaussian_release(total, noise, rng, n) / n",
     "mean, square = gaussian_release(total, noise, rng, n) / n\nmean = source.sum(self._block_moments)[0] / n",
     "the target's mean is exact",
@@ -907,28 +907,28 @@ mutant(
     "tests/training/test_releases.py::test_the_jacobian_is_paid_for",
 )
 mutant(
-    "training.perturbation:_prepare",
-    "bounded_targets(y, mechanism.y_bounds)",
+    "training.perturbation:_Perturbation._prepare",
+    "bounded_targets(y, self.y_bounds)",
     "np.asarray(y, dtype=float)",
     "targets beyond their bounds",
     "tests/training/test_perturbation.py::test_rows_and_targets_are_clipped_in_training_and_prediction",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "gaussian_release(cross, self.cross_noise, rng)",
     "np.array(cross)",
     "the cross moments are exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "self._release_gram(gram, rng)",
     "gram",
     "the Gram matrix is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "n * self.row_bound",
     "len(raw) * self.row_bound",
     "the true number of records bounds the cross moments",
@@ -1005,9 +1005,9 @@ mutant(
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
-    "self.moments(raw, y, units.weights)",
-    "self.moments(raw, y)",
+    "training.summary:SufficientStatistics._train",
+    "self.moments(raw, block.targets, units.weights)",
+    "self.moments(raw, block.targets)",
     "sufficient statistics drop the weights",
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
@@ -1040,7 +1040,7 @@ mutant(
     "tests/training/test_torch_files.py::test_a_module_comes_back_in_a_fresh_copy_of_its_architecture",
 )
 mutant(
-    "training.private_bounds:PrivateBounds.train_source",
+    "training.private_bounds:PrivateBounds._train",
     "compose(own, inner.event)",
     "inner.event",
     "what training reports leaves the bounds out",
@@ -1068,14 +1068,14 @@ mutant(
     "tests/test_promised_numbers.py::test_the_profile_of_objective_perturbation_is_the_integral_of_its_loss",
 )
 mutant(
-    "training.perturbation:OutputPerturbation.train",
+    "training.perturbation:OutputPerturbation._train",
     "tolerance / data.n_records",
     "0.0",
     "the stability bound forgets the tolerance of the solver",
     "tests/test_promised_numbers.py::test_a_trained_model_pays_for_its_solver",
 )
 mutant(
-    "training.perturbation:ObjectivePerturbation.train",
+    "training.perturbation:ObjectivePerturbation._train",
     "tolerance / data.n_records",
     "0.0",
     "the stability bound of objective perturbation forgets the tolerance of the solver",
@@ -1437,4 +1437,25 @@ mutant(
     "False",
     "another population is promised for records that training has seen",
     "tests/deployment/test_populations.py::test_wrong_arguments_are_named",
+)
+mutant(
+    "training.preprocessing.preprocess:PreprocessedModel.is_row_wise",
+    "is_row_wise(self.inner)",
+    "True",
+    "a caller's model behind preprocessing keeps what it sees of the records",
+    "tests/test_from_outside.py::test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it",
+)
+mutant(
+    "training.preprocessing.scaling:ScaledTargetModel.influence_form",
+    "replace(form, target_ranges=(self.y_bounds, *form.target_ranges))",
+    "form",
+    "the correction takes targets in other units than training",
+    "tests/training/test_influence.py::test_models_of_scaled_targets_are_corrected_in_the_units_of_the_target",
+)
+mutant(
+    "training.engine.batching:SourceTraining.train_source",
+    "unit_of_blocks(source).by_person",
+    "False",
+    "a mechanism for single records trains on persons",
+    "tests/training/test_persons.py::test_a_mechanism_that_cannot_says_so_before_anything_is_released",
 )

@@ -227,7 +227,7 @@ class FitPlan:
         if observer is None:
             return train_on(self.mechanism, source, random_state=random_state, n_records=self.n_training)
         seen = self.mechanism
-        if not isinstance(seen, Observable):
+        if not (isinstance(seen, Observable) and seen.takes_observer):
             raise TypeError(f"observer needs a release that trains by DPSGD alone, not {type(seen).__name__}")
         return seen.train_source(source, random_state=random_state, n_records=self.n_training, observer=observer)
 

@@ -7,7 +7,6 @@ noisy step too. Every field of `DPSGD` is a public constant; the starting point 
 """
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +28,6 @@ from dpscp._base.checks import (
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, RecordSource
 from dpscp.data.sources.places import Places, blocks_in_memory, places_of, unit_of_blocks
-from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees.poisson_tails import batch_limits
 from dpscp.guarantees.stability import LINEAR_LOSSES, LinearHead, Stability, stability_dpsgd_fixed_normaliser
 from dpscp.privacy import RECORDS, Unit, secure_generator
@@ -44,6 +42,7 @@ from dpscp.training.engine.batching import (
 )
 from dpscp.training.engine.cuda import DeviceDescent, DeviceRecords, check_device
 from dpscp.training.engine.cuda_noise import DeviceNoise
+from dpscp.training.engine.gaussian_release import warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK, MOST_RECORDS, SMALLEST_CLIP_NORM
 from dpscp.training.engine.loop import (
     GRID,
@@ -332,13 +331,7 @@ class DPSGD(SourceTraining, GaussianSums):
                 f"sampling_rate * {unit.count_name} (times rows_per_person) must be at most {MOST_RECORDS // 2}, "
                 f"got {expected:g}, because the rounding of larger sums is not bounded; lower sampling_rate"
             )
-        if self.budget is not None and self.budget[1] * n_records >= 1:
-            warnings.warn(
-                f"delta = {self.budget[1]:g} is not below 1 / n_records = {1 / n_records:g}. A delta this large would "
-                "permit publishing one random record; choose a smaller delta",
-                GuaranteeWarning,
-                stacklevel=3,
-            )
+        warn_large_delta(self.budget, n_records)
         classes = self.classes
         if self.task == "classification" and classes is None:
             classes = check_classes(observed_source_labels(source), self.loss)
