@@ -1155,7 +1155,7 @@ mutant(
     "tests/privacy/test_accounting.py::test_losses_are_not_below_the_exact_cost_at_tiny_deltas",
 )
 mutant(
-    "baselines.threshold:PrivateThreshold._fit_records",
+    "baselines.threshold:PrivateThreshold._plan",
     "mechanism, found = _declare_labels(mechanism, y)",
     "found = False",
     "labels of the secret half are listed",

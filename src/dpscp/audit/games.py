@@ -16,6 +16,7 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource
@@ -33,7 +34,6 @@ from dpscp.training import DPSGD, Trained
 from dpscp.training.engine.loop import StepObserver, StepView
 from dpscp.training.mechanism import paid_event
 
-Array = NDArray[np.float64]
 KNOWLEDGE = ("white-box", "black-box")
 UNITS = ("release", "run")
 
@@ -53,7 +53,7 @@ class Game(Protocol):
     def claim(self) -> DpEvent:
         """Claimed privacy cost of one run."""
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         """Return the attacker's statistics of at least ``runs`` independent runs, with or without the record."""
 
 
@@ -94,7 +94,7 @@ class SearchAttack(ABC):
         """Return the name of the game in a report."""
 
     @abstractmethod
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         """Return what the attacker computes from each run."""
 
     @property
@@ -107,11 +107,11 @@ class SearchAttack(ABC):
     def _search_name(self) -> str:
         return f"search ({'one count' if self.unit == 'release' else f'{self.steps} counts'}, rank {self.rank!r})"
 
-    def _scores(self, with_record: bool) -> Array:
+    def _scores(self, with_record: bool) -> FloatArray:
         scores = np.linspace(0.005, 0.995, self.n)
         return np.append(scores, self.score) if with_record else scores
 
-    def _search(self, scores: Array, observer: SearchObserver | None = None) -> PrivateQuantile:
+    def _search(self, scores: FloatArray, observer: SearchObserver | None = None) -> PrivateQuantile:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GuaranteeWarning)
             return private_quantile(
@@ -163,12 +163,12 @@ class SearchGame(SearchAttack):
     def name(self) -> str:
         return self._search_name
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         if self.knowledge == "black-box":
             thresholds = [self._search(self._scores(with_record)).threshold for _ in range(runs)]
             return np.array(thresholds)
         ratio = _SearchRatio(self._reference(False), self._reference(True), self._sigma(), self._exact_count)
-        played: list[Array] = []
+        played: list[FloatArray] = []
         while sum(map(len, played)) < runs if self.unit == "release" else len(played) < runs:
             self._search(self._scores(with_record), lambda view: played.append(ratio(view)))
         return np.concatenate(played) if self.unit == "release" else np.array([p.sum() for p in played])
@@ -188,7 +188,7 @@ class _SearchRatio:
         self._sigma = sigma
         self._count = lru_cache(maxsize=None)(exact_count)
 
-    def __call__(self, view: SearchView) -> Array:
+    def __call__(self, view: SearchView) -> FloatArray:
         certain = _ratio_of_constants(view, *self._references)
         if certain:
             return np.full(max(1, len(view.counts)), certain)
@@ -197,11 +197,11 @@ class _SearchRatio:
             for world, r in enumerate(self._references)
         ]
         margins = _margins(view)
-        ratio: Array = ((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * self._sigma**2)
+        ratio: FloatArray = ((margins - exact[0]) ** 2 - (margins - exact[1]) ** 2) / (2 * self._sigma**2)
         return ratio
 
 
-def _margins(view: SearchView) -> Array:
+def _margins(view: SearchView) -> FloatArray:
     """Return the noisy margin that decided each step of a search."""
     return np.array([c.margin for c in view.counts], dtype=float)
 
@@ -240,7 +240,7 @@ class TrainingAttack(ABC):
         """Return the name of the game in a report."""
 
     @abstractmethod
-    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
+    def records(self, with_record: bool) -> tuple[FloatArray, NDArray[np.int64]]:
         """Return the rows and labels, with or without the record."""
 
     @abstractmethod
@@ -260,7 +260,7 @@ class TrainingAttack(ABC):
             return paid_event(self.mechanism)
         return dpsgd_event(self.mechanism.noise_multiplier or 0.0, self.mechanism.sampling_rate, 1)
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         if self.knowledge == "black-box":
             return np.array([self._train(with_record).model.arrays()["parameters"] for _ in range(runs)])
         ratio = TrainingRatio(self.mechanism, *self.records(True), self.n, self.owners(True))
@@ -306,7 +306,7 @@ class TrainingGame(TrainingAttack):
     def name(self) -> str:
         return self._training_name
 
-    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
+    def records(self, with_record: bool) -> tuple[FloatArray, NDArray[np.int64]]:
         rows = np.zeros((self.n + 1, 2))
         rows[-1] = 100.0
         labels = np.zeros(self.n + 1, dtype=np.int64)
@@ -333,7 +333,7 @@ class TrainingRatio:
     """Compute the log-likelihood ratio of one step, if only the last person adds to the sum."""
 
     def __init__(
-        self, mechanism: DPSGD, X: Array, y: NDArray[Any], n_records: int, owners: Persons | None = None
+        self, mechanism: DPSGD, X: FloatArray, y: NDArray[Any], n_records: int, owners: Persons | None = None
     ) -> None:
         setup = mechanism.prepare(X, y, n_records=n_records, persons=owners)
         self._shadow = setup.descent(setup.records)
@@ -384,7 +384,7 @@ class PipelineAttack(ABC):
         """Return the game whose neighboring records are used."""
 
     @abstractmethod
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         """Return what the attacker computes from each run."""
 
     @property
@@ -445,7 +445,7 @@ class PipelineGame(PipelineAttack):
                 f"the white-box game needs a guarantee without held-out part, got {self.guarantee!r}; use SplitGame"
             )
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         if self.knowledge == "black-box":
             return np.array([self._collect_release(self._release(with_record)) for _ in range(runs)])
         rows, labels = self._records.records(True)
@@ -455,7 +455,7 @@ class PipelineGame(PipelineAttack):
         return np.array([self._ratio(with_record, training, references) for _ in range(runs)])
 
     @staticmethod
-    def _collect_release(released: Release) -> Array:
+    def _collect_release(released: Release) -> FloatArray:
         return np.append(released.model.arrays()["parameters"], np.minimum(released.thresholds[0], 1.0))
 
     def _ratio(self, with_record: bool, training: "TrainingRatio", references: Sequence[SearchView]) -> float:

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count
 from dpscp.audit.games import SearchAttack, TrainingAttack
 from dpscp.data.persons import Persons
 from dpscp.quantile.observer import SearchView
 
-Array = NDArray[np.float64]
 # Number of row choices that the attacker observes before the game.
 _WATCHED = 400
 
@@ -42,7 +42,7 @@ class PersonTrainingGame(TrainingAttack):
     def name(self) -> str:
         return f"{self._training_name}, a person with {self.rows} rows ({'equal' if self.alike else 'different'})"
 
-    def records(self, with_record: bool) -> tuple[Array, NDArray[np.int64]]:
+    def records(self, with_record: bool) -> tuple[FloatArray, NDArray[np.int64]]:
         """Return the rows and labels, person by person."""
         angle = np.zeros(self.rows) if self.alike else np.linspace(0, 2 * math.pi, self.rows, endpoint=False)
         person = 100 * math.sqrt(2) * np.column_stack([np.cos(angle + math.pi / 4), np.sin(angle + math.pi / 4)])
@@ -86,7 +86,7 @@ class PersonSearchGame(SearchAttack):
         kind = "equal" if self.alike else "different"
         return f"{self._search_name}, a person with {self.rows} {kind} scores in {self.groups} group(s)"
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         choices = Counter(self._choose_rows() for _ in range(_WATCHED))
         logs = np.log([times / _WATCHED for times in choices.values()])
         played = []
@@ -104,7 +104,7 @@ class PersonSearchGame(SearchAttack):
         picked = _add_person(self.n, self.rows).one_row_each(self.random_state)
         return tuple(int(row) - self.n for row in picked if row >= self.n)
 
-    def _select_scores(self, chosen: tuple[int, ...], group: int) -> Array:
+    def _select_scores(self, chosen: tuple[int, ...], group: int) -> FloatArray:
         scores = np.full(self.rows, self.score) if self.alike else np.linspace(0.3, self.score, self.rows)
         return scores[[row for row in chosen if row % self.groups == group]]
 

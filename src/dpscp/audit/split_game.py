@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count
 from dpscp.audit.games import PipelineAttack, TrainingGame, TrainingRatio, count_noise_scale
 from dpscp.pipeline.release import Release
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class SplitGame(PipelineAttack):
     def _records(self) -> TrainingGame:
         return TrainingGame(n=self.others)
 
-    def play(self, with_record: bool, runs: int) -> Array:
+    def play(self, with_record: bool, runs: int) -> FloatArray:
         rows, labels = self._records.records(True)
         training = TrainingRatio(self._mechanism(), rows, labels, self.n)
         training.learn_constants(lambda world: self._observe_release(world)[1])
@@ -68,7 +67,7 @@ class SplitGame(PipelineAttack):
         trained = without + _total(training, steps)
         return float(np.logaddexp(math.log1p(-fraction) + trained, math.log(fraction) + held_out) - without)
 
-    def _log_likelihood(self, released: Release, search: SearchView, others: NDArray[np.int64], own: int) -> Array:
+    def _log_likelihood(self, released: Release, search: SearchView, others: NDArray[np.int64], own: int) -> FloatArray:
         """Compute the log-likelihood of size and counts for each number of other held-out records."""
         rows, labels = self._records.records(True)
         scores = 1 - released.model.predict_proba(rows)[np.arange(len(rows)), labels]

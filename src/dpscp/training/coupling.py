@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.privacy import secure_generator
 from dpscp.training.engine.loop import EngineBlock, GridNoise, draw_steps, run
 from dpscp.training.engine.networks import DenseModel
 from dpscp.training.engine.padding import one_blas_thread
 from dpscp.training.mechanisms.dpsgd import DPSGD
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
@@ -53,7 +54,6 @@ from dpscp.training.mechanism import (
     trains_sources,
 )
 
-Array = NDArray[Any]
 Made = TypeVar("Made")
 
 

@@ -6,11 +6,11 @@ sensitivity of a count.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp._base.checks import check_count
 from dpscp.data.persons import Persons
 from dpscp.training.engine.gradients import ClippedGradient
@@ -30,8 +30,6 @@ from dpscp.training.labels import encode_targets
 from dpscp.training.model import InfluenceForm, Model, NoInfluenceFormError, Trajectory, find_influence_form
 from dpscp.training.preprocessing.transforms import scaled_rows
 from dpscp.training.targets import target_units, unit_targets
-
-Array = NDArray[Any]
 
 # Synthetic records answer more than real ones do, whose labels the model predicts worse and whose directions are
 # uneven: on the development data the true response was .6 to 1 of theirs. Half of it keeps the correction on the safe

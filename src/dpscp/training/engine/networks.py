@@ -10,15 +10,14 @@ from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 
+from dpscp._base.arrays import Array
 from dpscp._base.checks import check_choice
 from dpscp.training.engine.padding import AlikeBlocks, aligned_empty, blas_threads, is_aligned
 from dpscp.training.mechanism import saved_as
 from dpscp.training.model import InfluenceForm, NoInfluenceFormError
-
-Array = NDArray[Any]
 
 # Rows are clipped this much below a feature bound, relatively: rounding cannot lift them above it.
 ROW_SLACK = {"float32": 1e-6, "float64": 1e-13}

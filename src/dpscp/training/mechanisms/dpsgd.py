@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import Array
 from dpscp._base.checks import (
     check_choice,
     check_count,
@@ -67,7 +68,6 @@ from dpscp.training.torch.modules import translate_memory_errors
 
 __all__ = ["DPSGD", "Setup", "encode_labels"]
 
-Array = NDArray[Any]
 
 LOSSES = ("cross_entropy", "logistic", "squared", "huber", "pinball")
 SCHEDULES = ("constant", "cosine", "linear")

@@ -12,10 +12,10 @@ from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Self
 
-import numpy as np
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_choice, check_count, check_positive, check_range
 from dpscp.data.persons import Persons
 from dpscp.guarantees.stability import Stability, stability_objective_perturbation, stability_output_perturbation
@@ -31,7 +31,6 @@ from dpscp.training.targets import bounded_targets
 
 __all__ = ["ObjectivePerturbation", "OutputPerturbation"]
 
-Array = NDArray[np.float64]
 
 LOSSES = ("cross_entropy", "logistic", "squared", "huber")
 # Gradient norm at which the solver may stop, in units of one record's largest gradient.
@@ -46,7 +45,7 @@ EXPANSION_SHARE = 0.05
 class _TrainingData:
     """Checked records and public sizes; lives only while training runs."""
 
-    rows: Array
+    rows: FloatArray
     target: NDArray[Any]
     persons: Persons
     n_records: int
@@ -153,7 +152,7 @@ class _Perturbation(SourceTraining):
         return _TrainingData(rows, target, units, n, outputs, classes, center, facts)
 
     def _build_result(
-        self, data: _TrainingData, theta: Array, event: DpEvent, bound: Stability, output_noise: float
+        self, data: _TrainingData, theta: FloatArray, event: DpEvent, bound: Stability, output_noise: float
     ) -> Trained:
         """Return the model with its cost and its shift bound; ``theta`` is released."""
         stability = replace(bound, shift_bound=bound.shift_bound + grid_slack(output_noise, len(theta)))

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive, check_probability, check_range
 from dpscp.guarantees.stability import Stability, stability_summary
 from dpscp.privacy import secure_generator
@@ -29,8 +30,6 @@ from dpscp.training.mechanism import GaussianSums, Trained, paid_event, require_
 from dpscp.training.targets import bounded_targets
 
 __all__ = ["SufficientStatistics", "adaptive_ridge", "ball_minimiser"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class SufficientStatistics(SourceTraining, GaussianSums):
         size = n_features + self.fit_intercept
         return max(self.row_bound**2, self.gram_noise * math.sqrt(2 * size))
 
-    def moments(self, X: ArrayLike, y: ArrayLike, weights: Array | None = None) -> tuple[Array, Array]:
+    def moments(self, X: ArrayLike, y: ArrayLike, weights: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Return the exact weighted Gram matrix and cross moments.
 
         ``train`` adds noise to them; they are never released without it.
@@ -209,7 +208,7 @@ class SufficientStatistics(SourceTraining, GaussianSums):
             return float(self.radius)
         return n_records * self.row_bound * self.target_bound / self.smallest_eigenvalue(n_features)
 
-    def _release_gram(self, gram: Array, rng: np.random.Generator) -> Array:
+    def _release_gram(self, gram: FloatArray, rng: np.random.Generator) -> FloatArray:
         upper = np.triu_indices(len(gram))
         stretch = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
         released = np.zeros_like(gram)
@@ -217,7 +216,7 @@ class SufficientStatistics(SourceTraining, GaussianSums):
         return np.asarray(released + np.triu(released, 1).T)
 
 
-def adaptive_ridge(gram: Array, floor: float) -> Array:
+def adaptive_ridge(gram: FloatArray, floor: float) -> FloatArray:
     """Lift the smallest eigenvalue of ``gram`` to ``floor``.
 
     The smallest sufficient multiple of the identity is added.
@@ -226,7 +225,7 @@ def adaptive_ridge(gram: Array, floor: float) -> Array:
     return np.asarray(gram + max(0.0, floor - smallest) * np.eye(len(gram)))
 
 
-def ball_minimiser(matrix: Array, linear: Array, radius: float) -> Array:
+def ball_minimiser(matrix: FloatArray, linear: FloatArray, radius: float) -> FloatArray:
     """Minimize theta' matrix theta / 2 - linear' theta over a ball.
 
     ``matrix`` is positive definite.

@@ -11,11 +11,10 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_positive
 from dpscp.training.engine.networks import check_rows, largest_entries, squared_norms
 from dpscp.training.engine.padding import aligned_empty
-
-Array = NDArray[np.float64]
 
 # Temporaries of so many numbers stay in the cache.
 _NUMBERS_AT_ONCE = 1 << 16
@@ -28,13 +27,13 @@ class Transform(Protocol):
     A fixed function of one row, with nothing in it that was not paid for.
     """
 
-    def apply(self, X: ArrayLike) -> Array:
+    def apply(self, X: ArrayLike) -> FloatArray:
         """Return the transformed rows, as a new float64 array.
 
         The caller of the steps checks that numbers are finite.
         """
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, FloatArray]:
         """Return the released numbers, for saving."""
 
     def config(self) -> dict[str, Any]:
@@ -70,22 +69,22 @@ class FeatureTransform:
     Theory: section 1.5
     """
 
-    low: Array
-    high: Array
-    shift: Array
-    scale: Array
+    low: FloatArray
+    high: FloatArray
+    shift: FloatArray
+    scale: FloatArray
     limit: float = math.inf
 
     kind: ClassVar[str] = "feature"
 
-    def apply(self, X: ArrayLike) -> Array:
+    def apply(self, X: ArrayLike) -> FloatArray:
         rows = np.array(check_rows(X, len(self.shift), finite=False), dtype=np.float64)
         np.clip(rows, self.low, self.high, out=rows)
         rows -= self.shift
         rows /= self.scale
         return np.clip(rows, -self.limit, self.limit, out=rows) if math.isfinite(self.limit) else rows
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, FloatArray]:
         return {"low": self.low, "high": self.high, "shift": self.shift, "scale": self.scale}
 
     def config(self) -> dict[str, Any]:
@@ -93,7 +92,7 @@ class FeatureTransform:
         return {"kind": self.kind, "limit": self.limit if math.isfinite(self.limit) else None}
 
     @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         limit = math.inf if config["limit"] is None else check_positive("limit", config["limit"])
         low, high, shift, scale = (
             np.asarray(arrays[name], dtype=np.float64) for name in ("low", "high", "shift", "scale")
@@ -114,7 +113,7 @@ class RowTransform:
 
     bound: float
     unit: bool
-    shift: Array | None = None
+    shift: FloatArray | None = None
     n_features: int | None = None
 
     kind: ClassVar[str] = "row"
@@ -123,26 +122,26 @@ class RowTransform:
     def row_length(self) -> float | None:
         return self.bound if self.unit and self.shift is None else None
 
-    def apply(self, X: ArrayLike) -> Array:
+    def apply(self, X: ArrayLike) -> FloatArray:
         rows = scaled_rows(check_rows(X, self.n_features, finite=False), self.bound, unit=self.unit)
         if self.shift is not None:
             rows -= self.shift
         return rows
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, FloatArray]:
         return {} if self.shift is None else {"shift": self.shift}
 
     def config(self) -> dict[str, Any]:
         return {"kind": self.kind, "bound": self.bound, "unit": self.unit, "n_features": self.n_features}
 
     @classmethod
-    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> Self:
         shift = arrays.get("shift")
         released = None if shift is None else np.asarray(shift, dtype=np.float64)
         return cls(check_positive("bound", config["bound"]), bool(config["unit"]), released, config["n_features"])
 
 
-def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> Array:
+def scaled_rows(rows: NDArray[Any], bound: float, *, unit: bool) -> FloatArray:
     """Return a float64 copy with every row scaled or shortened to ``bound``.
 
     No row is longer than ``bound`` after rounding.
