@@ -200,6 +200,73 @@ def unexplained_methods(trees: list[ast.Module]) -> Iterator[str]:
             yield f"{c.name}.{m.name} has no docstring"
 
 
+def undocumented_names(trees: dict[str, ast.Module]) -> Iterator[str]:
+    """Every public name has a NumPy-style docstring: parameters and returned values, each parameter by name.
+
+    Public is what ``__all__`` of a package lists; ``cli`` is an entry point for the shell. A protocol or an error has
+    no parameters of its own, and the fields
+    of a result may stand under ``Attributes``.
+    """
+    modules = {_module_name(path): tree for path, tree in trees.items()}
+    packages = [tree for path, tree in trees.items() if path.endswith("__init__.py") and not path.startswith("cli")]
+    public = {_origin(found, modules) for tree in packages for found in _exported_names(tree)}
+    for path, tree in trees.items():
+        for node in tree.body:
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef) or "overload" in map(dotted, node.decorator_list):
+                continue
+            if (_module_name(path), node.name) in public:
+                text = ast.get_docstring(node) or ""
+                parameters = _parameter_names(node)
+                sections = ("Parameters\n---", "Attributes\n---")
+                if parameters and not any(section in text for section in sections):
+                    yield f"{path}: {node.name} has no section Parameters"
+                missing = [name for name in parameters if not re.search(rf"\b{name}\b", text)]
+                if missing:
+                    yield f"{path}: the docstring of {node.name} does not name {', '.join(missing)}"
+                if _returns_value(node) and "Returns\n---" not in text:
+                    yield f"{path}: {node.name} has no section Returns"
+
+
+def _exported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names of ``__all__`` with the module that each is imported from."""
+    listed: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and dotted(node.targets[0]) == "__all__":
+            listed |= {e.value for e in getattr(node.value, "elts", ()) if isinstance(e, ast.Constant)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name) for alias in node.names if alias.name in listed)
+
+
+def _origin(name: tuple[str, str], modules: dict[str, ast.Module]) -> tuple[str, str]:
+    """Return the module that defines a name, following imports at the top of modules."""
+    module, own = name
+    for node in modules[module].body if module in modules else ():
+        if isinstance(node, ast.ImportFrom) and node.module and own in {alias.name for alias in node.names}:
+            return _origin((node.module, own), modules)
+    return name
+
+
+def _parameter_names(node: ast.ClassDef | ast.FunctionDef) -> list[str]:
+    """Return the parameters of a function, of ``__init__`` or of a dataclass that is no protocol."""
+    if isinstance(node, ast.ClassDef):
+        if _is_protocol(node):
+            return []
+        decorators = {dotted(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list}
+        if decorators & {"dataclass", "attr.frozen"}:
+            fields = [m for m in node.body if isinstance(m, ast.AnnAssign) and "init=False" not in ast.unparse(m)]
+            names = [dotted(m.target) for m in fields if "ClassVar" not in ast.unparse(m.annotation)]
+            return [name for name in names if not name.startswith("_")]
+        own = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"]
+        return _parameter_names(own[0]) if own else []
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return [a.arg for a in arguments if a.arg != "self" and not a.arg.startswith("_")]
+
+
+def _returns_value(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) != "None"
+
+
 def model_classes_by_name(tree: ast.Module, defined: set[str], models: set[str]) -> Iterator[str]:
     """No code asks for the class of a model outside the module that defines it: an ability is on a protocol."""
     for node in ast.walk(tree):
@@ -307,6 +374,7 @@ def check_package(source: Path = SOURCE) -> list[str]:
         if text.count("\n") > LONGEST_MODULE
     ]
     found += list(unexplained_methods(list(trees.values())))
+    found += list(undocumented_names(trees))
     found += list(overridden_methods(list(trees.values())))
     models = model_names(list(trees.values()))
     for name, tree in trees.items():

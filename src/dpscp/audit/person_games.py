@@ -64,6 +64,7 @@ class PersonSearchGame(SearchAttack):
 
     Parameters
     ----------
+    unit : "run", because a person is in all counts of a search.
     rows : number of scores of the person.
     alike : True: all scores are at the end of the range, so that no count includes them; False: they are evenly spaced.
     groups : number of groups with separate searches that the scores belong to.

@@ -29,6 +29,9 @@ class SplitGame(PipelineAttack):
 
     Parameters
     ----------
+    guarantee : "split".
+    epsilon : as for the estimators.
+    noise_multiplier : constant of training.
     others : number of other records. It is small, because the secret parts of others hide the record, and no claim
         relies on that.
     """

@@ -39,7 +39,11 @@ SELF_CONFIDENCE = 0.95
 class PrivateEstimate:
     """A private estimate and an interval that holds the true mean with the stated confidence.
 
-    ``estimate`` is NaN where the noisy number of records is not positive.
+    Attributes
+    ----------
+    estimate : float
+        NaN where the noisy number of records is not positive.
+    interval : (low, high)
     """
 
     estimate: float
@@ -69,8 +73,10 @@ class PrivateEvaluation:
         classifier.
     by_class, by_group : coverage at the first level for each public class and group.
     n_records : noisy number of records, or of persons, with its interval.
+    targets : coverage that the release promises, one number for each level.
     confidence : with this probability over records and noise, each interval holds its number (each by itself).
     ledger : what the evaluation cost the evaluated records. It says nothing about the training records.
+    delta : delta at which its epsilon is printed.
     """
 
     coverages: tuple[PrivateEstimate, ...]

@@ -321,7 +321,13 @@ def release_level(
 ) -> float:
     """Return the largest level that a release covers with this confidence.
 
-    Parameters and assumptions are those of ``release_miss_bound``.
+    The assumptions are those of ``release_miss_bound``.
+
+    Parameters
+    ----------
+    confidence : float
+    size, alpha, offset, count_noise, steps, graded
+        See ``release_miss_bound``.
 
     Returns
     -------
@@ -347,8 +353,14 @@ def release_offset(
 ) -> float:
     """Return the smallest offset with which a release covers ``level``.
 
-    It does so with probability ``confidence``. Parameters and assumptions are those of ``release_miss_bound``. With a
+    It does so with probability ``confidence``. The assumptions are those of ``release_miss_bound``. With a
     ``NoisySize`` the result holds for every released number, so it may depend on it.
+
+    Parameters
+    ----------
+    confidence, level : float
+    size, alpha, count_noise, steps, graded
+        See ``release_miss_bound``.
 
     Returns
     -------

@@ -96,7 +96,14 @@ def write_report(
     title: str | None = None,
     about: About | None = None,
 ) -> None:
-    """Write ``html_report`` to exactly ``path``; a failure leaves no partial file."""
+    """Write ``html_report`` to exactly ``path``; a failure leaves no partial file.
+
+    Parameters
+    ----------
+    path : str or path
+    estimator, evaluation, title, about
+        See ``html_report``.
+    """
     write_atomically(path, html_report(estimator, evaluation=evaluation, title=title, about=about).encode())
 
 

@@ -237,7 +237,16 @@ INTERVAL_SCORES: Mapping[str, CheckedIntervalScore] = {
 
 
 def interval_score(score: str | IntervalScore) -> CheckedIntervalScore:
-    """Return the named score, or wrap the caller's own."""
+    """Return the named score, or wrap the caller's own.
+
+    Parameters
+    ----------
+    score : str or IntervalScore
+
+    Returns
+    -------
+    CheckedIntervalScore
+    """
     if isinstance(score, IntervalScore):
         return OwnIntervalScore(score)
     return INTERVAL_SCORES[check_choice("conformity_score", score, INTERVAL_SCORES)]

@@ -154,7 +154,16 @@ LABEL_SCORES: Mapping[str, CheckedLabelScore] = {
 
 
 def label_score(score: str | LabelScore | Callable[[NDArray[Any]], NDArray[Any]]) -> CheckedLabelScore:
-    """Return the named score, or wrap the caller's own score or function."""
+    """Return the named score, or wrap the caller's own score or function.
+
+    Parameters
+    ----------
+    score : str, LabelScore, or function of probabilities (n, n_classes) that returns scores of the same shape
+
+    Returns
+    -------
+    CheckedLabelScore
+    """
     if isinstance(score, LabelScore):
         return OwnLabelScore(score)
     if callable(score):

@@ -77,11 +77,20 @@ class Shaped(Protocol):
 class Trajectory:
     """Hold the points where DP-SGD took its gradients, and their weights.
 
-    `iterates[t]` (a flat parameter vector) is where step t + 1 took its clipped gradients. `weights[t]` is minus the
-    derivative of the released parameters with respect to that step's normalized clipped gradient when later gradients
-    are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under momentum, None under
-    Adam. `rule` gives the weights when later gradients respond. `row_length` is the length of every row where
-    preprocessing gives them one.
+    Parameters
+    ----------
+    iterates : array of shape (steps, n_parameters)
+        Where each step took its clipped gradients.
+    weights : array of shape (steps,), or None
+        Minus the derivative of the released parameters with respect to a step's normalized clipped gradient when later
+        gradients are held fixed: the learning rate for plain SGD, smaller under iterate averaging, larger under
+        momentum, None under Adam.
+    clip_norm, normaliser, sampling_rate : float
+        The public constants of training.
+    rule : UpdateRule or None
+        It gives the weights when later gradients respond.
+    row_length : float or None
+        The length of every row, where preprocessing gives them one.
 
     Privacy: all of it is a function of the noisy iterates, for which the accounting of DP-SGD already pays, and of
     public constants.

@@ -42,6 +42,14 @@ class FunctionModel(Unsaved):
 
     It cannot be saved.
 
+    Parameters
+    ----------
+    function : callable
+        From rows (n, n_features) to logits (n, n_classes) or real outputs (n, k).
+    task : "classification" or "regression"
+    n_features : int
+    classes : tuple or None
+
     Theory: section 1.7
     """
 

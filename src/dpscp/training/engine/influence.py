@@ -68,8 +68,24 @@ def corrected_outputs(
     of more than `max_points` steps is read at that many evenly spaced iterates, each standing for its
     neighbors' weights.
 
-    Raises NoInfluenceFormError for a network with hidden layers (no sound form is known) and without a usable
-    trajectory.
+    Parameters
+    ----------
+    model : Model
+    trajectory : Trajectory or None
+    X : array of shape (n, n_features)
+    y : array of shape (n,)
+    max_points : int
+    persons : Persons or None
+    y_bounds : (low, high) or None
+
+    Returns
+    -------
+    array of shape (n, n_outputs)
+
+    Raises
+    ------
+    NoInfluenceFormError
+        For a network with hidden layers (no sound form is known) and without a usable trajectory.
 
     Theory: Results D and H
     """
@@ -111,6 +127,18 @@ def self_shift_bounds(
     A theorem for full-batch descent with plain SGD when every step is nonexpansive (convex clipped losses,
     learning rate at most 2 / smoothness) and every iterate is read (`max_points` >= steps). The bounds depend
     on the records: they are for study, not for release.
+
+    Parameters
+    ----------
+    model : Model
+    trajectory : Trajectory or None
+    X : array of shape (n, n_features)
+    y : array of shape (n,)
+    max_points : int
+
+    Returns
+    -------
+    array of shape (n,)
 
     Theory: Result D
     """

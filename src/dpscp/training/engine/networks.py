@@ -383,6 +383,15 @@ class DenseModel:
     `outputs` gives logits for classification (for the logistic loss the columns 0 and z) and real outputs for
     regression. Rows are clipped to `feature_bound` here as in training.
 
+    Parameters
+    ----------
+    network : Network
+    loss : Loss
+    parameters : array of shape (n_parameters,)
+    classes : tuple or None
+        The public labels in the order of the outputs; None for regression.
+    feature_bound : float or None
+
     Paper: [alg:dp-sgd]
     """
 

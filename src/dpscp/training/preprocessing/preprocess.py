@@ -68,6 +68,14 @@ from dpscp.training.preprocessing.whitening import WhiteningTransform
 class PreprocessedModel:
     """A model behind fitted transforms: parameters and released numbers only.
 
+    Parameters
+    ----------
+    transforms : tuple of Transform
+        Applied to rows in this order.
+    inner : Model
+    n_features : int
+        The width of a row before the transforms.
+
     Theory: section 1.7
     """
 

@@ -53,8 +53,19 @@ class PrivateBounds(WrappedMechanism):
     """Train a mechanism inside privately found bounds of features, target, or both.
 
     The mechanism sees features and target in [-1, 1]; the model is returned in their own units. The bounds are released
-    and are public facts. There is no stability bound, because the bounds depend on the records. ``share`` is the part
-    of the squared Gaussian-DP budget that ``calibrated`` spends on the counts.
+    and are public facts. There is no stability bound, because the bounds depend on the records.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+    n_features : int
+        The number of features whose bounds are found; 0 for none.
+    target : bool
+        Whether the bounds of the target are found.
+    share : float
+        The part of the squared Gaussian-DP budget that ``calibrated`` spends on the counts.
+    noise : LatticeNoise or None
+        The noise of a count; None: call ``calibrated`` first.
 
     Privacy: the counts of one column are one release of sensitivity 1 with exact discrete Gaussian noise, because one
     record (or one random record of each person) is in one cell of each column. ``event`` composes all columns and the

@@ -107,6 +107,17 @@ class QuantileTransform:
 
     The quantile of a feature is left out where it differs from the scaled feature by no more than its noise.
 
+    Parameters
+    ----------
+    low, high : float, or array of shape (n_features,)
+    n_features : int
+    branching : tuple of int
+        The number of cells that each level divides a cell into.
+    noise : LatticeNoise or None
+        The noise of a count; None while it is not set.
+    limit : float
+        Scaled features are clipped to +-limit.
+
     Theory: sections 1.1, 1.5 and 14; Result H
     """
 

@@ -147,8 +147,12 @@ class _PublicStep:
 class PublicBounds(_PublicStep):
     """Clip each feature to public bounds and rescale it to [-1, 1].
 
-    ``low`` and ``high`` are numbers, or one number per feature. They must come from outside the data. No
-    privacy cost.
+    No privacy cost.
+
+    Parameters
+    ----------
+    low, high : float, or array of shape (n_features,)
+        They must come from outside the data.
 
     Theory: section 1.1
     """
@@ -179,6 +183,11 @@ class UnitNorm(_PublicStep):
 class NormClip(_PublicStep):
     """Shorten every row longer than the public ``bound`` to it; no privacy cost.
 
+    Parameters
+    ----------
+    bound : float
+        The largest norm of a row.
+
     Theory: section 1.1
     """
 
@@ -201,6 +210,12 @@ class PrivateCentring(SummedStep):
     Privacy: ``event`` is one Gaussian release of the weighted sum of the rows; the unit is one record or person, the
     sensitivity ``bound``. The noise scale is noise_multiplier * bound in each coordinate (0.01 % more, for the rounding
     of the sum). The sum is divided by the public n_records.
+
+    Parameters
+    ----------
+    bound : float
+    noise_multiplier : float or None
+        None while it is not set.
 
     Theory: sections 1.1, 1.5
     """
@@ -236,6 +251,14 @@ class PrivateStandardize(SummedStep):
 
     Privacy: ``event`` is one Gaussian release of the sum of (v, v^2 - 1/2) over the rows; the unit is one record or
     person, the sensitivity sqrt(5/4 * features) in norm.
+
+    Parameters
+    ----------
+    low, high : float, or array of shape (n_features,)
+        The public bounds.
+    noise_multiplier : float or None
+        None while it is not set.
+    scale_floor, limit : float
 
     Theory: sections 1.1, 1.5
     """
