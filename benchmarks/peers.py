@@ -517,10 +517,10 @@ def as_page(found: dict[str, Any]) -> str:
         "",
         wrapped(
             "dpscp against its peers, written by `python benchmarks/peers.py`: one command that installs each peer "
-            "beside the development environment and lets all take turns, in processes of their own and with one thread each. "
-            "Times are medians; CPU time counts all threads, and the clock is that of a machine with other work. "
-            "*times ours* is the peer's CPU time as a multiple of dpscp's: below 1 the peer is ahead, and the line "
-            "under the table says so. What could not be measured is listed with the reason."
+            "beside the development environment and lets all take turns, in processes of their own and with one "
+            "thread each. Times are medians; CPU time counts all threads, and the clock is that of a machine with "
+            "other work. *times ours* is the peer's CPU time as a multiple of dpscp's: below 1 the peer is "
+            "ahead, and the line under the table says so. What could not be measured is listed with the reason."
         ),
         "",
     ]

@@ -492,7 +492,7 @@ mutant(
     "tests/quantile/test_release_level.py::test_the_low_end_of_the_size_is_not_the_worst",
 )
 mutant(
-    "quantile.release_level:NoisySize.spread",
+    "quantile.release_level:NoisySize.rank_deviation",
     "swing * self.size_noise",
     "0.0",
     "the noise of the released size is left out of what one release covers",
@@ -1087,7 +1087,7 @@ mutant(
 mutant(
     "quantile.counted_size:counted_miss_bound",
     "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (sizes + 1)",
-    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.planned) + 1)",
+    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.nominal_size) + 1)",
     "a gap in a small part counts as much as one in a large part",
     "tests/quantile/test_counted_size.py::test_the_offset_is_the_smallest_that_the_sum_allows",
 )
