@@ -4,7 +4,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -43,6 +43,11 @@ from dpscp.training.preprocessing.private_bounds import PRIVATE
 from dpscp.training.private_model import PrivateModel, find_private_model
 from dpscp.training.recipe import WIDEST_TABLE, pays_as_quantiles
 from dpscp.training.torch.records import inputs_of, labeled_arrays
+
+# Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and
+# nothing between them names it. The others are computed from several parameters or from the records.
+_COMPUTED = {"estimator", "guarantee", "feature_bounds", "n_records", "group_values", "ratio_bound"}
+_UNCHANGED = {field.name for field in fields(Request)} & {field.name for field in fields(FittedEstimator)} - _COMPUTED
 
 UNCOPIED = "{} cannot be copied, so the original object sees the records, and it stores nothing of them"
 
@@ -397,25 +402,18 @@ class PrivateConformal(FittedEstimator):
             budget=budget,
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
-            train_share=self.train_share,
-            calibration_fraction=self.calibration_fraction,
-            feature_bound=self.feature_bound,
             feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names),
             n_records=n_records,
             n_found=declared is None,
             n_features=records.width,
-            accountant=self.accountant,
             group_values=records.group_values,
-            release_confidence=self.release_confidence,
             unit=unit,
             input_shape=self.input_shape_,
-            device=self.device,
-            evaluation_fraction=self.evaluation_fraction,
             groups_are_labels=isinstance(self.groups, str)
             and self.groups == "label"
             and self._name == "classification",
-            verbose=self.verbose,
             ratio_bound=None if ratio is None else ratio.bound,
+            **{name: getattr(self, name) for name in _UNCHANGED},
         )
 
     def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
