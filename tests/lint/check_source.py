@@ -278,7 +278,7 @@ def model_classes_by_name(tree: ast.Module, defined: set[str], models: set[str])
 
 def model_names(trees: list[ast.Module]) -> set[str]:
     """Return the classes that are models, mechanisms or scores by their methods; protocols are none."""
-    needed = ({"outputs", "predict_proba"}, {"train_source"}, {"train"}, {"of_labels"}, {"of_targets"})
+    needed = ({"outputs", "predict_proba"}, {"train_source"}, {"train"}, {"_train"}, {"of_labels"}, {"of_targets"})
     classes = [c for tree in trees for c in ast.walk(tree) if isinstance(c, ast.ClassDef)]
     return {
         c.name

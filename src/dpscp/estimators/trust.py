@@ -17,6 +17,7 @@ from dpscp._base.trust import (
 from dpscp.data.sources.base import HasAssumption, is_source
 from dpscp.data.sources.dispatch import is_dask
 from dpscp.training.mechanism import HasRowSteps, Mechanism
+from dpscp.training.preprocessing.sums import Step
 from dpscp.training.private_model import find_private_model
 from dpscp.training.torch.modules import comes_from_torch
 from dpscp.training.torch.records import has_own_items
@@ -29,6 +30,12 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
         return
     if find_private_model(estimator) is not None:
         yield PRIVATE_MODEL
+        return
+    if isinstance(estimator, list | tuple):
+        *steps, last = estimator or (None,)
+        if any(map(is_own, steps)) or (isinstance(last, Step) and is_own(last)):
+            yield OWN_STEP
+        yield from list_training_assumptions(last, prefit=False)
         return
     if isinstance(estimator, HasRowSteps) and any(map(is_own, estimator.row_steps)):
         yield OWN_STEP

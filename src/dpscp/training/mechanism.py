@@ -246,6 +246,14 @@ class HasRowSteps(Protocol):
 
 
 @runtime_checkable
+class HasPlaceForSteps(Protocol):
+    """A mechanism around another one that puts preprocessing steps in front of the inner one."""
+
+    def with_steps(self, steps: tuple[Any, ...]) -> Mechanism:
+        """Return the mechanism with these steps inside it."""
+
+
+@runtime_checkable
 class Observable(Protocol):
     """A mechanism that can show each noisy step to an observer, for tests and audits."""
 

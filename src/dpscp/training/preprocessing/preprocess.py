@@ -31,6 +31,7 @@ from dpscp.training.engine.networks import check_rows
 from dpscp.training.mechanism import (
     DryRun,
     HasEvent,
+    HasPlaceForSteps,
     Mechanism,
     Needs,
     Trained,
@@ -46,8 +47,10 @@ from dpscp.training.mechanism import (
     trains_sources,
 )
 from dpscp.training.model import InfluenceForm, Model, find_influence_form, is_row_wise, scale_outputs
+from dpscp.training.preprocessing.components import ComponentTransform
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.preprocessing.sums import (
+    ResizingStep,
     SourceStep,
     Step,
     SummedStep,
@@ -61,6 +64,8 @@ from dpscp.training.preprocessing.transforms import (
     Transform,
 )
 from dpscp.training.preprocessing.whitening import WhiteningTransform
+
+_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)
 
 
 @saved_as("preprocessed")
@@ -151,7 +156,7 @@ class PreprocessedModel:
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
-        kinds = {known.kind: known for known in (FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)}
+        kinds = {known.kind: known for known in _TRANSFORMS}
         transforms = tuple(
             kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
             for i, step in enumerate(config["steps"])
@@ -178,6 +183,13 @@ def _length_after(transforms: list[Transform]) -> float | None:
     """
     last = transforms[-1] if transforms else None
     return last.row_length if isinstance(last, HasRowLength) else None
+
+
+def put_steps_before(steps: tuple[Step, ...], mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism behind these steps, which are inside it where it has a place for them."""
+    if not steps:
+        return mechanism
+    return mechanism.with_steps(steps) if isinstance(mechanism, HasPlaceForSteps) else Preprocessed(steps, mechanism)
 
 
 @dataclass(frozen=True)
@@ -247,14 +259,14 @@ class Preprocessed(SourceTraining):
         return trains_sources(self.mechanism) and able
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        """Run the mechanism's dry run on rows of the same width.
+        """Run the mechanism's dry run on rows of the width behind the steps.
 
         ValueError for a mechanism with the caller's own code behind a step that changes the width, because how many
         columns are added is known only after the release.
         """
         resizing = [step for step in self.steps if isinstance(step, SourceStep)]
         if not resizing:
-            return find_dry_run(self.mechanism, input_shape)
+            return find_dry_run(self.mechanism, self._shape_after(input_shape))
         try:
             is_own_code = find_dry_run(self.mechanism, input_shape) is not None
         except ValueError:
@@ -265,6 +277,13 @@ class Preprocessed(SourceTraining):
                 "cannot be checked before the budget is spent; use another step, such as PrivateStandardize, or DPSGD"
             )
         return None
+
+    def _shape_after(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a record behind the steps."""
+        width = before = math.prod(input_shape)
+        for step in self.steps:
+            width = step.width_after(width) if isinstance(step, ResizingStep) else width
+        return input_shape if width == before else (width,)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the mechanism's bound if every step is data independent, else None.

@@ -15,6 +15,8 @@ from dpscp.privacy import Accountant
 from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
 from dpscp.training.mechanism import Trained, load_model, saved_as, shift_bound
 from dpscp.training.model import InfluenceForm, Model, checks_rows, find_influence_form, is_row_wise
+from dpscp.training.preprocessing.preprocess import put_steps_before
+from dpscp.training.preprocessing.sums import Step
 from dpscp.training.targets import target_units, unit_targets
 
 
@@ -98,6 +100,10 @@ class ScaledTarget(WrappedMechanism):
             return bound
         half_width = (self.y_bounds[1] - self.y_bounds[0]) / 2
         return replace(bound, score_lipschitz=bound.score_lipschitz * half_width)
+
+    def with_steps(self, steps: tuple[Step, ...]) -> Self:
+        # the steps and what is inside share one solution for the noise
+        return replace(self, mechanism=put_steps_before(steps, self.mechanism))
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         return replace(self, mechanism=self.mechanism.calibrated(epsilon, delta, accountant=accountant))

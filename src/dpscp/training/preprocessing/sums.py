@@ -89,6 +89,14 @@ class SourceStep(Step, Protocol):
         """
 
 
+@runtime_checkable
+class ResizingStep(Protocol):
+    """A step that changes the number of columns by public constants."""
+
+    def width_after(self, width: int) -> int:
+        """Return the number of columns behind this step, for rows of ``width``; both are public."""
+
+
 class SummedStep(ABC):
     """A private step in two halves.
 
