@@ -18,6 +18,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp import metrics
+from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp._base.object_state import copy_if_possible
 from dpscp.data.sources import Block
@@ -28,8 +29,6 @@ from dpscp.pipeline.tasks import Classification, Task
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.random_streams import PlacedDraws
 from dpscp.training.model import Model, is_row_wise
-
-Array = NDArray[Any]
 
 # Each interval of a fit that measures itself holds its number with this probability.
 SELF_CONFIDENCE = 0.95

@@ -4,11 +4,11 @@ Scores are computed block by block and stay with their blocks: only counts leave
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import Array
 from dpscp._base.object_state import copy_if_possible
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.validation import suppress_float_warnings
@@ -17,8 +17,6 @@ from dpscp.quantile.counts import look_at
 from dpscp.training.mechanism import Trained
 from dpscp.training.model import is_row_wise
 from dpscp.training.preprocessing.preprocess import unwrap_model
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

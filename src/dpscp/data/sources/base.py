@@ -37,9 +37,9 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.data.persons import Persons
 
-Array = NDArray[Any]
 Index = NDArray[np.int64]
 Rows = Callable[[Array], Array]
 Total = TypeVar("Total")

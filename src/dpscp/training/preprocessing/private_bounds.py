@@ -19,6 +19,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive, check_probability
 from dpscp.data.sources import Block
 from dpscp.data.sources.persons import OneRowEach
@@ -35,7 +36,6 @@ from dpscp.training.preprocessing.scaling import ScaledTargetModel
 from dpscp.training.preprocessing.transforms import FeatureTransform
 from dpscp.training.targets import unit_targets
 
-Array = NDArray[np.float64]
 # What callers write in place of bounds.
 PRIVATE = "private"
 # Numbers below 2^_SMALLEST in size are in the cell of zero, those from 2^_LARGEST on in the last one.
@@ -129,7 +129,7 @@ class PrivateBounds(WrappedMechanism):
             total += np.stack([np.bincount(column, minlength=_CELLS) for column in np.hstack(columns).T])
         return total
 
-    def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[Array, Array]:
+    def release(self, counts: NDArray[np.int64], source: IntegerSource) -> tuple[FloatArray, FloatArray]:
         """Return the lower and upper bounds of the columns from noisy counts."""
         noise = self.noise
         assert noise is not None
@@ -214,7 +214,7 @@ def _outermost(noisy: NDArray[np.int64], alarm: float, likely: float) -> tuple[i
     return first, last
 
 
-def _edges(cells: NDArray[np.int64]) -> tuple[Array, Array]:
+def _edges(cells: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
     """Return the lower and upper edge of each cell."""
     level = cells - _LEVELS
     outer = np.ldexp(1.0, _SMALLEST + np.abs(level))

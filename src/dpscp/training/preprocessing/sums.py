@@ -20,6 +20,7 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from numpy.typing import ArrayLike, NDArray
 
+from dpscp._base.arrays import FloatArray
 from dpscp._base.checks import check_count, check_positive
 from dpscp.data.sources import RecordSource
 from dpscp.privacy import gaussian_event
@@ -27,8 +28,6 @@ from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_part
 from dpscp.training.engine.networks import check_rows, row_width
 from dpscp.training.mechanism import require_noise
 from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
-
-Array = NDArray[np.float64]
 
 
 @runtime_checkable
@@ -63,10 +62,12 @@ class WeightedStep(Step, Protocol):
     Theory: Result H
     """
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
+    def fit(
+        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: FloatArray | None = None
+    ) -> Transform:
         """Return the fitted transform; the weights of one person add up to at most one."""
 
-    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
+    def moments(self, X: ArrayLike, weights: FloatArray | None = None) -> FloatArray:
         """Return the exact weighted sums that ``fit`` adds noise to.
 
         Never released as they are.
@@ -109,27 +110,29 @@ class SummedStep(ABC):
     noise_multiplier: float | None
 
     @abstractmethod
-    def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the exact weighted sums over some rows.
 
         A function of them alone, and so of each row alone.
         """
 
     @abstractmethod
-    def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> Transform:
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> Transform:
         """Return the transform with the noisy total in it."""
 
     @property
     def event(self) -> DpEvent | None:
         return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)
 
-    def moments(self, X: ArrayLike, weights: Array | None = None) -> Array:
+    def moments(self, X: ArrayLike, weights: FloatArray | None = None) -> FloatArray:
         """Return the exact weighted sums that ``release`` adds noise to; never released as they are."""
         rows = check_rows(X)
         arrays = (rows,) if weights is None else (rows, weights)
         return sum_in_parts(lambda part, weights=None: self.part_moments(part, weights), *arrays)
 
-    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: Array | None = None) -> Transform:
+    def fit(
+        self, X: ArrayLike, *, n_records: int, rng: np.random.Generator, weights: FloatArray | None = None
+    ) -> Transform:
         return self.release(self.moments(X, weights), n_records=n_records, rng=rng)
 
 
@@ -238,11 +241,11 @@ class PrivateCentring(SummedStep):
     def with_noise(self, noise_multiplier: float) -> Self:
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sum of the rows."""
         return np.asarray(weighted_rows(scaled_rows(rows, self.bound, unit=False), weights).sum(axis=0))
 
-    def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> RowTransform:
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> RowTransform:
         """Return the transform with the private mean in it."""
         noise = require_noise(self.noise_multiplier) * self.bound * (1 + sum_slack(n_records))
         mean = gaussian_release(total, noise, rng, n_records) / check_count("n_records", n_records)
@@ -286,7 +289,7 @@ class PrivateStandardize(SummedStep):
     def with_noise(self, noise_multiplier: float) -> Self:
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def part_moments(self, rows: NDArray[Any], weights: Array | None) -> Array:
+    def part_moments(self, rows: NDArray[Any], weights: FloatArray | None) -> FloatArray:
         """Return the weighted sums of (v, v^2 - 1/2), shape (2, features)."""
         unit = self._to_unit(rows.shape[1]).apply(rows)
         return np.stack([weighted_rows(v, weights).sum(axis=0) for v in (unit, unit**2 - 0.5)])
@@ -298,7 +301,7 @@ class PrivateStandardize(SummedStep):
         """
         return math.sqrt(1.25 * n_features)
 
-    def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
+    def release(self, total: FloatArray, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:
         """Return the transform with the private mean and scale in it."""
         n, width = check_count("n_records", n_records), total.shape[1]
         noise = require_noise(self.noise_multiplier) * self.sensitivity(width) * (1 + sum_slack(n))
@@ -345,7 +348,7 @@ def check_bounds(step: HasBounds) -> None:
         object.__setattr__(step, name, float(value) if value.ndim == 0 else tuple(value.tolist()))
 
 
-def broadcast_bounds(low: Any, high: Any, width: int) -> tuple[Array, Array]:
+def broadcast_bounds(low: Any, high: Any, width: int) -> tuple[FloatArray, FloatArray]:
     """Return the bounds as arrays with one number for each feature."""
     for name, bound in (("low", low), ("high", high)):
         if np.ndim(bound) == 1 and len(bound) != width:
