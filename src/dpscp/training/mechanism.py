@@ -65,6 +65,19 @@ class Trained:
     unit: Unit = RECORDS
 
 
+Stages = tuple[tuple[str, "DpEvent"], ...]
+"""The entries of a ledger for one training: names and events, in order."""
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A mechanism whose parts are entries of their own in a ledger."""
+
+    @property
+    def stages(self) -> Stages:
+        """Return the entries; ValueError while some noise is not set."""
+
+
 class HasEvent(Protocol):
     """Something private: a mechanism, or one of its steps."""
 
@@ -228,15 +241,6 @@ class HasDryRun(Protocol):
 
 
 @runtime_checkable
-class HasStages(Protocol):
-    """A mechanism whose cost has several entries in a ledger."""
-
-    @property
-    def stages(self) -> "tuple[tuple[str, DpEvent], ...]":
-        """Return the entries, by name and in their order; ValueError while some noise is not set."""
-
-
-@runtime_checkable
 class HasRowSteps(Protocol):
     """A mechanism with preprocessing steps, which may be a caller's own."""
 
@@ -270,11 +274,6 @@ class Observable(Protocol):
         observer: "StepObserver | None" = None,
     ) -> Trained:
         """Train on a source; what the observer sees is not private."""
-
-
-def list_stages(mechanism: Mechanism) -> "tuple[tuple[str, DpEvent], ...]":
-    """Return the entries of a mechanism in a ledger; ValueError while some noise is not set."""
-    return mechanism.stages if isinstance(mechanism, HasStages) else (("training", paid_event(mechanism)),)
 
 
 def find_dry_run(mechanism: Mechanism, input_shape: tuple[int, ...]) -> DryRun | None:
@@ -436,6 +435,16 @@ def paid_event(part: "HasEvent") -> "DpEvent":
             f"{type(part).__name__}: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first"
         )
     return event
+
+
+def stages_of(mechanism: Mechanism) -> Stages:
+    """Return the entries of a ledger for one run of the mechanism, from public constants."""
+    return mechanism.stages if isinstance(mechanism, Staged) else (("training", paid_event(mechanism)),)
+
+
+def stages_of_trained(trained: Trained) -> Stages:
+    """Return the entries of a ledger for what was spent."""
+    return trained.stages or (("training", trained.event),)
 
 
 _SAVED: dict[str, type[Model]] = {}

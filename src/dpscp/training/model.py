@@ -158,9 +158,9 @@ class HasInfluenceForm(Protocol):
 
 @runtime_checkable
 class HasOutputScale(Protocol):
-    """A regression model whose outputs can be moved and scaled within its parameters."""
+    """A model whose outputs can be moved and scaled within its parameters."""
 
-    def with_output_scale(self, scale: float, shift: float) -> Model:
+    def with_output_scale(self, scale: float, shift: ArrayLike) -> Model:
         """Return the model with every output z as shift + scale * z; TypeError where its parameters cannot do that."""
 
 
@@ -183,8 +183,11 @@ def find_influence_form(model: Model) -> InfluenceForm:
     )
 
 
-def scale_outputs(model: Model, scale: float, shift: float) -> Model:
-    """Return the regression model with every output z as shift + scale * z; TypeError where it cannot be."""
+def scale_outputs(model: Model, scale: float, shift: ArrayLike) -> Model:
+    """Return the model with every output z as shift + scale * z; both go into its last layer.
+
+    TypeError for a model without a last layer of its own.
+    """
     if isinstance(model, HasOutputScale):
         return model.with_output_scale(scale, shift)
-    raise TypeError(f"the outputs of {type(model).__name__} cannot be scaled; a DenseModel with intercept is needed")
+    raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")

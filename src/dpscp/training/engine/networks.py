@@ -464,9 +464,9 @@ class DenseModel:
             )
         return InfluenceForm(self)
 
-    def with_output_scale(self, scale: float, shift: float) -> Self:
-        if self.task != "regression" or not self.network.intercept:
-            raise TypeError("the outputs of this DenseModel cannot be scaled; a regression with intercept is needed")
+    def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:
+        if not self.network.intercept or self.loss.name == "logistic":
+            raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
         parameters = np.array(self.parameters)
         last = self.network.layers(parameters)[-1]
         last *= scale

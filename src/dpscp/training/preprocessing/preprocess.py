@@ -34,6 +34,7 @@ from dpscp.training.mechanism import (
     HasPlaceForSteps,
     Mechanism,
     Needs,
+    Stages,
     Trained,
     Tunable,
     configured,
@@ -43,6 +44,7 @@ from dpscp.training.mechanism import (
     require_noise,
     saved_as,
     shift_bound,
+    stages_of,
     trains_persons,
     trains_sources,
 )
@@ -61,11 +63,12 @@ from dpscp.training.preprocessing.transforms import (
     HasRowLength,
     HasWidth,
     RowTransform,
+    ScaleTransform,
     Transform,
 )
 from dpscp.training.preprocessing.whitening import WhiteningTransform
 
-_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)
+_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, ScaleTransform, WhiteningTransform)
 
 
 @saved_as("preprocessed")
@@ -128,7 +131,7 @@ class PreprocessedModel:
         steps = (step.apply for step in self.transforms)
         return replace(form, row_steps=(*steps, *form.row_steps))
 
-    def with_output_scale(self, scale: float, shift: float) -> Self:
+    def with_output_scale(self, scale: float, shift: ArrayLike) -> Self:
         return replace(self, inner=scale_outputs(self.inner, scale, shift))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -243,6 +246,11 @@ class Preprocessed(SourceTraining):
     def _private_steps(self) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if not step.data_independent)
 
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of a ledger: those of the mechanism where no step costs anything, else one."""
+        return (("training", paid_event(self)),) if self._private_steps else stages_of(self.mechanism)
+
     def configured(self, needs: Needs) -> Self:
         return replace(self, mechanism=configured(self.mechanism, needs))
 
@@ -352,6 +360,7 @@ class Preprocessed(SourceTraining):
             inner.stability if independent else None,
             inner.public_facts,
             trajectory,
+            stages=() if self._private_steps else inner.stages,
             unit=inner.unit,
         )
 

@@ -28,7 +28,7 @@ from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.training.engine.batching import TrainingRun, WrappedMechanism
-from dpscp.training.mechanism import Trained, paid_event
+from dpscp.training.mechanism import Stages, Trained, stages_of, stages_of_trained
 from dpscp.training.model import Model
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.private_target import calibrate_beside
@@ -106,8 +106,9 @@ class PrivateBounds(WrappedMechanism):
         return None if own is None or inner is None else compose(own, inner)
 
     @property
-    def stages(self) -> tuple[tuple[str, DpEvent], ...]:
-        return ("bounds", _paid(self)), ("training", paid_event(self.mechanism))
+    def stages(self) -> Stages:
+        """Return the entries of a ledger: the counts, then those of the mechanism."""
+        return (("bounds", _paid(self)), *stages_of(self.mechanism))
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         check_positive("epsilon", epsilon)
@@ -173,7 +174,7 @@ class PrivateBounds(WrappedMechanism):
             None,
             {**inner.public_facts, **facts, "found_privately": tuple(facts)},
             inner.trajectory,
-            stages=(("bounds", own), ("training", inner.event)),
+            stages=(("bounds", own), *stages_of_trained(inner)),
             unit=inner.unit,
         )
 

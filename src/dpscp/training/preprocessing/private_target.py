@@ -134,6 +134,8 @@ class PrivateTarget(WrappedMechanism):
         inner = run.train_inner(self.mechanism, standardized)
         low, high = self.y_bounds
         half, middle = (high - low) / 2, (low + high) / 2
+        if inner.model.task != "regression":
+            raise TypeError("PrivateTarget needs a mechanism for regression")
         model = scale_outputs(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
         event = compose(gaussian_event(require_noise(self.noise_multiplier)), inner.event)
