@@ -216,3 +216,9 @@ def test_a_wrong_interval_score_is_refused_before_anything_is_spent(score, tmp_p
     with pytest.raises(ValueError, match="conformity_score"):
         model.fit(np.zeros((50, 2)), np.arange(50) / 50, budget=store)
     assert not store.ledger().entries
+
+
+def test_the_older_name_of_the_center_is_deprecated():
+    pair = Pair.of(np.array([[0.0, 2.0]]), (-4.0, 4.0))
+    with pytest.warns(DeprecationWarning, match="use `center`"):
+        assert pair.centre.tolist() == [1.0]

@@ -203,7 +203,7 @@ def test_mechanisms_without_persons_or_blocks_are_refused_first(monkeypatch):
         event = gaussian_event(1.0)
 
     X, y, _ = records(40)
-    monkeypatch.setattr(recalibration, "train_on", lambda *_, **__: pytest.fail("records were used"))
+    monkeypatch.setattr("dpscp.training.engine.batching.train_on", lambda *_, **__: pytest.fail("records were used"))
     source = ArraySource.of_blocks([Block(0, X, y, Persons(np.arange(0, 41, 2), 2))])
     with pytest.raises(TypeError, match="persons"):
         Recalibrated(ArraysOnly(), noise_multiplier=1.0).train_source(UnitSource(source, PersonWithIds(2)))

@@ -234,7 +234,7 @@ class Regression:
 
     def predictions(self, pair: Pair) -> NDArray[np.float64]:
         """Return the predicted targets in their units, (n,)."""
-        return from_scale(pair.centre, self.y_scale)
+        return from_scale(pair.center, self.y_scale)
 
     def intervals(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
         """Return the targets whose score is at most the threshold, (n, 2, n_levels), in their units."""
