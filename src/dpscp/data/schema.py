@@ -6,7 +6,7 @@ it.
 
     task = "classification"
     target = "visits"
-    classes = ["none", "some"]          # regression: bounds = [low, high]
+    classes = ["none", "some"]          # regression: bounds = [low, high], and optionally scale = "log" or "log1p"
     person = "patient"                  # optional: the column of person ids, if a person can have several records
     rows_per_person = 3                 # with person: the public cap on the records of one person
     n_persons = 4000                    # with person, optional: the public nominal number of persons
@@ -17,6 +17,7 @@ it.
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
     bounds = [0, 110]
+    scale = "log1p"                     # optional: "linear" (default), "log" or "log1p"
     missing = "indicator"               # optional: "refuse" (default), "indicator", or a public number
 
     [columns.region]
@@ -52,11 +53,12 @@ from dpscp.data.frames import (
     select_columns,
 )
 from dpscp.data.persons import choose_unit
+from dpscp.data.scales import check_scale
 
 __all__ = ["ABSENT", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
-_OPTIONAL_KEYS = ("classes", "bounds", "person", "metadata", *_COUNT_KEYS)
+_OPTIONAL_KEYS = ("classes", "bounds", "scale", "person", "metadata", *_COUNT_KEYS)
 # What a schema or a caller may declare about a release, for its report.
 METADATA_KEYS = ("purpose", "data", "responsible", "contact", "legal_basis", "collection_period", "recipients")
 _SCHEMA_KEYS = ("format", "version", "task", "target", "columns", *_OPTIONAL_KEYS)
@@ -80,6 +82,8 @@ class Schema:
         The public labels of a classification.
     bounds : (low, high), optional
         The public range of a regression target.
+    scale : "linear", "log" or "log1p", optional
+        The scale on which a regression target is trained and scored.
     n_records : int, optional
         The public nominal number of records.
     person : str, optional
@@ -104,6 +108,7 @@ class Schema:
     rows_per_person: int | None = None
     n_persons: int | None = None
     metadata: Mapping[str, str] | None = field(default=None, hash=False)
+    scale: str | None = None
 
     def __post_init__(self) -> None:
         if self.metadata is not None:
@@ -118,6 +123,10 @@ class Schema:
             raise SchemaError("the schema declares two columns with the same name; remove one")
         object.__setattr__(self, "classes", read_labels(self.classes, "classes", 2))
         object.__setattr__(self, "bounds", read_bounds(self.bounds, "the target"))
+        if self.scale is not None:
+            check_declaration(lambda: check_scale("scale of the target", self.scale, self.bounds))
+            if self.task == "classification":
+                raise SchemaError("scale is for the target of a regression; remove it")
         for name in _COUNT_KEYS:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_declaration(partial(check_count, name, value)))
@@ -197,6 +206,7 @@ class Schema:
         return {
             "classes": None if self.classes is None else list(self.classes),
             "y_bounds": self.bounds,
+            "y_scale": self.scale,
             "feature_bounds": self.feature_bounds,
             "n_records": self.n_records,
             "rows_per_person": self.rows_per_person,
@@ -339,7 +349,7 @@ class Schema:
         for name in ("classes", "bounds"):
             if getattr(self, name) is not None:
                 found[name] = list(getattr(self, name))
-        for name in ("n_records", "person", "rows_per_person", "n_persons"):
+        for name in ("scale", "n_records", "person", "rows_per_person", "n_persons"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         if self.metadata:
@@ -437,8 +447,8 @@ class Schema:
         elif self.rows_per_person is None:
             lines.append('# person = "id"   # the column of person ids, if a person can have several records')
             lines.append("# rows_per_person = 3   # with person: the largest number of records used of one person")
-        caps = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons}
-        lines += [f"{name} = {value}" for name, value in caps.items() if value is not None]
+        others = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons, "scale": self.scale}
+        lines += [f"{name} = {_format_toml(value)}" for name, value in others.items() if value is not None]
         if self.metadata:
             lines += ["", "[metadata]", *(f"{key} = {_format_toml(value)}" for key, value in self.metadata.items())]
         else:

@@ -17,6 +17,7 @@ from dpscp._base.object_state import can_be_copied
 from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
+from dpscp.data.scales import column_scales
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.base import is_source
@@ -239,8 +240,11 @@ class PrivateConformal(FittedEstimator):
     def _check_prefit(self) -> None:
         """Refuse parameters that do not apply to a trained estimator."""
         Prefit.of(self.estimator, task=self._name)
-        if self.feature_bound is not None or self.feature_bounds is not None:
-            raise ValueError("prefit=True passes X to the estimator unchanged; remove feature_bound and feature_bounds")
+        if any(value is not None for value in (self.feature_bound, self.feature_bounds, self.feature_scale)):
+            raise ValueError(
+                "prefit=True passes X to the estimator unchanged; remove feature_bound, feature_bounds and "
+                "feature_scale"
+            )
         if self.guarantee not in (AUTO, SPLIT.name, SPLIT):
             raise ValueError(
                 f"prefit=True declares that training did not use these records, which needs guarantee='split', got "
@@ -398,6 +402,7 @@ class PrivateConformal(FittedEstimator):
                     HintWarning,
                     stacklevel=4,
                 )
+        bounds = bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)
         return Request(
             task=task,
             estimator=self._find_pretrained_model(records.width) or self.estimator,
@@ -407,7 +412,8 @@ class PrivateConformal(FittedEstimator):
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names),
+            feature_bounds=bounds,
+            feature_scales=column_scales(self.feature_scale, records.width, names, bounds),
             n_records=n_records,
             n_found=declared is None,
             n_features=records.width,
