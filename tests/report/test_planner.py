@@ -168,6 +168,20 @@ def test_the_page_stands_alone_and_starts_at_the_plan(tmp_path, plan, capsys):
     assert "sets of labels" in capsys.readouterr().err
 
 
+def test_a_level_of_the_plan_that_the_table_has_not_is_added(plan):
+    page = planner.planner_page(replace(plan, alpha=0.07))
+    (numbers,) = re.findall(r"const \{tables, start\} = (\{.*\});", page)
+    sent = json.loads(numbers)
+    levels, search = sent["tables"]["levels"], sent["tables"]["search"]
+    assert sent["start"]["level"] == 0.93
+    assert levels == sorted({*planner.LEVELS, 0.93})
+    place = levels.index(0.93)
+    assert search["inner_alphas"][place] == pytest.approx(0.07, rel=0.02)
+    assert search["offsets"][place][40] == planner.offset_times_mu(0.93, search["log_signals"][40])
+    assert [len(search["offsets"]), len(search["inner_alphas"])] == [len(levels)] * 2
+    assert 0.93 not in planner.planner_tables()["levels"]
+
+
 MOVE = """<script>
 const slider = document.querySelector("input[name=epsilon]");
 slider.value = slider.max;
