@@ -218,7 +218,8 @@ def test_the_page_runs_in_a_browser_and_follows_its_sliders(tmp_path, plan):
     (row,) = plan.what_if("split", [10.0], [0.9])[0]
     assert float(coverage.split()[1].rstrip("%")) == pytest.approx(100 * (0.9 + row.overshoot), abs=0.11)
     found = 1 - epsilon_delta_tradeoff(10.0, 1e-6)(0.05)
-    assert float(attacker.split()[2].rstrip("%")) == pytest.approx(100 * found, abs=0.06)
+    # rounded up, because it is an upper bound
+    assert 0 <= float(attacker.split()[2].rstrip("%")) - 100 * found < 0.1001
     assert int(parts.replace(",", "")) == pytest.approx(3_000 * row.calibration_fraction, abs=1)
     assert 1 < float(size.split()[1]) < 2
     assert (wide, paths) == ("", 6)
