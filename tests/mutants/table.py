@@ -692,7 +692,7 @@ mutant(
 )
 mutant(
     "pipeline.own_mechanism:own_mechanism",
-    "Preprocessed((PublicBounds(*request.feature_bounds),), found)",
+    "Preprocessed((PublicBounds(*request.scaled_feature_bounds),), found)",
     "found",
     "declared feature bounds do not reach an own mechanism",
     "tests/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",
@@ -722,7 +722,7 @@ mutant(
 )
 mutant(
     "tasks:Regression.training_targets",
-    "targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))",
+    "to_scale(np.clip(targets, *self.y_bounds), self.y_scale)",
     "np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
     "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
@@ -1080,6 +1080,79 @@ mutant(
     "0.0",
     "the stability bound of objective perturbation forgets the tolerance of the solver",
     "tests/test_promised_numbers.py::test_a_trained_model_pays_for_its_solver",
+)
+
+# ---- the recipe on tables
+
+mutant(
+    "training.recalibration:Recalibrated._recalibrate",
+    "require_noise(self.noise_multiplier) * SENSITIVITY",
+    "require_noise(self.noise_multiplier)",
+    "the noise of a step is that of sensitivity one",
+    "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
+)
+mutant(
+    "training.recalibration:Recalibrated.own_event",
+    "self.steps",
+    "1",
+    "the event has one of several noisy sums",
+    "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
+)
+mutant(
+    "training.recalibration:Recalibrated.train_source",
+    "compose(trained.event, own)",
+    "trained.event",
+    "recalibration is not paid for",
+    "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
+)
+mutant(
+    "training.recalibration:RecordSums.__call__",
+    "block.weights is None",
+    "True",
+    "every row of a person counts in full",
+    "tests/training/test_recalibration.py::test_neighbors_differ_by_the_sensitivity_at_most",
+)
+mutant(
+    "training.recalibration:record_sums",
+    "np.maximum(u, -_CUT)",
+    "u",
+    "confident errors pull without a bound on their instrument",
+    "tests/training/test_recalibration.py::test_the_sums_are_the_equations_and_their_derivatives",
+)
+mutant(
+    "training.recalibration:record_sums",
+    "curved /= np.maximum(1.0, np.linalg.norm(curved, axis=1, keepdims=True))",
+    "pass",
+    "the curvature of one record is not bounded",
+    "tests/training/test_recalibration.py::test_the_curvature_of_many_classes_is_shortened",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.n_releases",
+    "self.n_features * len(self.branching)",
+    "self.n_features",
+    "the counts of one level are paid for, those of the others are not",
+    "tests/training/test_quantile_transform.py::test_the_event_is_that_of_every_count_a_record_changes",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.release",
+    "counts * noise.scale + drawn",
+    "counts * noise.scale",
+    "the counts of the columns are released without noise",
+    "tests/training/test_quantile_transform.py::test_what_is_released_is_noisy",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.fit_source",
+    "unit_of_blocks(source).by_person",
+    "False",
+    "every row of a person is counted",
+    "tests/training/test_quantile_transform.py::test_a_person_counts_as_one_record",
+)
+mutant(
+    "tasks:Regression._of_targets",
+    "to_scale(targets, self.y_scale)",
+    "targets",
+    "scores use units where the model uses the scale",
+    "tests/test_scales.py::test_a_target_is_in_its_interval_exactly_if_its_score_is_within_the_threshold",
 )
 
 # ---- units of privacy, the budget store, small parts, torch modules

@@ -309,6 +309,7 @@ def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
     -------
     Evaluation
     """
+    estimator.require_readable_rows(X)
     return evaluate_blocks(estimator, [(X, y)])
 
 
