@@ -11,6 +11,12 @@ it.
     rows_per_person = 3                 # with person: the public cap on the records of one person
     n_persons = 4000                    # with person, optional: the public nominal number of persons
 
+    [csv]                               # optional: how CSV files are written
+    separator = ";"                     # default: comma
+    decimal = ","                       # default: "."
+    thousands = "."                     # default: none
+    encoding = "cp1252"                 # default: "utf-8"
+
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
     bounds = [0, 110]
@@ -27,7 +33,7 @@ Values outside the bounds are clipped without a message, because a count would r
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -37,7 +43,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count
-from dpscp.data.columns import Column, check_declaration, read_bounds, read_labels, refuse_unknown_keys
+from dpscp.data.columns import Column, check_declaration, collect_errors, read_bounds, read_labels, refuse_unknown_keys
+from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import (
     ABSENT,
     Frame,
@@ -50,11 +57,11 @@ from dpscp.data.frames import (
 )
 from dpscp.data.persons import choose_unit
 
-__all__ = ["ABSENT", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
+__all__ = ["ABSENT", "CSVFormat", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
 _OPTIONAL_KEYS = ("classes", "bounds", "person", *_COUNT_KEYS)
-_SCHEMA_KEYS = ("format", "version", "task", "target", "columns", *_OPTIONAL_KEYS)
+_SCHEMA_KEYS = ("format", "version", "task", "target", "csv", "columns", *_OPTIONAL_KEYS)
 _FORMAT, _VERSION = "dpscp-schema", 1
 _LARGEST_FILE = 16 * 2**20
 
@@ -83,6 +90,8 @@ class Schema:
         The public cap on the rows of one person.
     n_persons : int, optional
         The public nominal number of persons.
+    csv : CSVFormat
+        How CSV files with these columns are written.
     lacks : tuple of str
         The declarations that are still missing.
     """
@@ -96,6 +105,7 @@ class Schema:
     person: str | None = None
     rows_per_person: int | None = None
     n_persons: int | None = None
+    csv: CSVFormat = field(default_factory=CSVFormat)
 
     def __post_init__(self) -> None:
         if self.task:
@@ -104,6 +114,8 @@ class Schema:
             raise SchemaError("target must be the name of a column")
         if not all(isinstance(column, Column) for column in self.columns):
             raise SchemaError("columns must be a tuple of Column")
+        if not isinstance(self.csv, CSVFormat):
+            raise SchemaError("csv must be a CSVFormat")
         if len({column.name for column in self.columns}) != len(self.columns):
             raise SchemaError("the schema declares two columns with the same name; remove one")
         object.__setattr__(self, "classes", read_labels(self.classes, "classes", 2))
@@ -140,10 +152,10 @@ class Schema:
         if self.task == "regression" and self.bounds is None:
             needed.append("the bounds of the target")
         for what in ("type", "bounds", "categories"):
-            names = [repr(c.name) for c in self._feature_columns if c.lacks == what]
+            names = [repr(c.name) for c in self._candidate_columns if c.lacks == what]
             if names:
                 needed.append(f"the {what} of column{'s' if len(names) > 1 else ''} {', '.join(names)}")
-        if not any(c.type in ("", "numeric", "categorical") for c in self._feature_columns):
+        if not any(c.type in ("", "numeric", "categorical") for c in self._candidate_columns):
             needed.append("at least one column that is not ignored")
         return tuple(needed)
 
@@ -157,28 +169,29 @@ class Schema:
         return self
 
     @property
-    def _feature_columns(self) -> tuple[Column, ...]:
+    def _candidate_columns(self) -> tuple[Column, ...]:
         """The columns that may be features: neither target nor person ids."""
         return tuple(c for c in self.columns if c.name not in (self.target, self.person))
 
     @property
-    def _used_columns(self) -> tuple[Column, ...]:
-        return tuple(c for c in self._feature_columns if c.type != "ignore")
+    def feature_columns(self) -> tuple[Column, ...]:
+        """The columns that become features."""
+        return tuple(c for c in self._candidate_columns if c.type != "ignore")
 
     @property
     def column_names(self) -> tuple[str, ...]:
         """The columns of a table that are read: features, target and person ids."""
-        return (*(c.name for c in self._used_columns), *(name for name in (self.target, self.person) if name))
+        return (*(c.name for c in self.feature_columns), *(name for name in (self.target, self.person) if name))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of the columns of the matrix."""
-        return tuple(name for column in self._used_columns for name in column.features)
+        return tuple(name for column in self.feature_columns for name in column.features)
 
     @property
     def feature_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The public lower and upper bounds of the matrix's columns, (n_features,) each."""
-        low, high = np.array([b for column in self._used_columns for b in column.feature_bounds], dtype=float).T
+        low, high = np.array([b for column in self.feature_columns for b in column.feature_bounds], dtype=float).T
         return low, high
 
     @property
@@ -209,9 +222,17 @@ class Schema:
         Raises
         ------
         SchemaError
-            If the frame does not fit the schema.
+            If the frame does not fit the schema; with the errors of all columns.
         """
-        return np.hstack([column.encode(values) for column, values in self._select_values(frame)])
+        columns = self._select_values(frame)
+        return np.hstack(collect_errors([partial(column.encode, values) for column, values in columns]))
+
+    def encode(self, frame: Any) -> tuple[NDArray[np.float64], NDArray[Any], Any]:
+        """Return matrix, targets and person ids of a frame, or raise all their errors at once."""
+        rows, targets, persons = collect_errors(
+            [partial(read, frame) for read in (self.matrix, self.targets, self.persons)]
+        )
+        return rows, targets, persons
 
     def rows(self, frame: Any, *, unknown: str | None = None) -> tuple[NDArray[np.float64], list[str | None]]:
         """Encode a frame for prediction and list the errors of each row.
@@ -240,14 +261,14 @@ class Schema:
 
     def _select_values(self, frame: Any) -> list[tuple[Column, Any]]:
         """Pair the columns that become features with their values."""
-        found = select_columns(frame, [c.name for c in self._used_columns])
-        missing = [c.name for c in self._used_columns if c.name not in found]
+        found = select_columns(frame, [c.name for c in self.feature_columns])
+        missing = [c.name for c in self.feature_columns if c.name not in found]
         if missing:
             raise SchemaError(
                 f"the table lacks column {', '.join(map(repr, missing))}, which the schema declares. Add it, or "
                 'set its type to "ignore" and fit again'
             )
-        return [(column, found[column.name]) for column in self._used_columns]
+        return [(column, found[column.name]) for column in self.feature_columns]
 
     def targets(self, frame: Any) -> NDArray[Any]:
         """Return the target column.
@@ -304,7 +325,7 @@ class Schema:
             The index in ``categories``; -1 for another value.
         categories : tuple of str
         """
-        column = next((c for c in self._used_columns if c.name == name and c.type == "categorical"), None)
+        column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
         if column is None or column.categories is None:
             raise SchemaError(f"groups={name!r} must be a categorical column that the schema declares")
         if isinstance(table, Frame):
@@ -313,9 +334,11 @@ class Schema:
                 raise SchemaError(f"the table lacks the column of groups, {name!r}; add it, or change groups")
             return index_labels(values, column.categories), column.categories
         first = self.feature_names.index(column.features[0])
-        shown = np.asarray(table)[:, first : first + len(column.features)] > 0
+        rows = np.asarray(table)[:, first : first + len(column.features)]
         hidden = len(column.categories) - len(column.features)
-        return np.where(shown.any(axis=1), shown.argmax(axis=1) + hidden, hidden - 1), column.categories
+        index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
+        # where one feature stands for two categories, another value is half-way between them
+        return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1), column.categories
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values that ``from_dict`` reads."""
@@ -326,6 +349,8 @@ class Schema:
         for name in ("n_records", "person", "rows_per_person", "n_persons"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
+        if self.csv.to_dict():
+            found["csv"] = self.csv.to_dict()
         found["columns"] = {c.name: c.to_dict() for c in self.columns}
         return found
 
@@ -345,10 +370,12 @@ class Schema:
         columns = data.get("columns", {})
         if not isinstance(columns, Mapping):
             raise SchemaError("columns must be a mapping of column names to tables")
+        read = [partial(Column.from_dict, str(name), column) for name, column in columns.items()]
         return cls(
             task=data.get("task") or "",
             target=data.get("target") or "",
-            columns=tuple(Column.from_dict(str(name), column) for name, column in columns.items()),
+            columns=tuple(collect_errors(read)),
+            csv=CSVFormat.from_dict(data.get("csv", {})),
             **{name: data.get(name) for name in _OPTIONAL_KEYS},
         )
 
@@ -394,6 +421,8 @@ class Schema:
             lines.append("# rows_per_person = 3   # with person: the largest number of records used of one person")
         caps = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons}
         lines += [f"{name} = {value}" for name, value in caps.items() if value is not None]
+        if written := self.csv.to_dict():
+            lines += ["", "[csv]", *(f"{key} = {_format_toml(value)}" for key, value in written.items())]
         for column in self.columns:
             lines += ["", f"[columns.{_format_toml(column.name)}]"]
             known = column.to_dict()

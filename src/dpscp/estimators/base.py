@@ -23,7 +23,14 @@ from dpscp.data.sources.base import is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
 from dpscp.data.validation import check_levels, column_bounds, group_index, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
-from dpscp.estimators.ingest import BlockReader, FitInput, FitRecords, records_from_arrays, records_from_source
+from dpscp.estimators.ingest import (
+    BlockReader,
+    ColumnGroups,
+    FitInput,
+    FitRecords,
+    records_from_arrays,
+    records_from_source,
+)
 from dpscp.estimators.prefit import Prefit
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
@@ -268,7 +275,7 @@ class PrivateConformal(FittedEstimator):
         source = source_from_schema(X, schema)
         if source is not None:
             return source, None, schema.person
-        return schema.matrix(X), schema.targets(X), schema.persons(X)
+        return schema.encode(X)
 
     def _declared(self, name: str) -> Any:
         """Return a public declaration: the parameter, or what the schema declares."""
@@ -327,10 +334,20 @@ class PrivateConformal(FittedEstimator):
             return BlockReader(targets, self.groups, tuple(self.group_values))
         if self.groups == "label" and by_label is not None:
             return BlockReader(targets, "label", by_label)
+        if (column := self._find_group_column()) is not None:
+            return BlockReader(targets, column, column.values)
         raise ValueError(
-            f"groups must be None or a function of rows with public group_values{self._label_groups_hint} for records "
-            f"from a source, got {self.groups!r}"
+            f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, with a "
+            f"schema, a column with categories, for records from a source, got {self.groups!r}"
         )
+
+    def _find_group_column(self) -> ColumnGroups | None:
+        """Return the column of the schema that defines the groups; None if another thing does."""
+        if self.schema_ is None or not isinstance(self.groups, str):
+            return None
+        if self.group_values is not None:
+            raise ValueError("group_values are the categories that the schema declares; remove group_values")
+        return ColumnGroups(self.schema_, self.groups)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Return checked rows; records with a shape are flattened, in float32.
@@ -447,10 +464,8 @@ class PrivateConformal(FittedEstimator):
         """Return each record's group and the public group values; None without groups."""
         if self.groups is None or fit_input.rows is None:
             return None, None
-        if self.schema_ is not None and isinstance(self.groups, str):
-            if self.group_values is not None:
-                raise ValueError("group_values are the categories that the schema declares; remove group_values")
-            return self.schema_.groups(fit_input.table, self.groups)
+        if (column := self._find_group_column()) is not None:
+            return column.find_groups(fit_input.rows), column.values
         if callable(self.groups):
             if self.group_values is None:
                 raise ValueError("group_values is required with groups; list the public values that groups can return")
