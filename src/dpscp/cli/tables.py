@@ -70,7 +70,7 @@ class Table:
         if not missing:
             return
         # a first line that lacks most names may be a record
-        known = self.column_names if 2 * len(missing) < len(names) or is_parquet(self.path) else ()
+        known = self.column_names if 2 * len(missing) <= len(names) or is_parquet(self.path) else ()
         said = " ".join(f"{name!r}{suggest(name, known) or '.'}" for name in missing)
         raise CommandError(f"{str(self.path)!r} lacks column{'s' * (len(missing) > 1)} that {what}: {said}")
 
