@@ -113,11 +113,14 @@ def test_the_check_of_the_prose_sees_long_lines_and_retired_words():
     assert "synthetic" in found[2][1]
 
 
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
 def _blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
 
 
-DOCUMENTS = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if _blocks(p)]
+DOCUMENTS = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if _blocks(p)]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
@@ -129,13 +132,43 @@ def test_code_blocks_run(path, capsys):
     assert capsys.readouterr().out
 
 
+LINKS = re.compile(r"""\]\(([^)#]+)(?:#[^)]*)?\)|(?:src|srcset)="([^"#]+)\"""")
+
+
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+    "path",
+    [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOKS],
+    ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_links_point_to_files(path):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+    for link, source in LINKS.findall(path.read_text()):
+        target = link or source
         if "://" not in target:
-            assert (path.parent / target).exists(), target
+            found = path.parent / target
+            # the site adds pages for results and notebooks
+            elsewhere = ROOT / target if target.startswith("results/") else found.with_suffix(".ipynb")
+            assert found.exists() or elsewhere.exists(), target
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_run(path, tmp_path, monkeypatch):
+    """Without Jupyter. Every text that a cell keeps must come from a run: the same cells print."""
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads(path.read_text())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for cell, printed in _load_script(ROOT / "docs" / "notebooks.py").run_cells(notebook):
+            assert bool(printed) == bool(cell["outputs"]), "python docs/notebooks.py keeps what the notebooks print"
+            assert cell["execution_count"] is None
+
+
+def test_notebooks_are_small_and_cover_the_five_users():
+    assert {path.stem for path in NOTEBOOKS} >= {"first_fit", "own_csv", "torch_cnn", "persons", "monitoring"}
+    for path in NOTEBOOKS:
+        assert path.stat().st_size < 20_000
+        cells = json.loads(path.read_text())["cells"]
+        assert "".join(cells[0]["source"]).startswith("# ")
+        assert len({cell["id"] for cell in cells}) == len(cells)
 
 
 def test_the_cost_model_of_large_data_is_what_its_command_writes():

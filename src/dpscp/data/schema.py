@@ -17,6 +17,9 @@ it.
     thousands = "."                     # default: none
     encoding = "cp1252"                 # default: "utf-8"
 
+    [metadata]                          # optional: what the report says about the release
+    responsible = "City hospital"       # also purpose, data, contact, legal_basis, collection_period, recipients
+
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
     bounds = [0, 110]
@@ -56,13 +59,13 @@ from dpscp.data.frames import (
     select_columns,
 )
 from dpscp.data.persons import choose_unit
+from dpscp.data.schema_text import FORMAT, METADATA_KEYS, VERSION, format_schema
 
 __all__ = ["ABSENT", "CSVFormat", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
-_OPTIONAL_KEYS = ("classes", "bounds", "person", *_COUNT_KEYS)
+_OPTIONAL_KEYS = ("classes", "bounds", "person", "metadata", *_COUNT_KEYS)
 _SCHEMA_KEYS = ("format", "version", "task", "target", "csv", "columns", *_OPTIONAL_KEYS)
-_FORMAT, _VERSION = "dpscp-schema", 1
 _LARGEST_FILE = 16 * 2**20
 
 
@@ -92,6 +95,8 @@ class Schema:
         The public nominal number of persons.
     csv : CSVFormat
         How CSV files with these columns are written.
+    metadata : mapping of str to str, optional
+        Declarations for the report: purpose, data, responsible, contact, legal_basis, collection_period, recipients.
     lacks : tuple of str
         The declarations that are still missing.
     """
@@ -106,8 +111,11 @@ class Schema:
     rows_per_person: int | None = None
     n_persons: int | None = None
     csv: CSVFormat = field(default_factory=CSVFormat)
+    metadata: Mapping[str, str] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
+        if self.metadata is not None:
+            object.__setattr__(self, "metadata", check_metadata(self.metadata))
         if self.task:
             check_declaration(lambda: check_choice("task", self.task, ("classification", "regression")))
         if not isinstance(self.target, str):
@@ -342,7 +350,7 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values that ``from_dict`` reads."""
-        found: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "task": self.task, "target": self.target}
+        found: dict[str, Any] = {"format": FORMAT, "version": VERSION, "task": self.task, "target": self.target}
         for name in ("classes", "bounds"):
             if getattr(self, name) is not None:
                 found[name] = list(getattr(self, name))
@@ -351,6 +359,8 @@ class Schema:
                 found[name] = getattr(self, name)
         if self.csv.to_dict():
             found["csv"] = self.csv.to_dict()
+        if self.metadata:
+            found["metadata"] = dict(self.metadata)
         found["columns"] = {c.name: c.to_dict() for c in self.columns}
         return found
 
@@ -363,10 +373,10 @@ class Schema:
         if not isinstance(data, Mapping):
             raise SchemaError("a schema must be a mapping of declarations")
         refuse_unknown_keys(data, _SCHEMA_KEYS, "the schema")
-        if data.get("format", _FORMAT) != _FORMAT:
-            raise SchemaError(f"the schema has another format than {_FORMAT!r}; pass a schema of dpscp")
-        if data.get("version", _VERSION) != _VERSION:
-            raise SchemaError(f"this release reads schema version {_VERSION} only; update dpscp")
+        if data.get("format", FORMAT) != FORMAT:
+            raise SchemaError(f"the schema has another format than {FORMAT!r}; pass a schema of dpscp")
+        if data.get("version", VERSION) != VERSION:
+            raise SchemaError(f"this release reads schema version {VERSION} only; update dpscp")
         columns = data.get("columns", {})
         if not isinstance(columns, Mapping):
             raise SchemaError("columns must be a mapping of column names to tables")
@@ -392,51 +402,22 @@ class Schema:
 
     def to_toml(self) -> str:
         """Return the schema as a TOML file, with comments for missing declarations."""
-        lines = [
-            "# Public declarations for dpscp. Fill in what is publicly known (code books, units, physical limits).",
-            "# Do not look at the records for it: everything in this file is treated as published.",
-            f'format = "{_FORMAT}"',
-            f"version = {_VERSION}",
-            f'task = "{self.task}"' + ("" if self.task else '   # "classification" or "regression"'),
-            f"target = {_format_toml(self.target)}" + ("" if self.target else "   # the column to predict"),
-        ]
-        if self.classes is not None:
-            lines.append(f"classes = {_format_toml(list(self.classes))}")
-        elif self.task != "regression":
-            lines.append('# classes = ["no", "yes"]   # classification: the public labels')
-        if self.bounds is not None:
-            lines.append(f"bounds = {_format_toml(list(self.bounds))}")
-        elif self.task != "classification":
-            lines.append("# bounds = [low, high]   # regression: the public range of the target")
-        if self.n_records is not None:
-            lines.append(f"n_records = {self.n_records}")
-        else:
-            lines.append(
-                "# n_records = 10000   # the public number of records; without it, the table's length is published"
-            )
-        if self.person is not None:
-            lines.append(f"person = {_format_toml(self.person)}")
-        elif self.rows_per_person is None:
-            lines.append('# person = "id"   # the column of person ids, if a person can have several records')
-            lines.append("# rows_per_person = 3   # with person: the largest number of records used of one person")
-        caps = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons}
-        lines += [f"{name} = {value}" for name, value in caps.items() if value is not None]
-        if written := self.csv.to_dict():
-            lines += ["", "[csv]", *(f"{key} = {_format_toml(value)}" for key, value in written.items())]
-        for column in self.columns:
-            lines += ["", f"[columns.{_format_toml(column.name)}]"]
-            known = column.to_dict()
-            if not column.type:
-                lines.append('type = ""   # "numeric", "categorical" or "ignore"')
-                lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
-                lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
-                del known["type"]
-            lines += [f"{key} = {_format_toml(value)}" for key, value in known.items()]
-        return "\n".join(lines) + "\n"
+        return format_schema(self)
 
     def with_target(self, target: str) -> "Schema":
         """Return the same declarations for another target column."""
         return replace(self, target=target)
+
+
+def check_metadata(metadata: Any) -> dict[str, str]:
+    """Return the declarations about a release as texts; raise ``SchemaError`` for an unknown key or another value."""
+    if not isinstance(metadata, Mapping):
+        raise SchemaError("metadata must be a table of texts")
+    refuse_unknown_keys(metadata, METADATA_KEYS, "metadata")
+    wrong = [key for key, value in metadata.items() if not isinstance(value, str)]
+    if wrong:
+        raise SchemaError(f"metadata {wrong[0]!r} must be a text; put it in quotes")
+    return dict(metadata)
 
 
 def template(columns: Sequence[str], *, target: str = "") -> Schema:
@@ -472,8 +453,3 @@ def parse_schema(text: str, *, name: str = "schema") -> Schema:
         place = f" (line {line})" if line else f" ({error})" if isinstance(error, tomllib.TOMLDecodeError) else ""
         raise SchemaError(f"{name!r} is neither valid TOML nor valid JSON{place}") from None
     return Schema.from_dict(data)
-
-
-def _format_toml(value: Any) -> str:
-    """Format a TOML value; JSON's strings, numbers and lists are valid TOML."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
