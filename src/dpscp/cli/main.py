@@ -160,6 +160,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp fit people.csv --schema people.schema.toml --epsilon 1 --delta 1e-6",
         "dpscp fit people.csv --schema people.schema.toml --confidence 0.8 0.95 -o model.dpscp --report report.html",
         "dpscp fit people.csv --schema people.schema.toml --budget study.budget --dataset 'people 2025'",
+        "dpscp fit export.csv --separator ';' --decimal , --encoding cp1252      # asks for what is not declared",
     )
     sub.add_argument("table", type=Path, help="CSV or Parquet file with one record in each row")
     sub.add_argument("--schema", type=Path, help="TOML or JSON file with the public declarations")
