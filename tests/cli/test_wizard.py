@@ -201,7 +201,7 @@ def test_a_missing_value_after_the_questions_loses_no_answer(run, tmp_path, monk
     code, _, err = run(fit, ["no", "", "class", "no, yes", "num", KeyboardInterrupt])
     assert code == 130
     assert "the answers so far are in 'people.schema.toml'" in err
-    assert "dpscp fit people.csv --schema people.schema.toml --target bought --epsilon 8" in err
+    assert f"Continue with: dpscp {fit} --schema people.schema.toml" in err
     code, _, err = run(fit, ["num", "-4 4", "no", "yes"])
     assert code == 1
     assert "column 'score' has missing values" in err
@@ -215,7 +215,8 @@ def test_a_missing_value_after_the_questions_loses_no_answer(run, tmp_path, monk
     monkeypatch.setattr(wizard, "is_interactive", lambda: False)
     (tmp_path / "people.schema.toml").write_text(text.replace('type = "numeric"', 'type = ""'))
     code, _, err = run("fit people.csv --target bought -o n.dpscp", [])
-    assert (code, "complete 'people.schema.toml', then run: dpscp fit people.csv --schema" in err) == (1, True)
+    line = "dpscp fit people.csv --target bought -o n.dpscp --schema people.schema.toml"
+    assert (code, f"complete 'people.schema.toml', then run: {line}" in err) == (1, True)
 
 
 def test_the_terminal_of_the_questions(monkeypatch, capsys):

@@ -180,8 +180,8 @@ mutant(
 )
 mutant(
     "cli.fit:choose_csv_format",
-    "decimal=options.decimal",
-    "decimal=None",
+    "options.decimal",
+    "None",
     "the decimal mark of the command line is dropped",
     "tests/cli/test_cli_csv.py::test_one_table_in_every_form_gives_one_fit",
 )
@@ -245,8 +245,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._apply_schema",
-    "schema.persons(X)",
-    "persons",
+    "return schema.encode(X)",
+    "return (*schema.encode(X)[:2], persons)",
     "the column of persons is not used",
     "tests/test_frames.py::test_persons_come_from_the_schema",
 )

@@ -213,8 +213,7 @@ def _describe_missing_schema(options: argparse.Namespace, schema: Schema) -> str
     if draft.is_file():
         step = f"complete {str(draft)!r}, then run: {_repeat_command(options, draft)}"
     else:
-        repeated = {"--target": options.target, **_format_options(options)}
-        step = "create a template with: " + _join_command("schema", options.table, repeated, header=options.header)
+        step = "create a template with: " + _schema_command(options)
     return (
         f"no --schema, and these declarations are missing: {'; '.join(schema.lacks)}. Bounds are never taken from the "
         f"data: {step}"
@@ -223,19 +222,13 @@ def _describe_missing_schema(options: argparse.Namespace, schema: Schema) -> str
 
 def _repeat_command(options: argparse.Namespace, schema: Path) -> str:
     """Return the command of this fit with the schema in a file."""
-    repeated: dict[str, Any] = {"--schema": schema, "--target": options.target, "--epsilon": options.epsilon}
-    repeated |= {"--delta": options.delta, **_format_options(options), "--groups": options.groups}
-    repeated |= {"--score": options.score, "--budget": options.budget, "--dataset": options.dataset}
-    repeated |= {"-o": options.output}
-    return _join_command("fit", options.table, repeated, header=options.header)
+    return shlex.join(["dpscp", *options.words, *([] if options.schema else ["--schema", str(schema)])])
 
 
-def _format_options(options: argparse.Namespace) -> dict[str, Any]:
-    return {f"--{name}": getattr(options, name) for name in ("separator", "encoding", "decimal", "thousands")}
-
-
-def _join_command(command: str, table: Path, repeated: dict[str, Any], *, header: bool) -> str:
-    words = ["dpscp", command, str(table), *(["--header"] if header else [])]
-    for name, value in repeated.items():
-        words += [] if value is None else [name, f"{value:g}" if isinstance(value, float) else str(value)]
+def _schema_command(options: argparse.Namespace) -> str:
+    """Return the command that writes a template for the table of this fit, with its options."""
+    words = ["dpscp", "schema", str(options.table), *(["--header"] if options.header else [])]
+    for name in ("target", "separator", "encoding", "decimal", "thousands"):
+        value = getattr(options, name)
+        words += [] if value is None else [f"--{name}", value]
     return shlex.join(words)

@@ -21,7 +21,9 @@ _DATASET_HELP = "name of the records for which the budget store was created"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; print an error as one line."""
     try:
-        options = build_parser().parse_args(arguments)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        options = build_parser().parse_args(words)
+        options.words = words  # to repeat the command in a message
         with show_life(f"dpscp {options.command}"):
             from dpscp.cli.commands import run
 
