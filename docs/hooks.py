@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
+PROJECT = ("CHANGELOG", "CONTRIBUTING", "SECURITY", "VISION")
 CARDS = "<!-- cards -->"
 # A reader who searches wants to do something: how-tos come first, records of the project last.
 BOOSTS = {"Start": 2.0, "How-to": 2.0, "Explanations": 1.0, "Reference": 0.8, "Results": 0.4, "Project": 0.3}
@@ -50,8 +51,20 @@ def gallery_cards(markdown: str) -> str:
     return '<div class="cards">\n' + "\n".join(cards) + "\n</div>"
 
 
+def link_to_pages(markdown: str) -> str:
+    """Links in the sources lead to files; on the site some of these files are pages in another place."""
+    markdown = re.sub(
+        r"\]\((?:\.\./|(?=[A-Z]+\.md))(" + "|".join(PROJECT) + r")\.md", lambda m: f"]({m[1].lower()}.md", markdown
+    )
+    markdown = markdown.replace("](../results/", "](results/").replace("](docs/", "](")
+    return re.sub(r"\]\((notebooks/\w+)\.ipynb", r"](\1.md", markdown)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the results, which lie outside docs/, and a page for each notebook."""
+    """Add the results and the pages of the project, which lie outside docs/, and a page for each notebook."""
+    for name in PROJECT:
+        text = (ROOT / f"{name}.md").read_text()
+        files.append(File.generated(config, f"{name.lower()}.md", content=text))
     for path in sorted((ROOT / "results").iterdir()):
         if path.suffix in {".md", ".png"}:
             files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
@@ -64,4 +77,4 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rank the page by its group in the navigation, and put the cards on the gallery page."""
     group = page.ancestors[-1].title if page.ancestors else "Results"
     page.meta.setdefault("search", {"boost": BOOSTS[group]})
-    return markdown.replace(CARDS, gallery_cards(markdown))
+    return link_to_pages(markdown.replace(CARDS, gallery_cards(markdown)))

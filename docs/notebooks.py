@@ -1,7 +1,8 @@
 """Runs the notebooks and keeps the text that they print: ``python docs/notebooks.py [NAME ...]``.
 
 No Jupyter is needed: the code cells run one after the other in one namespace, as a kernel would run them. The value of
-a cell's last line is shown as text. Pictures and HTML are not kept, so that the files stay small.
+a cell's last line is shown as text. Pictures and HTML are not kept, so that the files stay small. The metadata of a
+notebook name the replacements (smaller numbers) that make it run fast in the tests.
 """
 
 import ast
@@ -19,14 +20,18 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent / "notebooks"
 
 
-def run_cells(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+def run_cells(notebook: dict[str, Any], *, fast: bool = False) -> Iterator[tuple[dict[str, Any], str]]:
     """Run the code cells in order; yield each cell with the text that it printed."""
+    smaller: dict[str, str] = notebook["metadata"]["dpscp"]["fast"] if fast else {}
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(notebook["cells"]):
         if cell["cell_type"] == "code":
             printed = io.StringIO()
+            source = "".join(cell["source"])
+            for text, replacement in smaller.items():
+                source = source.replace(text, replacement)
             with contextlib.redirect_stdout(printed):
-                _run_cell("".join(cell["source"]), f"cell {number}", namespace)
+                _run_cell(source, f"cell {number}", namespace)
             yield cell, printed.getvalue()
 
 

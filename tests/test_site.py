@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,7 @@ def test_the_search_works_from_disk(site, tmp_path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_code_block_is_executed_somewhere(path):
     """python: test_docs; bash: test_cli, lines that begin with dpscp; { .python }: a script that test_gallery runs;
-    text: what such a script printed.
+    text: what such a script printed; toml: a part of a schema, which is only read.
     """
     for language, body in re.findall(r"^```(\S*)[^\n]*\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE):
         if language == "bash":
@@ -161,5 +162,7 @@ def test_every_code_block_is_executed_somewhere(path):
             assert re.fullmatch(r'--8<-- "docs/outputs/\w+\.txt"\n', body)
         elif language == "{":
             assert re.fullmatch(r'--8<-- "examples/\w+\.py"\n', body)
+        elif language == "toml":  # a part of a schema
+            assert tomllib.loads(body)
         else:
             assert language == "python", language

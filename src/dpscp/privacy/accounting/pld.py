@@ -111,7 +111,7 @@ def _epsilon_of_pmf(pmf: pld_pmf.PLDPmf, delta: float) -> float:
     return float(np.log((mass[first] - delta) / discounted[first]))
 
 
-# the same loss is asked for its delta and its epsilon several times in a row
+# a caller needs the deltas and the epsilon of one loss, in several calls
 @lru_cache(maxsize=4)
 def _tail_sums(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, Array]:
     """Return the losses >= 0, and the sums of P and e^-loss P from each loss on."""
