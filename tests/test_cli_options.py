@@ -266,6 +266,7 @@ def test_every_option_of_demo_reaches_the_fit(run, monkeypatch):
         return {"report": "x", "epsilon": 1.0, "delta": 1e-5, "budget_epsilon": 1.0} | {
             "neighbours": "adding or removing one record",
             "certificates": [],
+            "not_private_because": [],
         }
 
     monkeypatch.setattr("dpscp.cli.demo.run_demo", listening)
