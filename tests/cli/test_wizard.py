@@ -40,7 +40,7 @@ EXPECTED = parse_schema(
 
 
 def test_questions_complete_a_schema_and_show_it(tmp_path, capsys):
-    found, questions = ask(["y", *PERSONS, "class", "no, yes", *COLUMNS, "yes"], path=tmp_path / "s.toml")
+    found, questions = ask(["y", *PERSONS, "class", "no", "no, yes", *COLUMNS, "yes"], path=tmp_path / "s.toml")
     assert found == read_schema(tmp_path / "s.toml") == EXPECTED
     assert "several rows" in questions[1]
     shown = capsys.readouterr().err
@@ -50,6 +50,7 @@ def test_questions_complete_a_schema_and_show_it(tmp_path, capsys):
         "  age: numeric, 0 to 110; missing: marked by a 0/1 feature",
         "  kind: categorical, a, b, c; another value is an error",
         "  visit: ignore",
+        "enter at least two labels",
         str(tmp_path / "s.toml"),
     ):
         assert line in shown
@@ -165,6 +166,8 @@ def test_at_least_one_column_is_used(tmp_path, capsys):
 def test_a_cap_without_ids_is_shown():
     schema = Schema("regression", "y", (Column("a", "ignore"),), bounds=(0, 1), rows_per_person=2)
     assert "at most 2 rows each" in "\n".join(wizard.describe_schema(schema))
+    ids = {"person": "a", "rows_per_person": 2}
+    assert len(wizard.describe_schema(Schema("regression", "y", (Column("a", "ignore"),), bounds=(0, 1), **ids))) == 2
     assert "  y: regression, " in wizard.describe_schema(Schema("regression", "y", ()))[0]
 
 
