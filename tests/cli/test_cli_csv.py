@@ -286,11 +286,17 @@ def test_marks_inside_labels_are_escaped(tmp_path):
     assert (tmp_path / "s.csv").read_text().splitlines() == ["set,x", "a\\|b|c\\\\d,1", ",2", ",3", "e,4"]
 
 
+GROUPED = {**COMMON, "groups": "city", "accountant": "rdp"}
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    return dp.PrivateConformalClassifier(**GROUPED).fit(people(), "bought", schema=SCHEMA)
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet", "blocks", "dask"])
-def test_groups_by_a_column_work_for_every_source(folder, kind, monkeypatch):
+def test_groups_by_a_column_work_for_every_source(folder, kind, monkeypatch, grouped):
     """One code path: a frame, a file in memory, a file in blocks and a Dask frame have the same groups."""
-    common = {**COMMON, "groups": "city"}
-    expected = dp.PrivateConformalClassifier(**common).fit(people(), "bought", schema=SCHEMA)
     X = folder / "plain.csv"
     if kind == "parquet":
         X = folder / "plain.parquet"
@@ -300,9 +306,9 @@ def test_groups_by_a_column_work_for_every_source(folder, kind, monkeypatch):
         monkeypatch.setattr("dpscp.data.sources.files._BLOCK_NUMBERS", 500)
     if kind == "dask":
         X = pytest.importorskip("dask.dataframe").from_pandas(people(), npartitions=3)
-    found = dp.PrivateConformalClassifier(**common).fit(X, "bought", schema=SCHEMA)
-    assert found.group_values_ == expected.group_values_ == SCHEMA.columns[2].categories
-    np.testing.assert_array_equal(found.threshold_, expected.threshold_)
+    found = dp.PrivateConformalClassifier(**GROUPED).fit(X, "bought", schema=SCHEMA)
+    assert found.group_values_ == grouped.group_values_ == SCHEMA.columns[2].categories
+    np.testing.assert_array_equal(found.threshold_, grouped.threshold_)
 
 
 def test_groups_by_a_column_are_checked(folder):
