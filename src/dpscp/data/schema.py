@@ -6,7 +6,7 @@ it.
 
     task = "classification"
     target = "visits"
-    classes = ["none", "some"]          # regression: bounds = [low, high]
+    classes = ["none", "some"]          # regression: bounds = [low, high], and optionally scale = "log" or "log1p"
     person = "patient"                  # optional: the column of person ids, if a person can have several records
     rows_per_person = 3                 # with person: the public cap on the records of one person
     n_persons = 4000                    # with person, optional: the public nominal number of persons
@@ -23,6 +23,7 @@ it.
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
     bounds = [0, 110]
+    scale = "log1p"                     # optional: "linear" (default), "log" or "log1p"
     missing = "indicator"               # optional: "refuse" (default), "indicator", or a public number
 
     [columns.region]
@@ -59,12 +60,13 @@ from dpscp.data.frames import (
     select_columns,
 )
 from dpscp.data.persons import choose_unit
+from dpscp.data.scales import check_scale
 from dpscp.data.schema_text import FORMAT, METADATA_KEYS, VERSION, format_schema
 
 __all__ = ["ABSENT", "CSVFormat", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
-_OPTIONAL_KEYS = ("classes", "bounds", "person", "metadata", *_COUNT_KEYS)
+_OPTIONAL_KEYS = ("classes", "bounds", "scale", "person", "metadata", *_COUNT_KEYS)
 _SCHEMA_KEYS = ("format", "version", "task", "target", "csv", "columns", *_OPTIONAL_KEYS)
 _LARGEST_FILE = 16 * 2**20
 
@@ -85,6 +87,8 @@ class Schema:
         The public labels of a classification.
     bounds : (low, high), optional
         The public range of a regression target.
+    scale : "linear", "log" or "log1p", optional
+        The scale on which a regression target is trained and scored.
     n_records : int, optional
         The public nominal number of records.
     person : str, optional
@@ -112,6 +116,7 @@ class Schema:
     n_persons: int | None = None
     csv: CSVFormat = field(default_factory=CSVFormat)
     metadata: Mapping[str, str] | None = field(default=None, hash=False)
+    scale: str | None = None
 
     def __post_init__(self) -> None:
         if self.metadata is not None:
@@ -128,6 +133,10 @@ class Schema:
             raise SchemaError("the schema declares two columns with the same name; remove one")
         object.__setattr__(self, "classes", read_labels(self.classes, "classes", 2))
         object.__setattr__(self, "bounds", read_bounds(self.bounds, "the target"))
+        if self.scale is not None:
+            check_declaration(lambda: check_scale("scale of the target", self.scale, self.bounds))
+            if self.task == "classification":
+                raise SchemaError("scale is for the target of a regression; remove it")
         for name in _COUNT_KEYS:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_declaration(partial(check_count, name, value)))
@@ -208,6 +217,7 @@ class Schema:
         return {
             "classes": None if self.classes is None else list(self.classes),
             "y_bounds": self.bounds,
+            "y_scale": self.scale,
             "feature_bounds": self.feature_bounds,
             "n_records": self.n_records,
             "rows_per_person": self.rows_per_person,
@@ -309,6 +319,12 @@ class Schema:
             )
         return np.array(self.classes, dtype=str)[places]
 
+    def encode_targets(self, values: Any) -> NDArray[Any]:
+        """Return the values of a target column as ``targets`` returns the column, (n,)."""
+        import pandas as pd
+
+        return self.targets(pd.DataFrame({self.target: np.asarray(values)}))
+
     def persons(self, frame: Any) -> Any:
         """Return the person ids, one for each row; None without a column of persons."""
         if self.person is None:
@@ -354,7 +370,7 @@ class Schema:
         for name in ("classes", "bounds"):
             if getattr(self, name) is not None:
                 found[name] = list(getattr(self, name))
-        for name in ("n_records", "person", "rows_per_person", "n_persons"):
+        for name in ("scale", "n_records", "person", "rows_per_person", "n_persons"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         if self.csv.to_dict():
@@ -388,6 +404,33 @@ class Schema:
             csv=CSVFormat.from_dict(data.get("csv", {})),
             **{name: data.get(name) for name in _OPTIONAL_KEYS},
         )
+
+    @classmethod
+    def from_frame(
+        cls, frame: Any, target: str = "", *, task: str = "", public: bool | Sequence[str] = False
+    ) -> "Schema":
+        """Return a schema to complete: the names and types of a frame's columns.
+
+        No value of the frame is used, only how columns are stored. ``print(schema.to_toml())`` shows what is still to
+        be declared from public knowledge, and ``schema.lacks`` lists it.
+
+        Parameters
+        ----------
+        frame : pandas, polars or Arrow table
+        target : str, optional
+            The column to predict.
+        task : ``"classification"`` or ``"regression"``, optional
+        public : bool or sequence of str
+            The columns whose values in this frame are public knowledge, for example of a published table. Their bounds,
+            categories and classes are read from the frame. True: all columns.
+
+        Returns
+        -------
+        Schema
+        """
+        from dpscp.data.schema_template import schema_from_frame
+
+        return schema_from_frame(frame, target, task=task, public=public)
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> "Schema":

@@ -61,8 +61,8 @@ def _count_lines(schema: "Schema") -> list[str]:
     elif schema.rows_per_person is None:
         lines.append('# person = "id"   # the column of person ids, if a person can have several records')
         lines.append("# rows_per_person = 3   # with person: the largest number of records used of one person")
-    caps = {"rows_per_person": schema.rows_per_person, "n_persons": schema.n_persons}
-    return lines + [f"{name} = {value}" for name, value in caps.items() if value is not None]
+    others = {"rows_per_person": schema.rows_per_person, "n_persons": schema.n_persons, "scale": schema.scale}
+    return lines + [f"{name} = {_format_value(value)}" for name, value in others.items() if value is not None]
 
 
 def _table_lines(name: str, values: Any) -> list[str]:
@@ -70,14 +70,16 @@ def _table_lines(name: str, values: Any) -> list[str]:
 
 
 def _column_lines(column: "Column") -> list[str]:
-    lines = []
-    known = column.to_dict()
+    lines, known = [], column.to_dict()
     if not column.type:
         lines.append('type = ""   # "numeric", "categorical" or "ignore"')
-        lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
-        lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
         del known["type"]
-    return lines + [f"{key} = {_format_value(value)}" for key, value in known.items()]
+    lines += [f"{key} = {_format_value(value)}" for key, value in known.items()]
+    if column.lacks in ("type", "bounds"):
+        lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
+    if column.lacks in ("type", "categories"):
+        lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
+    return lines
 
 
 def _format_value(value: Any) -> str:

@@ -103,9 +103,14 @@ class TableSource(ReadSource):
                     )
                 yield batch
 
+    def frames(self) -> Iterator[Any]:
+        """Yield the columns of the schema as pandas frames, one for each block of the files."""
+        for batch in self._batches():
+            yield as_frame(batch, self._schema, self._csv_format)
+
     def _table(self) -> Iterator[Block]:
-        for number, batch in enumerate(self._batches()):
-            rows, targets, _ = self._schema.encode(as_frame(batch, self._schema, self._csv_format))
+        for number, frame in enumerate(self.frames()):
+            rows, targets, _ = self._schema.encode(frame)
             yield Block(number, rows, targets)
 
     def _persons(self) -> Iterable[Block]:
@@ -133,10 +138,9 @@ class TableSource(ReadSource):
 
         The first row has the number ``first``.
         """
-        for batch in self._batches():
-            encoded = self._schema.encode(as_frame(batch, self._schema, self._csv_format))
-            yield split_by_person(*encoded, count, first)
-            first += len(batch)
+        for frame in self.frames():
+            yield split_by_person(*self._schema.encode(frame), count, first)
+            first += len(frame)
 
     def in_memory(self) -> RecordSource:
         """Return the same blocks in memory if they are small; otherwise this source.
