@@ -734,7 +734,7 @@ mutant(
 )
 mutant(
     "pipeline.own_mechanism:own_mechanism",
-    "Preprocessed((PublicBounds(*request.feature_bounds),), found)",
+    "Preprocessed((PublicBounds(*request.scaled_feature_bounds),), found)",
     "found",
     "declared feature bounds do not reach an own mechanism",
     "tests/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",

@@ -190,8 +190,9 @@ class ColumnScales(_PublicStep):
         object.__setattr__(self, "scales", tuple(check_scale("scales[i]", scale, None) for scale in self.scales))
 
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> ScaleTransform:  # noqa: ARG002
-        if row_width(X) != len(self.scales):
-            raise ValueError(f"scales must contain one scale for each of the {row_width(X)} features")
+        width = row_width(X)
+        if width != len(self.scales):
+            raise ValueError(f"scales must contain one scale for each of the {width} features, got {len(self.scales)}")
         return ScaleTransform(self.scales)
 
 
