@@ -219,6 +219,6 @@ def test_a_wrong_interval_score_is_refused_before_anything_is_spent(score, tmp_p
 
 
 def test_the_older_name_of_the_center_is_deprecated():
-    pair = Pair.of(np.array([[0.0, 2.0]]), (-4.0, 4.0))
+    pair = s.Pair.of(np.array([[0.0, 2.0]]), (-4.0, 4.0))
     with pytest.warns(DeprecationWarning, match="use `center`"):
         assert pair.centre.tolist() == [1.0]

@@ -178,6 +178,48 @@ mutant(
     "the JSON summary tells the epsilon of one row where k are protected",
     "tests/test_promised_numbers.py::test_the_summary_of_a_fit_tells_the_groups_epsilon",
 )
+mutant(
+    "cli.fit:choose_csv_format",
+    "options.decimal",
+    "None",
+    "the decimal mark of the command line is dropped",
+    "tests/cli/test_cli_csv.py::test_one_table_in_every_form_gives_one_fit",
+)
+mutant(
+    "cli.wizard:_Wizard._store",
+    "write_atomically(self.path, schema.to_toml().encode())",
+    "None",
+    "answers are lost when the questions are interrupted",
+    "tests/cli/test_wizard.py::test_questions_resume_after_an_interruption_anywhere",
+)
+mutant(
+    "data.csv_format:CSVFormat._to_usual_numbers",
+    "pc.if_else(is_number, cells, pa.scalar(_NO_NUMBER, cells.type))",
+    "cells",
+    "a number in another format is read, a thousand times too large",
+    "tests/cli/test_cli_csv.py::test_a_number_in_another_format_is_never_read",
+)
+mutant(
+    "data.sources.files:TableSource.frames",
+    "as_frame(batch, self._schema, self._csv_format)",
+    "as_frame(batch, self._schema)",
+    "a source reads numbers without the declared marks",
+    "tests/cli/test_cli_csv.py::test_the_source_takes_the_format_too",
+)
+mutant(
+    "data.schema:Schema.groups",
+    "np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1)",
+    "index",
+    "an undeclared value gets the threshold of a group",
+    "tests/cli/test_cli_csv.py::test_an_undeclared_value_belongs_to_no_group",
+)
+mutant(
+    "cli.tables:Table.require_columns",
+    "self.column_names if 2 * len(missing) <= len(names) or is_parquet(self.path) else ()",
+    "self.column_names",
+    "cells of a file without header are suggested as names",
+    "tests/cli/test_cli_help.py::test_misspelt_columns_and_files",
+)
 # ---- conformal
 
 mutant(
@@ -203,8 +245,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._apply_schema",
-    "schema.persons(X)",
-    "persons",
+    "return schema.encode(X)",
+    "return (*schema.encode(X)[:2], persons)",
     "the column of persons is not used",
     "tests/test_frames.py::test_persons_come_from_the_schema",
 )

@@ -26,6 +26,7 @@ from dpscp.data.validation import check_levels, column_bounds, group_index, vali
 from dpscp.estimators.fitted import FittedEstimator
 from dpscp.estimators.ingest import (
     BlockReader,
+    ColumnGroups,
     FitInput,
     FitRecords,
     NewRows,
@@ -290,8 +291,9 @@ class PrivateConformal(FittedEstimator):
         source = source_from_schema(X, schema) if targets is None else None
         if source is not None:
             return source, None, schema.person
-        y = schema.targets(X) if targets is None else schema.encode_targets(targets)
-        return schema.matrix(X), y, schema.persons(X)
+        if targets is None:
+            return schema.encode(X)
+        return schema.matrix(X), schema.encode_targets(targets), schema.persons(X)
 
     def _declared(self, name: str) -> Any:
         """Return a public declaration: the parameter, or what the schema declares."""
@@ -350,10 +352,20 @@ class PrivateConformal(FittedEstimator):
             return BlockReader(targets, self.groups, tuple(self.group_values))
         if self.groups == "label" and by_label is not None:
             return BlockReader(targets, "label", by_label)
+        if (column := self._find_group_column()) is not None:
+            return BlockReader(targets, column, column.values)
         raise ValueError(
-            f"groups must be None or a function of rows with public group_values{self._label_groups_hint} for records "
-            f"from a source, got {self.groups!r}"
+            f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, with a "
+            f"schema, a column with categories, for records from a source, got {self.groups!r}"
         )
+
+    def _find_group_column(self) -> ColumnGroups | None:
+        """Return the column of the schema that defines the groups; None if another thing does."""
+        if self.schema_ is None or not isinstance(self.groups, str):
+            return None
+        if self.group_values is not None:
+            raise ValueError("group_values are the categories that the schema declares; remove group_values")
+        return ColumnGroups(self.schema_, self.groups)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Return checked rows; records with a shape are flattened, in float32.
@@ -468,10 +480,8 @@ class PrivateConformal(FittedEstimator):
         """Return each record's group and the public group values; None without groups."""
         if self.groups is None or fit_input.rows is None:
             return None, None
-        if self.schema_ is not None and isinstance(self.groups, str):
-            if self.group_values is not None:
-                raise ValueError("group_values are the categories that the schema declares; remove group_values")
-            return self.schema_.groups(fit_input.table, self.groups)
+        if (column := self._find_group_column()) is not None:
+            return column.find_groups(fit_input.rows), column.values
         if callable(self.groups):
             if self.group_values is None:
                 raise ValueError("group_values is required with groups; list the public values that groups can return")
