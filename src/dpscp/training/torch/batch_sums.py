@@ -145,17 +145,21 @@ class Engine:
 
     def __init__(self, run: TorchRun) -> None:
         self.run, self.device = run, load_torch().device(run.device)
-        self.inner = self._copy_of(run.module)
-        if run.plan.channels_last:
-            self.inner = self.inner.to(memory_format=load_torch().channels_last)
-        self.terms: LayerTerms | OpacusTerms = LayerTerms(self.inner) if run.plan.by_layers else OpacusTerms(self.inner)
-        self.trained = [p for p in self.inner.parameters() if p.requires_grad]
+        self._use(run.plan)
         self._started: list[int] = []
         self._on_gpu: _GpuBlocks | None = None
         with load_torch().no_grad(), _deterministic():
             self.blocks: AlikeBlocks | None = self._alike_blocks()
         self.start = state_of(self.inner)
         self._versions = self._found_versions()
+
+    def _use(self, plan: GradientPlan) -> None:
+        """Make a module that computes gradients by this plan."""
+        self.inner, self._channels_last = self._copy_of(self.run.module), plan.channels_last
+        if plan.channels_last:
+            self.inner = self.inner.to(memory_format=load_torch().channels_last)
+        self.terms: LayerTerms | OpacusTerms = LayerTerms(self.inner) if plan.by_layers else OpacusTerms(self.inner)
+        self.trained = [p for p in self.inner.parameters() if p.requires_grad]
 
     def _copy_of(self, module: Any) -> Any:
         return private_copy(module).to(self.device)
@@ -263,7 +267,7 @@ class Engine:
         return self._laid_out(rows), target
 
     def _laid_out(self, rows: Any) -> Any:
-        return rows.contiguous(memory_format=load_torch().channels_last) if self.run.plan.channels_last else rows
+        return rows.contiguous(memory_format=load_torch().channels_last) if self._channels_last else rows
 
     # ---- blocks in which a record has the same bits in every place
 
@@ -280,7 +284,7 @@ class Engine:
                 return blocks
             size //= 2
         if run.plan.by_layers:
-            self.terms = OpacusTerms(self.inner)
+            self._use(GradientPlan())  # Opacus reads images in torch's own layout only
         return None
 
     def _most_places(self) -> int:
@@ -354,7 +358,7 @@ class _GpuBlocks:
         torch, device = load_torch(), self._engine.device
         if block.id not in self._resident:
             values = torch.from_numpy(block.rows), torch.from_numpy(block.targets)
-            free, _ = torch.cuda.mem_get_info(device)
+            free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
             if 4 * block.rows.nbytes <= free:
                 values = values[0].to(device), values[1].to(device)
             self._resident[block.id] = values
