@@ -207,8 +207,8 @@ class Engine:
         chunk = self.blocks.chunk
         if len(batch) > chunk * MOST_BLOCKS:
             raise ValueError(
-                f"a batch has more than {chunk * MOST_BLOCKS} records, the most for which the rounding of a sum is "
-                "bounded; lower sampling_rate, or give a larger physical_batch"
+                f"a batch has more than {MOST_BLOCKS} blocks of physical_batch records, the most for which the "
+                "rounding of a sum is bounded; lower sampling_rate, or give a larger physical_batch"
             )
         parts = [batch[begin : begin + chunk] for begin in range(0, len(batch), chunk)]
         with torch.no_grad(), _deterministic():
@@ -276,7 +276,8 @@ class Engine:
         run, size = self.run, self.run.at_once
         while size >= _SMALLEST_BLOCK and run.clip_norm >= SMALLEST_CLIP_NORM:
             self.rule = ClipRule(run.clip_norm, run.most_records, whole_lanes(size))
-            if self.rule.cancellation(self._most_places()) < 1:
+            terms = self._synthetic_terms(1, _SYNTHETIC_SEEDS[0])
+            if terms and self.rule.cancellation(terms) < 1:
                 break
             blocks = AlikeBlocks(size, self._synthetic_results)
             if blocks.chunk > 1:
@@ -286,9 +287,6 @@ class Engine:
         if run.plan.by_layers:
             self._use(GradientPlan())  # Opacus reads images in torch's own layout only
         return None
-
-    def _most_places(self) -> int:
-        return max((term.places for term in self._synthetic_terms(1, _SYNTHETIC_SEEDS[0])), default=1)
 
     def _synthetic_results(self, size: int) -> Iterable[NDArray[Any]]:
         """Yield what a synthetic record gets in every place of a block, (numbers, places)."""
@@ -318,7 +316,8 @@ class _GpuBlocks:
         self._engine, self._size = engine, size
         self._rows, self._target = run.synthetic.one_record(size, _SYNTHETIC_SEEDS[0])
         self._weights = torch.zeros(size, dtype=torch.float64, device=engine.device)
-        self._totals = engine.zeros(torch.float64)
+        self._flat = torch.zeros(sum(p.numel() for p in engine.trained), dtype=torch.float64, device=engine.device)
+        self._totals = self._shaped(self._flat)
         self._resident: dict[int, tuple[Any, Any]] = {}
         self._work = self._add_block if run.synthetic.draws else self._recorded()
 
@@ -339,19 +338,25 @@ class _GpuBlocks:
     def sum(self, block: Block, parts: Sequence[NDArray[np.int64]], weights: Any) -> list[Any]:
         """Return the sums over these parts of a batch."""
         torch = load_torch()
-        for total in self._totals:
-            total.zero_()
+        self._flat.zero_()
         rows, target = self._values(block)
         for part in parts:
-            places = torch.from_numpy(part)
+            places, padding = torch.from_numpy(part), self._size - len(part)
             once = torch.ones(len(part), dtype=torch.float64) if weights is None else weights[places]
-            padding = self._size - len(part)
             self._weights.copy_(torch.nn.functional.pad(once, (0, padding)))
             places = torch.nn.functional.pad(places, (0, padding), value=int(part[0])).to(rows.device)
-            self._rows.copy_(rows.index_select(0, places))
-            self._target.copy_(target.index_select(0, places))
+            for values, into in ((rows, self._rows), (target, self._target)):
+                if values.device == into.device:
+                    torch.index_select(values, 0, places, out=into)
+                else:
+                    into.copy_(values.index_select(0, places))
             self._work()
-        return [total.clone() for total in self._totals]
+        return self._shaped(self._flat.clone())
+
+    def _shaped(self, flat: Any) -> list[Any]:
+        trained = self._engine.trained
+        parts = flat.split([p.numel() for p in trained])
+        return [part.view(p.shape) for part, p in zip(parts, trained, strict=True)]
 
     def _values(self, block: Block) -> tuple[Any, Any]:
         """Return the records, on the device if they take at most a quarter of its free memory."""

@@ -9,6 +9,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,21 @@ Losses = Callable[[Any, Any], Any]
 Targets = Callable[[int, Any], Any]
 
 
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Compare gradients in full float32: with the shorter products of a GPU (TF32) equal ones differ by 1e-3."""
+    backends = load_torch().backends
+    libraries = backends.cudnn, backends.cuda.matmul
+    before = [library.allow_tf32 for library in libraries]
+    try:
+        for library in libraries:
+            library.allow_tf32 = False
+        yield
+    finally:
+        for library, allowed in zip(libraries, before, strict=True):
+            library.allow_tf32 = allowed
+
+
 def rows_per_forward(input_shape: tuple[int, ...]) -> int:
     """Return how many rows go through a module at once without gradients."""
     return int(min(_MOST_ROWS, max(64, _MOST_NUMBERS // math.prod(input_shape))))
@@ -65,7 +81,7 @@ def dry_run(
     """
     torch = load_torch()
     forked = list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []
-    with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():
         warnings.simplefilter("ignore")  # torch and Opacus warn about their own names
         trial = _Trial(module, input_shape, target, losses, device)
         precise = trial.find_rows(n_outputs)
@@ -108,7 +124,7 @@ def choose_gradients(
     classification = not target(1, torch.float32).is_floating_point()
     on_cuda = torch.device(device).type == "cuda"
     forked = list(range(torch.cuda.device_count())) if on_cuda else []
-    with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():
         warnings.simplefilter("ignore")
         trial = _Trial(module, input_shape, target, losses, device)
         try:
@@ -157,16 +173,11 @@ class _Trial:
 
         Float64 shows the weakest mixing.
         """
-        torch = load_torch()
-        failure: Exception | None = None
-        fitting = None
-        for dtype in (torch.float64, torch.float32):
-            for kind in range(3):
-                found = _Rows(kind, dtype)
-                failure = self._try_rows(found, n_outputs) or failure
-                fitting = fitting or (found if self._is_usable else None)
-            if fitting:
-                break
+        device, self.device = self.device, "cpu"  # on a GPU an index out of range ends the process
+        fitting, failure = self._first_usable(n_outputs)
+        self.device = device
+        if fitting is None and device != "cpu":  # a module for this device alone
+            fitting, failure = self._first_usable(n_outputs)
         if fitting is None:
             # the cause speaks of synthetic rows only
             raise ValueError(
@@ -181,6 +192,19 @@ class _Trial:
                 "module.float(), or convert rows in forward"
             ) from failure
         return fitting
+
+    def _first_usable(self, n_outputs: int | None) -> tuple[_Rows | None, Exception | None]:
+        torch = load_torch()
+        failure: Exception | None = None
+        fitting = None
+        for dtype in (torch.float64, torch.float32):
+            for kind in range(3):
+                found = _Rows(kind, dtype)
+                failure = self._try_rows(found, n_outputs) or failure
+                fitting = fitting or (found if self._is_usable else None)
+            if fitting:
+                break
+        return fitting, failure
 
     def _try_rows(self, found: _Rows, n_outputs: int | None) -> Exception | None:
         """Apply the module once.

@@ -49,9 +49,8 @@ class Term(Protocol):
     def roundings(self) -> int:
         """Return the number of additions behind a norm."""
 
-    @property
-    def places(self) -> int:
-        """Return the number of places inside a record whose numbers are added up."""
+    def additions(self, block: int) -> int:
+        """Return the most additions that a number goes through in a block of so many records."""
 
     def squared_norms(self) -> Any:
         """Return at least the squared norm of each record's part, float64."""
@@ -102,9 +101,8 @@ class SampleTerm:
     def roundings(self) -> int:
         return math.prod(self.samples.shape[1:])
 
-    @property
-    def places(self) -> int:
-        return 1
+    def additions(self, block: int) -> int:
+        return block
 
     def squared_norms(self) -> Any:
         return _squares(self.samples)
@@ -138,9 +136,8 @@ class ProductTerm:
     def roundings(self) -> int:
         return int(self.errors.shape[2] + self.inputs.shape[2])
 
-    @property
-    def places(self) -> int:
-        return int(self.errors.shape[1])
+    def additions(self, block: int) -> int:
+        return _PRODUCT_ROWS + math.ceil(block / (_PRODUCT_ROWS // int(self.errors.shape[1])))
 
     def squared_norms(self) -> Any:
         if self.errors.shape[1] == 1:
@@ -165,7 +162,7 @@ class ProductTerm:
         return [self.errors, self.inputs]
 
     def add(self, total: Any, factors: Any, counted: Any) -> None:
-        product, at_once = None, _PRODUCT_ROWS // self.places
+        product, at_once = None, _PRODUCT_ROWS // self.errors.shape[1]
         for start in range(0, len(factors), at_once):
             here = slice(start, min(len(factors), start + at_once))
             some = None if counted is None else counted[here]
@@ -205,9 +202,8 @@ class LookupTerm:
     def roundings(self) -> int:
         return int(self.errors.shape[2])
 
-    @property
-    def places(self) -> int:
-        return int(self.indices.shape[1])
+    def additions(self, block: int) -> int:
+        return block * int(self.indices.shape[1])
 
     def squared_norms(self) -> Any:
         return self._ghost[0]
@@ -436,7 +432,7 @@ class LayerTerms:
             raise UnsupportedLayerError
         if not calls or not value.requires_grad:
             return []
-        # gradients of parameters are not asked for, and so not computed
+        # gradients of parameters are not requested, and so not computed
         errors = torch.autograd.grad(value, [edge for *_, edge in calls], allow_unused=True)
         terms = list[Term]()
         with torch.no_grad():
@@ -471,12 +467,12 @@ class ClipRule:
     block: int
     """The most records that are processed at once."""
 
-    def cancellation(self, places: int) -> float:
+    def cancellation(self, terms: Sequence[Term]) -> float:
         """Return how many clip norms the numbers that are added up inside a record may have.
 
-        Additions in a product or a lookup, between products of a block, between blocks and between blocks of a source.
+        It follows from the additions in a block, between blocks, and between the blocks of a source.
         """
-        additions = max(_PRODUCT_ROWS, self.block * places) + self.block + MOST_BLOCKS + _MOST_SOURCE_LEVELS
+        additions = max(term.additions(self.block) for term in terms) + MOST_BLOCKS + _MOST_SOURCE_LEVELS
         return _SUM_SLACK / (ROUNDING * additions * self.most_records)
 
     def factors(self, terms: Sequence[Term], weights: Any) -> tuple[Any, Any]:
@@ -492,7 +488,7 @@ class ClipRule:
         longest = torch.stack(norms).sum(0).sqrt().clamp(min=self.clip_norm)
         if any(size is not None for size in sizes):
             size = torch.stack([n if s is None else s for n, s in zip(norms, sizes, strict=True)]).sum(0).sqrt()
-            longest = torch.maximum(longest, size / self.cancellation(max(term.places for term in terms)))
+            longest = torch.maximum(longest, size / self.cancellation(terms))
         finite = torch.isfinite(longest)
         factors = torch.where(finite, (1 - slack) / longest, 0.0)
         return (factors if weights is None else factors * weights), finite

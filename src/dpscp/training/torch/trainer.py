@@ -1,17 +1,15 @@
-"""Train any torch module privately, with per-record gradients by Opacus.
+"""Train any torch module privately.
 
-What Opacus does here: it checks the module (``ModuleValidator``) and computes per-record gradients
-(``GradSampleModule``). What it does not do: Opacus' DataLoader derives its sampling rate and its normalizer
-from the data, ``int(n / len(loader))``, and its noise comes from torch's generators (Mersenne twister on
-the CPU, Philox on CUDA), which are not cryptographic; its ``secure_mode`` needs a package that cannot be
-had. So the sampling rate, the number of steps and the normalizer are public constants here, batches and
-noise come from ``dpscp.privacy.secure_generator`` (on a GPU noise comes from ``DeviceNoise``), noisy sums are
-rounded to the public grid, and an empty batch takes a noisy step like any other. Layers that draw for themselves
+Gradients are clipped layer by layer where the module allows it (``layer_terms``), and otherwise record by record with
+Opacus' hooks. What Opacus does besides: it checks the module (``ModuleValidator``). What it does not do: Opacus'
+DataLoader derives its sampling rate and its normalizer from the data, ``int(n / len(loader))``, and its noise comes
+from torch's generators (Mersenne twister on the CPU, Philox on CUDA), which are not cryptographic; its
+``secure_mode`` needs a package that cannot be had. So the sampling rate, the number of steps and the normalizer are public constants here,
+batches and noise come from ``dpscp.privacy.secure_generator`` (on a GPU noise comes from ``DeviceNoise``), noisy sums
+are rounded to the public grid, and an empty batch takes a noisy step like any other. Layers that draw for themselves
 (dropout) use torch's generators, on a secret state of each step (``secret_draws``; proof in docs/guarantees.md).
 
-Floating point. A clipped gradient is cut towards zero to a public grid of clip_norm / 2**32, so its norm never
-grows, and the integers are added exactly, in whatever order and parts: a record moves the sum by at most clip_norm.
-What is left (torch may compute another record's last bits differently in another batch) is in docs/floating_point.md.
+Floating point. A record moves the computed sum by at most clip_norm * (1 + CLIP_SLACK); see docs/floating_point.md.
 
 torch and Opacus are imported when a mechanism is made, not when this module is: ``pip install dpscp[torch]``.
 """
@@ -380,8 +378,9 @@ class OpacusTraining(GaussianSums):
                     "lower sampling_rate"
                 )
             sums = [total.to(device) for total in found.sums]  # in clip norms
-            for parameter, released in zip(trainable, noisy(sums) if noise else sums, strict=True):
-                parameter.grad = (released * (self.clip_norm / run.batch)).to(parameter.dtype)
+            released = noisy(sums) if noise else sums
+            for parameter, total in zip(trainable, released, strict=True):
+                parameter.grad = (total * (self.clip_norm / run.batch)).to(parameter.dtype)
             optimizer.step()
             yield step
 
