@@ -3,11 +3,12 @@
 Gradients are clipped layer by layer where the module allows it (``layer_terms``), and otherwise record by record with
 Opacus' hooks. What Opacus does besides: it checks the module (``ModuleValidator``). What it does not do: Opacus'
 DataLoader derives its sampling rate and its normalizer from the data, ``int(n / len(loader))``, and its noise comes
-from torch's generators (Mersenne twister on the CPU, Philox on CUDA), which are not cryptographic; its
-``secure_mode`` needs a package that cannot be had. So the sampling rate, the number of steps and the normalizer are public constants here,
-batches and noise come from ``dpscp.privacy.secure_generator`` (on a GPU noise comes from ``DeviceNoise``), noisy sums
-are rounded to the public grid, and an empty batch takes a noisy step like any other. Layers that draw for themselves
-(dropout) use torch's generators, on a secret state of each step (``secret_draws``; proof in docs/guarantees.md).
+from torch's generators (Mersenne twister on the CPU, Philox on CUDA), which are not cryptographic; its ``secure_mode``
+needs a package that cannot be had. So the sampling rate, the number of steps and the normalizer are public constants
+here, batches and noise come from ``dpscp.privacy.secure_generator`` (on a GPU noise comes from ``DeviceNoise``), noisy
+sums are rounded to the public grid, and an empty batch takes a noisy step like any other. Layers that draw for
+themselves (dropout) use torch's generators, on a secret state of each step (``secret_draws``; proof in
+docs/guarantees.md).
 
 Floating point. A record moves the computed sum by at most clip_norm * (1 + CLIP_SLACK); see docs/floating_point.md.
 
