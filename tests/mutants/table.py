@@ -1228,7 +1228,7 @@ mutant(
 )
 mutant(
     "training.torch.model:TorchModel.outputs",
-    "separate_copy(self.module)",
+    "self.fresh_module()",
     "self.module",
     "rows go through the released torch module",
     "tests/training/test_torch_state.py::test_nothing_on_the_released_estimator_comes_from_rows_that_were_scored",

@@ -264,7 +264,7 @@ class Engine:
         rows, target = (
             torch.from_numpy(values).index_select(0, places).to(self.device) for values in (block.rows, block.targets)
         )
-        return self._laid_out(rows), target
+        return self._laid_out(rows.to(self.run.synthetic.dtype)), target
 
     def _laid_out(self, rows: Any) -> Any:
         return rows.contiguous(memory_format=load_torch().channels_last) if self._channels_last else rows
@@ -362,7 +362,7 @@ class _GpuBlocks:
         """Return the records, on the device if they take at most a quarter of its free memory."""
         torch, device = load_torch(), self._engine.device
         if block.id not in self._resident:
-            values = torch.from_numpy(block.rows), torch.from_numpy(block.targets)
+            values = torch.from_numpy(block.rows).to(self._rows.dtype), torch.from_numpy(block.targets)
             free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
             if 4 * block.rows.nbytes <= free:
                 values = values[0].to(device), values[1].to(device)

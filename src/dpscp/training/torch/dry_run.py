@@ -24,6 +24,7 @@ from dpscp.training.torch.modules import (
     load_torch,
     refuse_changes,
     released_copy,
+    rows_dtype,
     state_of,
 )
 from dpscp.training.torch.random_state import draws_by_row
@@ -102,15 +103,25 @@ class SyntheticRecords:
     draws: bool
     """Whether the module draws random numbers for them."""
     device: str
-    dtype: str = "float32"
+    dtype: Any
 
     def one_record(self, size: int, seed: int) -> tuple[Any, Any]:
         """Return a block in which every place has the same record."""
         torch = load_torch()
         row = list(synthetic_rows(self.input_shape, 1, seed))[self.kind]
-        rows = row.to(device=self.device, dtype=getattr(torch, self.dtype)).expand(size, *self.input_shape)
+        rows = row.to(device=self.device, dtype=self.dtype).expand(size, *self.input_shape)
         target = torch.zeros(size, dtype=torch.int64) if self.classification else torch.full((size,), 0.5)
         return rows.clone(memory_format=torch.contiguous_format), target.to(self.device)
+
+
+def outputs_are_probabilities(module: Any, synthetic: SyntheticRecords) -> bool:
+    """Return whether the outputs for synthetic rows are positive and add up to one."""
+    torch = load_torch()
+    copied = copy.deepcopy(module).to(synthetic.device).eval()
+    with torch.no_grad():
+        outputs = torch.cat([copied(synthetic.one_record(2, seed)[0]) for seed in _SEEDS])
+    several = outputs.ndim == 2 and outputs.shape[1] > 1
+    return several and bool((outputs >= 0).all() and ((outputs.sum(1) - 1).abs() < 1e-4).all())
 
 
 def choose_gradients(
@@ -122,6 +133,7 @@ def choose_gradients(
     """
     torch = load_torch()
     classification = not target(1, torch.float32).is_floating_point()
+    dtype = rows_dtype(module)
     on_cuda = torch.device(device).type == "cuda"
     forked = list(range(torch.cuda.device_count())) if on_cuda else []
     with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():
@@ -130,10 +142,10 @@ def choose_gradients(
         try:
             precise = trial.find_rows(None)
         except ValueError:
-            return GradientPlan(), SyntheticRecords(input_shape, 0, classification, True, device)
+            return GradientPlan(), SyntheticRecords(input_shape, 0, classification, True, device, dtype)
         rows, _ = trial._batch(trial.own, _FEW_ROWS)
         draws = trial._draws(trial._copy(trial.own).train(), rows)
-        synthetic = SyntheticRecords(input_shape, trial.own.kind, classification, draws, device)
+        synthetic = SyntheticRecords(input_shape, trial.own.kind, classification, draws, device, dtype)
         images = len(input_shape) == 3 and any(isinstance(part, torch.nn.Conv2d) for part in module.modules())
         # on a processor pooling is several times as fast with channels last
         for channels_last in (True, False) if images and not on_cuda else (False,):
@@ -146,7 +158,7 @@ def choose_gradients(
 class _Rows:
     """A kind of synthetic rows, and the precision in which the module takes them.
 
-    None: its own, with float32 rows.
+    None: its own.
     """
 
     kind: int
@@ -188,8 +200,8 @@ class _Trial:
         failure = self._try_rows(self.own, n_outputs)
         if not self._is_usable:
             raise ValueError(
-                "the module fails on synthetic rows of float32, the type that training uses. No record was used. Give "
-                "module.float(), or convert rows in forward"
+                f"the module fails on synthetic rows of {rows_dtype(self.module)}, the type that training uses. No "
+                "record was used. Give module.float() or module.double(), or convert rows in forward"
             ) from failure
         return fitting
 
@@ -235,8 +247,7 @@ class _Trial:
         return copied if found.dtype is None else copied.to(dtype=found.dtype)
 
     def _batch(self, found: _Rows, count: int, seed: int = 0) -> tuple[Any, Any]:
-        torch = load_torch()
-        dtype = found.dtype or torch.float32
+        dtype = found.dtype or rows_dtype(self.module)
         rows = next(r for kind, r in enumerate(synthetic_rows(self.input_shape, count, seed)) if kind == found.kind)
         return rows.to(device=self.device, dtype=dtype), self.target(count, dtype).to(self.device)
 

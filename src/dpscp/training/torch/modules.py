@@ -54,6 +54,13 @@ def comes_from_torch(value: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
 
 
+def rows_dtype(module: Any) -> Any:
+    """Return the precision of the rows that a module takes: float64 if all its parameters are, else float32."""
+    torch = load_torch()
+    kinds = {p.dtype for p in module.parameters()}
+    return torch.float64 if kinds == {torch.float64} else torch.float32
+
+
 # ---- kinds of layers
 
 

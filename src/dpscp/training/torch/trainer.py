@@ -16,6 +16,7 @@ torch and Opacus are imported when a mechanism is made, not when this module is:
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
@@ -29,6 +30,7 @@ from dpscp._base.checks import check_choice, check_count, check_fraction, check_
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
 from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
+from dpscp.exceptions import HintWarning
 from dpscp.privacy import Ledger, dpsgd_event, non_private_event, secure_generator
 from dpscp.privacy.random_streams import LAYERS, BlockStreams, secure_bytes
 from dpscp.privacy.units import Unit
@@ -39,12 +41,12 @@ from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import GRID, poisson_batches
 from dpscp.training.engine.padding import LANES, whole_lanes
 from dpscp.training.engine.progress import progress
-from dpscp.training.labels import check_classes, encode_labels, real_targets
+from dpscp.training.labels import check_classes
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.torch.batch_sums import MOST_RECORDS, BatchSum, TorchRun
-from dpscp.training.torch.dry_run import SyntheticRecords, choose_gradients, dry_run
+from dpscp.training.torch.dry_run import SyntheticRecords, choose_gradients, dry_run, outputs_are_probabilities
 from dpscp.training.torch.layer_terms import GradientPlan
-from dpscp.training.torch.model import TorchModel, as_float32, torch_model, torch_rows
+from dpscp.training.torch.model import TorchBlock, TorchModel, torch_model, torch_rows
 from dpscp.training.torch.modules import (
     load_opacus,
     load_torch,
@@ -54,13 +56,13 @@ from dpscp.training.torch.modules import (
     suggest_layers,
     translate_memory_errors,
 )
+from dpscp.training.torch.updates import LOSSES, RecordLosses, Updates
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["OpacusTraining", "TorchModel", "ledger_of_engine", "torch_model"]
 
-LOSSES = ("cross_entropy", "squared", "huber")
 # Records that go through the module at once: on a processor they stay in cache, on a GPU they keep it busy.
 _AT_ONCE = {"cpu": 512, "cuda": 2048}
 # A batch of so many records more than four times the expected number does not occur (probability below exp(-4000)).
@@ -108,8 +110,9 @@ class OpacusTraining(GaussianSums):
     noise_multiplier : float or None
         Noise scale over ``clip_norm``; None: call ``calibrated`` first.
     momentum : float in [0, 1)
-    optimizer : "sgd" or "adam"
-        Of torch.optim; post-processing.
+    optimizer : "sgd", "adam" or callable
+        Of torch.optim; post-processing. A callable is called with the parameters and ``lr=learning_rate`` and returns a
+        torch optimizer: ``torch.optim.AdamW``, or ``functools.partial(torch.optim.AdamW, weight_decay=0.01)``.
     classes : tuple or None
         The public labels in the order of the module's outputs; None declares the labels in y public.
     device : str
@@ -121,6 +124,16 @@ class OpacusTraining(GaussianSums):
         Set by ``calibrated``: the budget of the noise.
     input_shape : tuple of int or None
         The shape of one record, where X holds records as flat rows; None: the shape in X.
+    scheduler : callable or None
+        Called with the optimizer, returns a learning-rate scheduler of torch, which makes one step after each step of
+        training: ``lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 500)``.
+    epochs : float or None
+        Instead of ``steps``: epochs / sampling_rate steps, rounded up.
+    batch_size : int or None
+        Instead of ``sampling_rate``: the expected size of a batch, batch_size / n_records. Batches are Poisson samples,
+        so their sizes differ.
+    n_records : int or None
+        Set by ``with_records``: the public nominal number of records behind ``batch_size``.
 
     Raises: ValueError, before any record is used, for layers that mix records or keep statistics of them, unless they
     are frozen and in evaluation mode, where they stay. A dry run on synthetic rows also refuses a module or loss whose
@@ -140,12 +153,16 @@ class OpacusTraining(GaussianSums):
     clip_norm: float = 1.0
     noise_multiplier: float | None = None
     momentum: float = 0.0
-    optimizer: str = "sgd"
+    optimizer: str | Callable[..., Any] = "sgd"
     classes: tuple[Any, ...] | None = None
     device: str = "cpu"
     physical_batch: int | None = None
     budget: tuple[float, float] | None = None
     input_shape: tuple[int, ...] | None = None
+    scheduler: Callable[[Any], Any] | None = None
+    epochs: float | None = None
+    batch_size: int | None = None
+    n_records: int | None = None
 
     trains_persons: ClassVar[bool] = True
     trains_sources: ClassVar[bool] = True
@@ -153,8 +170,7 @@ class OpacusTraining(GaussianSums):
     def __post_init__(self) -> None:
         grad_sample_module, validator = load_opacus()
         module = private_copy(self.module)
-        if not callable(self.loss):
-            check_choice("loss", self.loss, LOSSES)
+        self._check_choices()
         check_fraction("sampling_rate", self.sampling_rate)
         check_count("steps", self.steps)
         if self.physical_batch is not None:
@@ -165,7 +181,6 @@ class OpacusTraining(GaussianSums):
             check_nonnegative("noise_multiplier", self.noise_multiplier)
         if not 0 <= check_nonnegative("momentum", self.momentum) < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum:g}")
-        check_choice("optimizer", self.optimizer, ("sgd", "adam"))
         if self.input_shape is not None:
             object.__setattr__(self, "input_shape", tuple(check_count("input_shape", s) for s in self.input_shape))
         if self.classes is not None:
@@ -179,6 +194,19 @@ class OpacusTraining(GaussianSums):
             text = suggest_layers(module) or "; ".join(str(reason) for reason in reasons)
             raise ValueError(f"Opacus refuses this module: {text}")
 
+    def _check_choices(self) -> None:
+        if not callable(self.loss):
+            check_choice("loss", self.loss, LOSSES)
+        if not callable(self.optimizer):
+            check_choice("optimizer", self.optimizer, ("sgd", "adam"))
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+        if self.epochs is not None:
+            check_positive("epochs", self.epochs)
+            if self.batch_size is None:
+                rate = check_fraction("sampling_rate", self.sampling_rate)
+                object.__setattr__(self, "steps", math.ceil(self.epochs / rate))
+
     @property
     def task(self) -> str:
         """Return "classification" or "regression".
@@ -190,11 +218,27 @@ class OpacusTraining(GaussianSums):
     @property
     def releases(self) -> tuple[float, int]:
         """Return the sampling rate and the number of steps."""
+        if self.batch_size is not None and self.n_records is None:
+            raise ValueError(
+                "batch_size needs the public number of records: call with_records(n_records), or give sampling_rate"
+            )
         return self.sampling_rate, self.steps
 
+    def with_records(self, n_records: int) -> Self:
+        """Return a copy whose ``batch_size`` and ``epochs`` are translated for so many records.
+
+        The sampling rate is batch_size / n_records, at most one.
+        """
+        if self.batch_size is None or self.n_records is not None:
+            return self
+        rate = min(1.0, self.batch_size / check_count("n_records", n_records))
+        steps = self.steps if self.epochs is None else math.ceil(self.epochs / rate)
+        return replace(self, sampling_rate=rate, steps=steps, n_records=n_records)
+
     def configured(self, needs: Needs) -> Self:
-        """Return a copy for these classes and this shape of a record."""
-        return replace(self, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
+        """Return a copy for these classes, this shape of a record and this number of records."""
+        own = self if needs.n_records is None else self.with_records(needs.n_records)
+        return replace(own, classes=needs.classes, input_shape=needs.input_shape or self.input_shape)
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun:
         """Run the module on synthetic records of this shape.
@@ -248,8 +292,11 @@ class OpacusTraining(GaussianSums):
         depend on how records are divided into blocks and processes. The modules of all processes start from this
         one's; draws of the module's own (dropout) follow a secret key, block and step.
         """
+        if self.batch_size is not None and self.n_records is None:
+            known = self.with_records(nominal_count(source, n_records)[0])
+            return known.train_source(source, random_state=random_state, n_records=n_records)
         event, setup = paid_event(self), self._prepare(source, random_state, n_records)
-        for _ in progress(self._descend(setup), self.steps, "private training"):
+        for _ in progress(self._descend(setup), self.steps, "private training", note=self._spent):
             pass
         trained = released_copy(private_copy(self.module).to(self.device), setup.run.module)
         shape, classes = setup.shape, setup.classes
@@ -265,6 +312,9 @@ class OpacusTraining(GaussianSums):
             "normaliser": self.sampling_rate * setup.n,
             "taken_from_data": tuple(setup.from_data),
         }
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) is not None:
+                facts[name] = getattr(self, name)
         if classes is not None:
             facts["classes"] = classes
         if random_state is not None:
@@ -283,8 +333,10 @@ class OpacusTraining(GaussianSums):
             classes = check_classes(observed_source_labels(source), "cross_entropy")
             from_data.append("classes")
         tried = self._run_dry(shape, classes)
+        # fail early
+        self._updates.start([p for p in private_copy(self.module).parameters() if p.requires_grad])
         rng = secure_generator(random_state)
-        ready = source.map(_TorchBlock(shape, classes if self.task == "classification" else None), keep=True)
+        ready = source.map(TorchBlock(shape, classes if self.task == "classification" else None), keep=True)
         run = self._public_run(self.sampling_rate * n, tried)
         return _Setup(ready, run, rng, random_state, n, unit, shape, classes, from_data)
 
@@ -314,6 +366,14 @@ class OpacusTraining(GaussianSums):
             return _Tried(n_outputs, *choose_gradients(*known, device=self.device, most_rows=most_rows))
 
         result = translate_memory_errors(run, self._memory_error_text)
+        if self.loss == "cross_entropy" and outputs_are_probabilities(module, result.synthetic):
+            warnings.warn(
+                "the module's outputs look like probabilities, so its last layer may be a softmax. "
+                "loss='cross_entropy' and the prediction sets apply a softmax themselves, and a second one flattens "
+                "the probabilities: remove the last layer, so that the module returns logits",
+                HintWarning,
+                stacklevel=2,
+            )
         _DRY_RUNS[self.module] = tried, loss, result
         return result
 
@@ -358,10 +418,7 @@ class OpacusTraining(GaussianSums):
         torch, source, run, rng = load_torch(), setup.source, setup.run, setup.rng
         device = torch.device(self.device)
         trainable = [p for p in run.module.parameters() if p.requires_grad]
-        if self.optimizer == "adam":
-            optimizer = torch.optim.Adam(trainable, lr=self.learning_rate)
-        else:
-            optimizer = torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum)
+        optimizer, scheduler = self._updates.start(trainable)
         # in clip norms; the slack is for the rounding of gradients and sums
         noise = require_noise(self.noise_multiplier) * (1 + CLIP_SLACK)
         noisy = _make_release(device, noise, rng, setup.random_state, sum(p.numel() for p in trainable))
@@ -383,7 +440,17 @@ class OpacusTraining(GaussianSums):
             for parameter, total in zip(trainable, released, strict=True):
                 parameter.grad = (total * (self.clip_norm / run.batch)).to(parameter.dtype)
             optimizer.step()
+            if scheduler is not None:
+                scheduler.step()
             yield step
+
+    def _spent(self, steps: int) -> str:
+        """Return what so many steps cost, from public numbers."""
+        noise, delta = require_noise(self.noise_multiplier), 1e-5 if self.budget is None else self.budget[1]
+        if not noise:
+            return "not private"
+        spent = Ledger().add("train", dpsgd_event(noise, self.sampling_rate, steps)).epsilon(delta, accountant="rdp")
+        return f"epsilon {spent:.3g} at delta {delta:.2g} so far"
 
     def batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Return the drawn persons of each step, out of n."""
@@ -392,8 +459,12 @@ class OpacusTraining(GaussianSums):
         return islice(poisson_batches(rng, n, self.sampling_rate), self.steps)
 
     @property
-    def _losses(self) -> "RecordLosses":
+    def _losses(self) -> RecordLosses:
         return RecordLosses(self.loss)
+
+    @property
+    def _updates(self) -> Updates:
+        return Updates(self.optimizer, self.learning_rate, self.momentum, self.scheduler)
 
 
 @dataclass(frozen=True)
@@ -409,28 +480,6 @@ class _Setup:
     shape: tuple[int, ...]
     classes: tuple[Any, ...] | None
     from_data: list[str]
-
-
-@dataclass(frozen=True)
-class RecordLosses:
-    """One loss for each record, from outputs and targets."""
-
-    loss: str | Callable[..., Any]
-
-    def __call__(self, outputs: Any, target: Any) -> Any:
-        """Return the losses, (records,)."""
-        if callable(self.loss):
-            return self.loss(outputs, target)
-        functional = load_torch().nn.functional
-        if self.loss == "cross_entropy":
-            if outputs.ndim != 2:
-                raise ValueError("cross_entropy needs module outputs of shape (records, classes)")
-            return functional.cross_entropy(outputs, target, reduction="none")
-        column = outputs if outputs.ndim == 1 else outputs.flatten(1)
-        target = target if column.ndim == 1 else target[:, None].expand_as(column)
-        name = functional.mse_loss if self.loss == "squared" else functional.huber_loss
-        losses = name(column, target, reduction="none")
-        return losses if losses.ndim == 1 else losses.sum(1)
 
 
 def _make_release(
@@ -452,25 +501,6 @@ def _make_release(
         return [part.view_as(total) for part, total in zip(parts, sums, strict=True)]
 
     return released
-
-
-@dataclass(frozen=True)
-class _TorchBlock:
-    """A block with its rows and targets as torch takes them.
-
-    ``classes`` None: real targets.
-    """
-
-    shape: tuple[int, ...]
-    classes: tuple[Any, ...] | None
-
-    def __call__(self, block: Block) -> Block:
-        rows, targets = torch_rows(block.read()), block.targets
-        if self.classes is None:
-            targets = as_float32(real_targets(targets, "float64"))
-        else:
-            targets = encode_labels(targets, self.classes)
-        return replace(block, rows=rows.reshape(len(rows), *self.shape), targets=targets, chosen=None, steps=())
 
 
 def ledger_of_engine(privacy_engine: Any) -> Ledger:
