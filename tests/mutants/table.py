@@ -1028,8 +1028,8 @@ mutant(
 )
 mutant(
     "training.opacus:OpacusTraining._descend",
-    "total * (self.clip_norm / run.batch)",
-    "total / run.batch",
+    "self.clip_norm / run.batch",
+    "1 / run.batch",
     "torch steps forget the clip norm",
     "tests/training/test_opacus.py::test_same_updates_as_the_numpy_engine",
 )
@@ -1121,8 +1121,8 @@ mutant(
 )
 mutant(
     "training.torch.batch_sums:_GpuBlocks.sum",
-    "torch.nn.functional.pad(once, (0, padding))",
-    "torch.nn.functional.pad(once, (0, padding), value=1.0)",
+    "self._weights.next[len(part):] = 0.0",
+    "self._weights.next[len(part):] = 1.0",
     "padding is added as records on a GPU",
     "tests/training/test_torch_layers.py::test_padded_blocks_on_a_device_give_the_same_sums",
 )

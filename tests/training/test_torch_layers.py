@@ -186,6 +186,7 @@ SINGLE = {
 }
 
 
+ONE = torch.ones(())
 UNSUPPORTED = {
     "hook": hooked,
     "by its name": lambda: Own(lambda s, r: s.layer(input=r), layer=nn.Linear(6, 3)),
@@ -194,7 +195,6 @@ UNSUPPORTED = {
     "own parameter": lambda: Own(lambda s, r: s.layer(r) * s.scale, layer=nn.Linear(6, 3), scale=nn.Parameter(ONE)),
     "sparse": lambda: Own(lambda s, r: s.layer(r.long()).sum(1), layer=nn.Embedding(9, 3, sparse=True)),
 }
-ONE = torch.ones(())
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
@@ -282,15 +282,16 @@ def test_padded_blocks_on_a_device_give_the_same_sums(device):
             on_device = batch_sums._GpuBlocks(engine, 208).sum(block, parts, given)
             if given is None:
                 for found, wanted in zip(on_device, expected, strict=True):
-                    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+                    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
         weighted = batch_sums.Engine._sum_parts(engine, engine.blocks, block, parts, weights)
     for found, wanted in zip(on_device, weighted, strict=True):
-        torch.testing.assert_close(found.cpu(), wanted.cpu(), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(found.cpu(), wanted.cpu(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_pass_that_cannot_be_recorded_runs_as_it_is(monkeypatch):
     engine, block = engine_of(nn.Linear(6, 3), (6,))
     expected = engine.sum(block, np.arange(20))
+    monkeypatch.setattr(batch_sums, "_free_memory", lambda _: 0)  # the records stay where they are
     waited = []
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
     monkeypatch.setattr(batch_sums, "record_graph", lambda *_: 1 / 0)

@@ -8,7 +8,7 @@ gradients become integers (`add_clipped`), whose sum is exact.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpscp.data.sources import Block
 from dpscp.privacy.random_streams import BlockStreams
 from dpscp.training.engine.batching import PerThread
-from dpscp.training.engine.cuda import record_graph
+from dpscp.training.engine.cuda import Upload, record_graph
 from dpscp.training.engine.gradients import SMALLEST_CLIP_NORM
 from dpscp.training.engine.padding import LANES, AlikeBlocks, whole_lanes
 from dpscp.training.torch.dry_run import SyntheticRecords
@@ -96,7 +96,7 @@ class BatchSum:
         run, last = self.run, self.step == self.run.steps - 1
         batch = block.owners.rows_of(self.shares[block.id])
         layers = self.layers.generator(block.id, self.step)
-        with _ENGINES.of(run.name, partial(Engine, run), last=last) as engine, secret_draws(layers.bytes):
+        with _ENGINES.of(run.name, partial(Engine, run), last=last) as engine, engine.draws(layers.bytes):
             engine.start_from(run.module)
             totals = engine.sum(block, batch)
             engine.check(run.module, last=last)
@@ -194,6 +194,11 @@ class Engine:
     def _found_versions(self) -> list[tuple[int, int]]:
         kept = [*self.inner.buffers(), *(p for p in self.inner.parameters() if not p.requires_grad)]
         return [(id(value), value._version) for value in kept]
+
+    def draws(self, random_bytes: Callable[[int], bytes]) -> AbstractContextManager[None]:
+        """Return a context with secret states of torch's generators; a recorded pass uses none."""
+        is_recorded = self._on_gpu is not None and self._on_gpu.is_recorded
+        return nullcontext() if is_recorded else secret_draws(random_bytes)
 
     # ---- sums
 
@@ -315,59 +320,76 @@ class _GpuBlocks:
         torch, run = load_torch(), engine.run
         self._engine, self._size = engine, size
         self._rows, self._target = run.synthetic.one_record(size, _SYNTHETIC_SEEDS[0])
-        self._weights = torch.zeros(size, dtype=torch.float64, device=engine.device)
+        self._once = torch.zeros(size, dtype=torch.float64, device=engine.device)
+        self._taken = torch.zeros(size, dtype=torch.int64, device=engine.device)
+        self._weights, self._places = Upload(self._once), Upload(self._taken)
         self._flat = torch.zeros(sum(p.numel() for p in engine.trained), dtype=torch.float64, device=engine.device)
         self._totals = self._shaped(self._flat)
-        self._resident: dict[int, tuple[Any, Any]] = {}
+        self._resident: dict[int, tuple[Any, Any, bool]] = {}
+        self.is_recorded = False
         self._work = self._add_block if run.synthetic.draws else self._recorded()
 
     def _recorded(self) -> Callable[[], object]:
         try:
-            return record_graph(self._add_block, self._engine.device)
+            work = record_graph(self._add_block, self._engine.device)
         except Exception:  # a pass that cannot be recorded; its words speak of synthetic records
             load_torch().cuda.synchronize(self._engine.device)
             return self._add_block
+        self.is_recorded = work != self._add_block
+        return work
 
     def _add_block(self) -> None:
         engine = self._engine
         terms = engine.terms(engine.run.losses, self._rows, self._target)
         if terms:
-            factors, finite = engine.rule.factors(terms, self._weights)
+            factors, finite = engine.rule.factors(terms, self._once)
             engine.add(terms, self._totals, factors, finite)
 
     def sum(self, block: Block, parts: Sequence[NDArray[np.int64]], weights: Any) -> list[Any]:
         """Return the sums over these parts of a batch."""
-        torch = load_torch()
         self._flat.zero_()
-        rows, target = self._values(block)
+        values = self._values(block)
         for part in parts:
-            places, padding = torch.from_numpy(part), self._size - len(part)
-            once = torch.ones(len(part), dtype=torch.float64) if weights is None else weights[places]
-            self._weights.copy_(torch.nn.functional.pad(once, (0, padding)))
-            places = torch.nn.functional.pad(places, (0, padding), value=int(part[0])).to(rows.device)
-            for values, into in ((rows, self._rows), (target, self._target)):
-                if values.device == into.device:
-                    torch.index_select(values, 0, places, out=into)
-                else:
-                    into.copy_(values.index_select(0, places))
+            self._weights.next[: len(part)] = 1.0 if weights is None else weights.numpy()[part]
+            self._weights.next[len(part) :] = 0.0
+            self._weights.send()
+            self._gather(values, part)
             self._work()
         return self._shaped(self._flat.clone())
+
+    def _gather(self, values: tuple[Any, Any, bool], part: NDArray[np.int64]) -> None:
+        """Make these records the next block; padding repeats the first one."""
+        torch, (*columns, is_resident) = load_torch(), values
+        if is_resident:
+            self._places.next[: len(part)], self._places.next[len(part) :] = part, part[0]
+            self._places.send()
+            for there, into in zip(columns, (self._rows, self._target), strict=True):
+                torch.index_select(there, 0, self._taken, out=into)
+            return
+        places = torch.from_numpy(np.concatenate([part, np.repeat(part[:1], self._size - len(part))]))
+        for here, into in zip(columns, (self._rows, self._target), strict=True):
+            into.copy_(here.index_select(0, places))
 
     def _shaped(self, flat: Any) -> list[Any]:
         trained = self._engine.trained
         parts = flat.split([p.numel() for p in trained])
         return [part.view(p.shape) for part, p in zip(parts, trained, strict=True)]
 
-    def _values(self, block: Block) -> tuple[Any, Any]:
-        """Return the records, on the device if they take at most a quarter of its free memory."""
-        torch, device = load_torch(), self._engine.device
+    def _values(self, block: Block) -> tuple[Any, Any, bool]:
+        """Return the records, and whether they are on the device.
+
+        They are if they take at most a quarter of its free memory.
+        """
         if block.id not in self._resident:
-            values = torch.from_numpy(block.rows).to(self._rows.dtype), torch.from_numpy(block.targets)
-            free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
-            if 4 * block.rows.nbytes <= free:
-                values = values[0].to(device), values[1].to(device)
-            self._resident[block.id] = values
+            device, from_numpy = self._engine.device, load_torch().from_numpy
+            rows, target = from_numpy(block.rows).to(self._rows.dtype), from_numpy(block.targets)
+            fits = 4 * block.rows.nbytes <= _free_memory(device)
+            self._resident[block.id] = (rows.to(device), target.to(device), True) if fits else (rows, target, False)
         return self._resident[block.id]
+
+
+def _free_memory(device: Any) -> float:
+    return float(load_torch().cuda.mem_get_info(device)[0]) if device.type == "cuda" else math.inf
 
 
 @contextmanager

@@ -56,7 +56,7 @@ from dpscp.training.torch.modules import (
     suggest_layers,
     translate_memory_errors,
 )
-from dpscp.training.torch.updates import LOSSES, RecordLosses, Updates
+from dpscp.training.torch.updates import LOSSES, RecordLosses, Updates, set_gradients
 
 if TYPE_CHECKING:
     import torch
@@ -436,9 +436,7 @@ class OpacusTraining(GaussianSums):
                     "lower sampling_rate"
                 )
             sums = [total.to(device) for total in found.sums]  # in clip norms
-            released = noisy(sums) if noise else sums
-            for parameter, total in zip(trainable, released, strict=True):
-                parameter.grad = (total * (self.clip_norm / run.batch)).to(parameter.dtype)
+            set_gradients(trainable, noisy(sums) if noise else sums, self.clip_norm / run.batch)
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
