@@ -243,11 +243,7 @@ class Engine:
         """Add the first records' terms times their factors; the other records are padding."""
         place = {id(parameter): number for number, parameter in enumerate(self.trained)}
         for term in terms:
-            total = totals[place[id(term.parameter)]]
-            # a block's own sum first: between blocks there are few additions
-            own = load_torch().zeros_like(total)
-            term.add(own, factors, counted)
-            total += own
+            term.add(totals[place[id(term.parameter)]], factors, counted)
 
     def _sum_exactly(self, wrapped: Any, block: Block, batch: NDArray[np.int64], weights: Any) -> list[Any]:
         torch, at_once = load_torch(), self.run.at_once

@@ -222,7 +222,8 @@ class LookupTerm:
     def add(self, total: Any, factors: Any, counted: Any) -> None:
         n = len(factors)
         errors = _kept(self.errors[:n], counted).double() * factors[:, None, None]
-        total.index_add_(0, self.indices[:n].flatten(), errors.flatten(0, 1))
+        # a block's own sum first: between blocks there are few additions
+        total += load_torch().zeros_like(total).index_add_(0, self.indices[:n].flatten(), errors.flatten(0, 1))
 
 
 # ---- what a kind of layer contributes
