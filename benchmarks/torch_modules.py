@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from torch import nn
 from dpscp.training import OpacusTraining
 
 Steps = Callable[[int], None]
+Results = dict[str, dict[str, dict[str, float | str]]]
 _CLASSES = 10
 
 
@@ -250,7 +252,7 @@ def print_peak(row: Row, name: str) -> None:
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3)
 
 
-def table(results: dict[str, dict[str, dict[str, float | str]]]) -> str:
+def table(results: Results) -> str:
     lines = ["| row | " + " | ".join(CONTENDERS) + " | ours / best Opacus | peak MB, ours / that one |"]
     lines.append("|" + "---|" * (len(CONTENDERS) + 3))
     for row, found in results.items():
@@ -264,6 +266,24 @@ def table(results: dict[str, dict[str, dict[str, float | str]]]) -> str:
     return "\n".join(lines)
 
 
+def describe(device: str, threads: int) -> str:
+    """Return what was measured where, in one line."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    place = f"{threads} thread(s) of a processor" if device == "cpu" else f"one {torch.cuda.get_device_name()}"
+    known = f", commit {commit.stdout.strip()}" if commit.returncode == 0 else ""
+    return f"`python benchmarks/torch_modules.py --device {device}`{known}; {place}, torch {torch.__version__}"
+
+
+def write_page(page: Path, device: str, said: str, results: Results) -> None:
+    """Replace the part of a page about this device, between its two marks, by the table of these results."""
+    begin, end = f"<!-- torch modules, {device} -->", f"<!-- end of torch modules, {device} -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise SystemExit(f"{page} has no lines {begin!r} and {end!r}")
+    page.write_text(f"{before}{begin}\n\n{table(results)}\n\n{said}.\n\n{end}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
@@ -271,15 +291,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--json", help="write the numbers to this file too")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file too")
+    parser.add_argument("--page", type=Path, help="write the table into this page, between its marks")
+    parser.add_argument("--read", type=Path, help="take the numbers of this file of an earlier run")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.peak:
         print_peak(next(row for row in ROWS if row.name == options.peak[0]), options.peak[1])
         return
-    torch.set_num_threads(options.threads)
-    results: dict[str, dict[str, dict[str, float | str]]] = {}
+    if options.read:
+        found = json.loads(options.read.read_text(encoding="utf-8"))
+        said, results = found["said"], found["rows"]
+    else:
+        torch.set_num_threads(options.threads)
+        said, results = describe(options.device, options.threads), measure_rows(options)
+    print(f"\nmilliseconds a step, {said}\n\n{table(results)}")
+    if options.json:
+        options.json.write_text(json.dumps({"said": said, "rows": results}, indent=1), encoding="utf-8")
+    if options.page:
+        write_page(options.page, options.device, said, results)
+
+
+def measure_rows(options: argparse.Namespace) -> Results:
+    """Return times and peaks of all rows with one of these names."""
+    results: Results = {}
     for row in ROWS:
         if options.rows and not any(part in row.name for part in options.rows):
             continue
@@ -287,11 +323,7 @@ def main() -> None:
         peaks = {} if options.no_memory else {n: peak_memory(row, n, options.device) for n in CONTENDERS}
         results[row.name] = {"ms": times, "MB": peaks}
         print(row.name, json.dumps(results[row.name]), flush=True)
-    print(f"\nmilliseconds a step, {options.device}, torch {torch.__version__}, {options.threads} thread(s)\n")
-    print(table(results))
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=1)
+    return results
 
 
 if __name__ == "__main__":
