@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, training
     from dpscp.data.schema import Schema
     from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate
-    from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, load
+    from dpscp.estimators import (
+        PrivateConformalClassifier,
+        PrivateConformalRegressor,
+        load,
+        predict_interval,
+        predict_set,
+    )
     from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
     from dpscp.guarantees import Certificate
     from dpscp.pipeline.calibrate import Calibration, calibrate
@@ -44,6 +50,8 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "evaluate": "dpscp.deployment",
         "load": "dpscp.estimators",
         "plan": "dpscp.pipeline.planning",
+        "predict_interval": "dpscp.estimators",
+        "predict_set": "dpscp.estimators",
         "private_quantile": "dpscp.quantile",
         "sets": "dpscp.scores",
     }
@@ -87,6 +95,8 @@ __all__ = [
     "load",
     "metrics",
     "plan",
+    "predict_interval",
+    "predict_set",
     "privacy",
     "private_quantile",
     "quantile",

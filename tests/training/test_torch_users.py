@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dpscp import HintWarning, Ledger, PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp._base.progress import verbosity
 from dpscp.privacy import dpsgd_event
 from dpscp.privacy.accounting.rdp import _divergences
 from dpscp.training import DPSGD, OpacusTraining
-from dpscp.training.engine.progress import verbosity
 from dpscp.training.torch.dry_run import full_float32
 
 torch = pytest.importorskip("torch")

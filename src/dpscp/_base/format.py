@@ -69,8 +69,7 @@ def format_epsilon(epsilon: float) -> str:
     >>> format_epsilon(0.9993), format_epsilon(0.12341), format_epsilon(1.0000000001), format_epsilon(0.00012341)
     ('1.000', '0.124', '1.001', '0.000124')
     """
-    tiny = 0 < epsilon < 1e-3
-    return _round_decimal(epsilon, math.floor(math.log10(epsilon)) - 2 if tiny else -3, ROUND_CEILING)
+    return _round_decimal(epsilon, _last_place(epsilon), ROUND_CEILING)
 
 
 def format_remaining_epsilon(epsilon: float) -> str:
@@ -78,8 +77,15 @@ def format_remaining_epsilon(epsilon: float) -> str:
 
     >>> format_remaining_epsilon(0.9999), format_remaining_epsilon(0.25), format_remaining_epsilon(-0.0001)
     ('0.999', '0.250', '-0.001')
+    >>> format_remaining_epsilon(1.2345e-9)
+    '1.23E-9'
     """
-    return _round_decimal(epsilon, -3, ROUND_FLOOR)
+    return _round_decimal(epsilon, _last_place(epsilon), ROUND_FLOOR)
+
+
+def _last_place(epsilon: float) -> int:
+    """Return the power of ten of the last printed digit: three digits of a tiny number."""
+    return math.floor(math.log10(epsilon)) - 2 if 0 < epsilon < 1e-3 else -3
 
 
 def _round_decimal(value: float, place: int, rounding: str) -> str:
@@ -128,3 +134,39 @@ def html_paragraph(text: str) -> str:
     '<p>1 &lt; 2</p>'
     """
     return f"<p>{html.escape(text)}</p>"
+
+
+# Colors are transparent greys and the text color of the notebook, so that one card serves light and dark schemes.
+_CARD = (
+    "flex:1 1 19em;min-width:0;max-width:34em;box-sizing:border-box;border:1px solid rgba(128,128,128,.4);"
+    "border-radius:8px;padding:10px 14px;background:rgba(128,128,128,.07);color:inherit;text-align:left"
+)
+_WARNING = "border-left:4px solid #d97706;background:rgba(217,119,6,.14);padding:4px 8px;margin:6px 0"
+
+
+def html_card(
+    title: str, headline: str, texts: Sequence[str], warnings: Sequence[str] = (), details: Sequence[str] = ()
+) -> str:
+    """Return one promise as a card for a notebook; every text is escaped except ``details``, which are elements.
+
+    The details are folded.
+    """
+    shown = [
+        f'<div style="opacity:.75;font-size:.9em">{html.escape(title)}</div>',
+        f'<div style="font-size:1.45em;font-weight:650;line-height:1.3">{html.escape(headline)}</div>',
+        *(f'<p style="margin:6px 0">{html.escape(text)}</p>' for text in texts),
+        *(f'<p style="{_WARNING}">{html.escape(text)}</p>' for text in warnings),
+    ]
+    if details:
+        folded = f'<div style="overflow-x:auto">{"".join(details)}</div>'
+        shown.append(f'<details><summary style="cursor:pointer">Details</summary>{folded}</details>')
+    return f'<div class="dpscp-card" style="{_CARD}">{"".join(shown)}</div>'
+
+
+def html_cards(cards: Sequence[str]) -> str:
+    """Return cards side by side, or below each other where there is little width.
+
+    >>> html_cards(["<div>a</div>"])
+    '<div style="display:flex;flex-wrap:wrap;gap:10px;align-items:flex-start"><div>a</div></div>'
+    """
+    return f'<div style="display:flex;flex-wrap:wrap;gap:10px;align-items:flex-start">{"".join(cards)}</div>'

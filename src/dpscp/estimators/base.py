@@ -17,13 +17,23 @@ from dpscp._base.object_state import can_be_copied
 from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
+from dpscp.data.scales import column_scales
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.base import is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
 from dpscp.data.validation import check_levels, column_bounds, group_index, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
-from dpscp.estimators.ingest import BlockReader, FitInput, FitRecords, records_from_arrays, records_from_source
+from dpscp.estimators.ingest import (
+    BlockReader,
+    ColumnGroups,
+    FitInput,
+    FitRecords,
+    NewRows,
+    records_from_arrays,
+    records_from_source,
+)
+from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.estimators.prefit import Prefit
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
@@ -90,6 +100,9 @@ class PrivateConformal(FittedEstimator):
             (``dpscp.sources``: files, a cluster, blocks of arrays) is read block by block, never together in memory.
             Every block is checked before anything is spent, and compared at each later reading. With a
             ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
+            Rows that were computed from several records (the output of ``fit_transform`` of a scaler, an imputer or a
+            PCA) void both promises, and cannot be noticed here. A ``Pipeline`` with such steps is noticed: the fit is
+            marked as not private. ``docs/pitfalls.md`` lists what to use instead.
         y : array of shape (n,), or str, optional
             The targets, or with ``schema`` the name of the target column. Left out where X contains the targets.
         persons : array of shape (n,), optional
@@ -117,10 +130,12 @@ class PrivateConformal(FittedEstimator):
         if isinstance(X, DistributedSource) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._start(budget, fit_params)
+        outer = find_outer_use()
+        outer.warn(budget)
         fit_input = self._read(X, y, persons, schema)
         request, records = self._make_request(fit_input)
-        released = self._release(request, records.records, fit_input.original, budget)
-        self._keep(released, records)
+        released = self._release(request, records.records, fit_input.original, budget, outer)
+        self._keep(outer.mark(released), records)
         return self
 
     def _read(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> FitInput:
@@ -152,7 +167,9 @@ class PrivateConformal(FittedEstimator):
         vars(self).update(source.lead(fitted))
         return self
 
-    def _release(self, request: Request, records: RecordSource, original: Any, store: BudgetStore | None) -> Release:
+    def _release(
+        self, request: Request, records: RecordSource, original: Any, store: BudgetStore | None, outer: OuterUse
+    ) -> Release:
         """Make the release; ``original`` is the X of the caller, to notice a second fit."""
         request.task.try_score()
         private = self.random_state is None
@@ -165,6 +182,7 @@ class PrivateConformal(FittedEstimator):
             *list_record_assumptions(original),
             *self._list_uncopied_objects(),
             *request.task.score_assumptions,
+            *outer.assumptions,
         )
         released = release(
             request,
@@ -223,8 +241,11 @@ class PrivateConformal(FittedEstimator):
     def _check_prefit(self) -> None:
         """Refuse parameters that do not apply to a trained estimator."""
         Prefit.of(self.estimator, task=self._name)
-        if self.feature_bound is not None or self.feature_bounds is not None:
-            raise ValueError("prefit=True passes X to the estimator unchanged; remove feature_bound and feature_bounds")
+        if any(value is not None for value in (self.feature_bound, self.feature_bounds, self.feature_scale)):
+            raise ValueError(
+                "prefit=True passes X to the estimator unchanged; remove feature_bound, feature_bounds and "
+                "feature_scale"
+            )
         if self.guarantee not in (AUTO, SPLIT.name, SPLIT):
             raise ValueError(
                 f"prefit=True declares that training did not use these records, which needs guarantee='split', got "
@@ -237,23 +258,17 @@ class PrivateConformal(FittedEstimator):
         if schema is not None and self.prefit:
             raise ValueError("prefit=True passes X to the estimator unchanged; remove schema")
         if schema is None:
-            if isinstance(y, str):
-                raise TypeError(
-                    "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets "
-                    "as an array"
-                )
-            source = find_source(X, y)
-            if persons is not None and (source is not None or is_source(X)):
-                raise ValueError(
-                    "persons needs X and y in memory, because a person's rows may be in several blocks of a source. "
-                    "Pass a path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
-                )
-            return (X, y, persons) if source is None else (source, None, None)
+            return _read_without_schema(X, y, persons)
         if not isinstance(schema, Schema):
             raise TypeError(f"schema must be a dp.Schema (Schema.read, Schema.from_dict), got {type(schema).__name__}")
         by_name = isinstance(X, Frame | str | PathLike) or isinstance(y, str)
+        targets = None
+        if isinstance(X, Frame) and schema.target and y is not None and not isinstance(y, str):
+            y, targets = schema.target, y  # as cross_val_score passes them
         if by_name and (not isinstance(y, str) or schema.target not in ("", y)):
-            raise ValueError(f"with a schema and a frame, y must be the name of the target column, {schema.target!r}")
+            raise ValueError(
+                f"with a schema and a frame, y must be the name of the target column, {schema.target!r}, or its values"
+            )
         if by_name and persons is not None:
             raise ValueError("with a schema, its key person declares the column of ids; remove persons")
         schema = (schema.with_target(y) if by_name else schema).require_complete()
@@ -265,10 +280,12 @@ class PrivateConformal(FittedEstimator):
         self.schema_ = schema
         if not by_name:
             return X, y, schema.person if is_source(X) else persons
-        source = source_from_schema(X, schema)
+        source = source_from_schema(X, schema) if targets is None else None
         if source is not None:
             return source, None, schema.person
-        return schema.matrix(X), schema.targets(X), schema.persons(X)
+        if targets is None:
+            return schema.encode(X)
+        return schema.matrix(X), schema.encode_targets(targets), schema.persons(X)
 
     def _declared(self, name: str) -> Any:
         """Return a public declaration: the parameter, or what the schema declares."""
@@ -327,10 +344,20 @@ class PrivateConformal(FittedEstimator):
             return BlockReader(targets, self.groups, tuple(self.group_values))
         if self.groups == "label" and by_label is not None:
             return BlockReader(targets, "label", by_label)
+        if (column := self._find_group_column()) is not None:
+            return BlockReader(targets, column, column.values)
         raise ValueError(
-            f"groups must be None or a function of rows with public group_values{self._label_groups_hint} for records "
-            f"from a source, got {self.groups!r}"
+            f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, with a "
+            f"schema, a column with categories, for records from a source, got {self.groups!r}"
         )
+
+    def _find_group_column(self) -> ColumnGroups | None:
+        """Return the column of the schema that defines the groups; None if another thing does."""
+        if self.schema_ is None or not isinstance(self.groups, str):
+            return None
+        if self.group_values is not None:
+            raise ValueError("group_values are the categories that the schema declares; remove group_values")
+        return ColumnGroups(self.schema_, self.groups)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Return checked rows; records with a shape are flattened, in float32.
@@ -387,6 +414,7 @@ class PrivateConformal(FittedEstimator):
                     HintWarning,
                     stacklevel=4,
                 )
+        bounds = bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)
         return Request(
             task=task,
             estimator=self._find_pretrained_model(records.width) or self.estimator,
@@ -396,7 +424,8 @@ class PrivateConformal(FittedEstimator):
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names),
+            feature_bounds=bounds,
+            feature_scales=column_scales(self.feature_scale, records.width, names, bounds),
             n_records=n_records,
             n_found=declared is None,
             n_features=records.width,
@@ -423,6 +452,8 @@ class PrivateConformal(FittedEstimator):
     def _warn_if_sets_are_full(self, task: Task) -> None:
         """Warn about promises that only full sets keep, from released numbers."""
         # for classes from the data, a warning came before anything was spent
+        if self.certificate_.void_because:
+            return  # as above
         vacuous = [c for c in self.certificates_ if c.is_vacuous and not task.classes_found]
         # at or, with the buffer of Result C, beyond the largest score
         ended = self.threshold_ >= task.score_range[1]
@@ -447,10 +478,8 @@ class PrivateConformal(FittedEstimator):
         """Return each record's group and the public group values; None without groups."""
         if self.groups is None or fit_input.rows is None:
             return None, None
-        if self.schema_ is not None and isinstance(self.groups, str):
-            if self.group_values is not None:
-                raise ValueError("group_values are the categories that the schema declares; remove group_values")
-            return self.schema_.groups(fit_input.table, self.groups)
+        if (column := self._find_group_column()) is not None:
+            return column.find_groups(fit_input.rows), column.values
         if callable(self.groups):
             if self.group_values is None:
                 raise ValueError("group_values is required with groups; list the public values that groups can return")
@@ -461,18 +490,44 @@ class PrivateConformal(FittedEstimator):
             f"categories, got {self.groups!r}"
         )
 
-    def _validate_new_rows(self, X: Any) -> NDArray[np.float64]:
+    def _read_new_rows(self, X: Any) -> NewRows:
+        """Validate rows to predict; those of a frame that do not fit the schema are marked."""
         check_is_fitted(self)
+        unreadable = None
         if self.schema_ is not None and isinstance(X, Frame):
-            X = self.schema_.matrix(X)
+            X, errors = self.schema_.rows(X)
+            unreadable = np.array([error is not None for error in errors], dtype=bool)
+            if unreadable.any():
+                warnings.warn(
+                    "some rows do not fit the schema; they get full sets and no prediction. schema_.rows(frame) lists "
+                    "the reason for each row",
+                    HintWarning,
+                    stacklevel=3,
+                )
         # models of this package check for NaN and infinity themselves, in parts that are in cache
-        return self._validate_table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
+        rows = self._validate_table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
+        return NewRows(rows, unreadable if unreadable is not None and unreadable.any() else None)
 
     def _reads_parts(self, *, fitted: bool) -> bool:
         """Whether only code of this package reads the rows, and casts them in parts."""
         if fitted:
             return isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
         return self.estimator is None or trains_sources(self.estimator)
+
+
+def _read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
+    """Return rows, targets and ids, or the source of a collection."""
+    if isinstance(y, str):
+        raise TypeError(
+            "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets as an array"
+        )
+    source = find_source(X, y)
+    if persons is not None and (source is not None or is_source(X)):
+        raise ValueError(
+            "persons needs X and y in memory, because a person's rows may be in several blocks of a source. Pass a "
+            "path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
+        )
+    return (X, y, persons) if source is None else (source, None, None)
 
 
 def _is_fitted(name: str) -> bool:

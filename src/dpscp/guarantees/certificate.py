@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import at_least, at_most, format_level, format_odds, html_paragraph, html_table
+from dpscp._base.format import at_least, at_most, format_level, format_odds, html_card, html_paragraph, html_table
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
 from dpscp.guarantees.terms import Terms
@@ -51,6 +51,8 @@ class Certificate:
     advice : str
     promise : Promise
         For a risk, the loss takes the place of a miss: ``coverage`` is one minus the proven bound on the mean loss.
+    void_because : str
+        Why nothing is proven for this fit, whatever its numbers; empty if the proof applies.
     """
 
     guarantee: str
@@ -60,6 +62,7 @@ class Certificate:
     terms: Terms
     advice: str = ""
     promise: Promise = Promise.COVERAGE
+    void_because: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "promise", Promise(self.promise))
@@ -97,8 +100,16 @@ class Certificate:
 
         No coverage is proven then: a label that no record has is in no set, and no proof bounds how often it occurs.
         """
-        terms = replace(self.terms, classes_declared=False, release_confidence=None, release_level=None)
-        return replace(self, coverage=0.0, terms=terms)
+        return self._without_proof(classes_declared=False)
+
+    def voided(self, reason: str) -> "Certificate":
+        """Return the certificate for a fit whose records were also used outside the ledger; nothing is proven."""
+        return replace(self._without_proof(), void_because=reason)
+
+    def _without_proof(self, **terms: Any) -> "Certificate":
+        return replace(
+            self, coverage=0.0, terms=replace(self.terms, release_confidence=None, release_level=None, **terms)
+        )
 
     @property
     def unit(self) -> Unit:
@@ -144,10 +155,16 @@ class Certificate:
             Terms.from_mapping(shown, unit),
             str(data["advice"]),
             Promise(data.get("promise", Promise.COVERAGE)),
+            str(data.get("void_because", "")),
         )
 
     def _head(self) -> str:
         """Return the promise in one or two sentences."""
+        if self.void_because:
+            return (
+                f"Not certified: {self.void_because}. Nothing is proven about the target {format_level(self.target)}, "
+                "because the proof needs that the records are used in this fit alone."
+            )
         if not self.classes_declared:
             head = (
                 "Not certified: the list of labels was taken from the records. A label that none of them has is in no "
@@ -204,14 +221,26 @@ class Certificate:
         parts = [self._head(), *self._reasons(), f"Numbers: {numbers}."]
         return " ".join([*parts, self.advice] if self.advice else parts)
 
+    def _headline(self) -> str:
+        """Return the proven number in a few words."""
+        if not self.classes_declared:
+            return "not certified"
+        if self.promise is Promise.RISK:
+            return f"mean loss at most {at_most(self.risk)}"
+        if not self.is_certified:
+            return f"near {format_level(self.target)}, not proven"
+        return f"at least {at_least(self.coverage)}"
+
     def _repr_html_(self) -> str:
         rows = [
             ["requested", format_level(self.target)],
             ["proven", at_least(self.coverage)],
             ["guarantee", self.guarantee],
         ]
-        texts = [self._head(), *self._reasons(), *([self.advice] if self.advice else [])]
-        return "".join(map(html_paragraph, texts)) + html_table(["term", "value"], [*rows, *self._numbers()])
+        table = html_table(["term", "value"], [*rows, *self._numbers()])
+        warnings = [self.advice] if self.advice else []
+        details = [*map(html_paragraph, self._reasons()), table]
+        return html_card(self.promise.capitalize(), self._headline(), [self._head()], warnings, details)
 
 
 def check_release_confidence(confidence: object, guarantee: str | Guarantee) -> float:

@@ -27,13 +27,14 @@ from dpscp.privacy.noise_search import start_below
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
 from dpscp.training.engine.batching import ArrayTraining, nominal_count
 from dpscp.training.engine.gaussian_release import source_sum
-from dpscp.training.engine.networks import check_rows
+from dpscp.training.engine.networks import DenseModel, check_rows
 from dpscp.training.mechanism import (
     DryRun,
     HasEvent,
     Mechanism,
     Model,
     Needs,
+    Stages,
     Trained,
     Tunable,
     configured,
@@ -45,10 +46,12 @@ from dpscp.training.mechanism import (
     require_sources,
     saved_as,
     shift_bound,
+    stages_of,
     train_on,
     trains_persons,
     trains_sources,
 )
+from dpscp.training.preprocessing.components import ComponentTransform
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.preprocessing.sums import (
     SourceStep,
@@ -56,8 +59,10 @@ from dpscp.training.preprocessing.sums import (
     SummedStep,
     WeightedStep,
 )
-from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform
+from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, ScaleTransform, Transform
 from dpscp.training.preprocessing.whitening import WhiteningTransform
+
+_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, ScaleTransform, WhiteningTransform)
 
 
 @saved_as("preprocessed")
@@ -124,7 +129,7 @@ class PreprocessedModel:
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
-        kinds = {known.kind: known for known in (FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)}
+        kinds = {known.kind: known for known in _TRANSFORMS}
         transforms = tuple(
             kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
             for i, step in enumerate(config["steps"])
@@ -142,6 +147,22 @@ def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
         steps = (*steps, *(transform.apply for transform in model.transforms))
         model = model.inner
     return model, steps
+
+
+def with_affine_outputs(model: Model, scale: float, shift: ArrayLike) -> Model:
+    """Return the model with every output z as shift + scale * z; both go into its last layer.
+
+    TypeError for a model without a last layer of its own.
+    """
+    if isinstance(model, PreprocessedModel):
+        return replace(model, inner=with_affine_outputs(model.inner, scale, shift))
+    if not isinstance(model, DenseModel) or not model.network.intercept or model.loss.name == "logistic":
+        raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
+    parameters = np.array(model.parameters)
+    last = model.network.layers(parameters)[-1]
+    last *= scale
+    last[:, -1] += shift
+    return replace(model, parameters=parameters)
 
 
 def _length_after(transforms: list[Transform]) -> float | None:
@@ -202,6 +223,11 @@ class Preprocessed(ArrayTraining):
     def _private_steps(self) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if not step.data_independent)
 
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of a ledger: those of the mechanism where no step costs anything, else one."""
+        return (("training", paid_event(self)),) if self._private_steps else stages_of(self.mechanism)
+
     def configured(self, needs: Needs) -> Self:
         return replace(self, mechanism=configured(self.mechanism, needs))
 
@@ -218,14 +244,14 @@ class Preprocessed(ArrayTraining):
         return trains_sources(self.mechanism) and able
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        """Run the mechanism's dry run on rows of the same width.
+        """Run the mechanism's dry run on rows of the width behind the steps.
 
         ValueError for a mechanism with the caller's own code behind a step that changes the width, because how many
         columns are added is known only after the release.
         """
         resizing = [step for step in self.steps if isinstance(step, SourceStep)]
         if not resizing:
-            return find_dry_run(self.mechanism, input_shape)
+            return find_dry_run(self.mechanism, self._shape_after(input_shape))
         try:
             is_own_code = find_dry_run(self.mechanism, input_shape) is not None
         except ValueError:
@@ -236,6 +262,13 @@ class Preprocessed(ArrayTraining):
                 "cannot be checked before the budget is spent; use another step, such as PrivateStandardize, or DPSGD"
             )
         return None
+
+    def _shape_after(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a record behind the steps."""
+        width = before = math.prod(input_shape)
+        for step in self.steps:
+            width = step.width_after(width) if isinstance(step, SummedStep) else width
+        return input_shape if width == before else (width,)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the mechanism's bound if every step is data independent, else None.
@@ -297,7 +330,7 @@ class Preprocessed(ArrayTraining):
         for step in self.steps:
             transforms.append(_fit_step(step, source, n, rng, random_state))
             source = source.map(methodcaller("with_steps", transforms[-1].apply))
-            if isinstance(transforms[-1], QuantileRows):
+            if isinstance(transforms[-1], QuantileRows | ComponentTransform):
                 source = resize_rows(source, transforms[-1].width)
         inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)
@@ -310,6 +343,7 @@ class Preprocessed(ArrayTraining):
             inner.stability if independent else None,
             inner.public_facts,
             trajectory,
+            stages=() if self._private_steps else inner.stages,
             unit=inner.unit,
         )
 
