@@ -991,9 +991,9 @@ mutant(
     "tests/training/test_opacus.py::test_the_noise_of_the_event_reaches_every_sum",
 )
 mutant(
-    "training.torch.trainer:OpacusTraining.train_source",
-    "self._descend(ready, self.sampling_rate * n, rng, random_state)",
-    "self._descend(ready, self.sampling_rate * len(blocks_in_memory(source)[0]), rng, random_state)",
+    "training.torch.trainer:OpacusTraining._prepare",
+    "self._public_run(self.sampling_rate * n, tried)",
+    "self._public_run(self.sampling_rate * len(blocks_in_memory(source)[0]), tried)",
     "torch divides by the true number of records",
     "tests/training/test_opacus.py::test_every_record_is_clipped_and_the_normaliser_is_public",
 )
@@ -1054,23 +1054,24 @@ mutant(
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.opacus:_Engine.check",
+    "training.torch.batch_sums:Engine.check",
     "check_unchanged(self.start, self.inner)",
     "pass",
     "buffers that training changed are released",
     "tests/training/test_torch_modules.py::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
 )
 mutant(
-    "training.opacus:OpacusTraining.train_source",
-    "self._run_dry(shape, classes)",
-    "pass",
+    "training.torch.trainer:OpacusTraining._run_dry",
+    "dry_run(*known, device=self.device, n_outputs=None if classes is None else len(classes), "
+    "most_rows=self._at_once(GradientPlan()))",
+    "2",
     "a module is first tried on the records",
     "tests/training/test_torch_modules.py::test_training_tries_a_module_on_made_up_records_first",
 )
 mutant(
     "training.opacus:OpacusTraining._descend",
-    "released * (self.clip_norm / normaliser)",
-    "released / normaliser",
+    "self.clip_norm / run.batch",
+    "1 / run.batch",
     "torch steps forget the clip norm",
     "tests/training/test_opacus.py::test_same_updates_as_the_numpy_engine",
 )
@@ -1198,6 +1199,55 @@ mutant(
 )
 
 # ---- units of privacy, the budget store, small parts, torch modules
+mutant(
+    "training.torch.layer_terms:ClipRule.factors",
+    "torch.maximum(longest, size / self.cancellation(terms))",
+    "longest",
+    "numbers of any size may cancel inside a record",
+    "tests/training/test_torch_layers.py::test_places_that_cancel_add_at_most_one_clip_norm_each",
+)
+mutant(
+    "training.torch.layer_terms:_ghost_norms",
+    "norms + (roundings + places * places + 16) * ROUNDING * sizes",
+    "norms",
+    "a ghost norm loses what its rounding hides",
+    "tests/training/test_torch_layers.py::test_places_that_cancel_add_at_most_one_clip_norm_each",
+)
+mutant(
+    "training.torch.layer_terms:ClipRule.factors",
+    "torch.stack(norms).sum(0).sqrt().clamp(min=self.clip_norm)",
+    "torch.stack(norms).amax(0).sqrt().clamp(min=self.clip_norm)",
+    "layers of a torch module are clipped each on its own",
+    "tests/training/test_torch_layers.py::test_norms_and_sums_are_those_of_single_gradients",
+)
+mutant(
+    "training.torch.layer_terms:_kept",
+    "counted is None",
+    "True",
+    "a record that is not finite spoils a sum",
+    "tests/training/test_torch_layers.py::test_a_record_that_is_not_finite_adds_nothing",
+)
+mutant(
+    "training.torch.batch_sums:Engine._sum_parts",
+    "factors[:len(part)]",
+    "factors",
+    "padding is added as records",
+    "tests/training/test_torch_layers.py::test_a_record_in_front_moves_a_sum_by_one_clip_norm_and_the_slack",
+)
+mutant(
+    "training.torch.batch_sums:_GpuBlocks.sum",
+    "self._weights.next[len(part):] = 0.0",
+    "self._weights.next[len(part):] = 1.0",
+    "padding is added as records on a GPU",
+    "tests/training/test_torch_layers.py::test_padded_blocks_on_a_device_give_the_same_sums",
+)
+mutant(
+    "training.torch.batch_sums:Engine._alike_blocks",
+    "blocks.chunk > 1",
+    "True",
+    "records that are rounded by their place are summed without integers",
+    "tests/training/test_torch_layers.py::test_modules_that_round_by_the_place_get_exact_sums",
+)
 
 mutant(
     "quantile.counted_size:counted_miss_bound",
@@ -1277,7 +1327,7 @@ mutant(
     "tests/test_baselines.py::test_labels_are_found_in_all_records_and_declared_found",
 )
 mutant(
-    "training.torch.trainer:_BatchSum._summed",
+    "training.torch.batch_sums:BatchSum._summed",
     "self.layers.generator(block.id, self.step)",
     "self.layers.generator(block.id)",
     "layers of a torch module draw the same in every step",
@@ -1293,15 +1343,15 @@ mutant(
 )
 mutant(
     "training.torch.model:TorchModel.outputs",
-    "separate_copy(self.module)",
+    "self.fresh_module()",
     "self.module",
     "rows go through the released torch module",
     "tests/training/test_torch_state.py::test_nothing_on_the_released_estimator_comes_from_rows_that_were_scored",
 )
 mutant(
     "training.torch.dry_run:dry_run",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
     "mixing while records are scored is not looked for",
     "tests/training/test_torch_state.py::test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spent",
 )
@@ -1486,8 +1536,8 @@ mutant(
 )
 mutant(
     "training.torch.trainer:OpacusTraining._descend",
-    "drawn",
-    "drawn[:0] if step else drawn",
+    "places.shares(drawn)",
+    "places.shares(drawn[:0] if step else drawn)",
     "only the first step of a torch module has a batch",
     "tests/training/test_opacus.py::test_blocks_draw_batches_of_their_own_in_every_step",
 )

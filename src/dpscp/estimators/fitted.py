@@ -26,6 +26,7 @@ from dpscp.pipeline.tasks import Task
 from dpscp.privacy import Accountant, Ledger
 from dpscp.scores import OWN_SCORE
 from dpscp.training.mechanism import Model, load_model, require_loadable
+from dpscp.training.torch.model import TorchModel
 
 if TYPE_CHECKING:
     from dpscp.report.numbers import About, StudyBudget
@@ -74,6 +75,21 @@ class FittedEstimator(_Parameters, ABC):
     n_features_in_: int
     input_shape_: tuple[int, ...] | None
     feature_names_in_: NDArray[Any]
+
+    @property
+    def module_(self) -> Any:
+        """Return a fresh copy of the trained torch module, in evaluation mode.
+
+        It maps inputs to logits or outputs. Where the estimator has ``feature_bound`` or ``feature_bounds``, its inputs
+        are rows after that step. AttributeError for a model that is no torch module.
+        """
+        check_is_fitted(self, "model_")
+        model: Any = self.model_
+        while not isinstance(model, TorchModel):
+            model = getattr(model, "inner", None)
+            if model is None:
+                raise AttributeError("module_ needs a torch module as estimator; see model_ for other models")
+        return model.fresh_module()
 
     @abstractmethod
     def _task(self) -> Task:

@@ -288,15 +288,15 @@ def plan_fit(request: Request) -> FitPlan:
                 f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
                 f"{held_out:g}, and must be below 1"
             )
-        mechanism, facts = _mechanism(request, guarantee, None, held_out)
+        n_training, unit = max(1, round((1 - held_out) * n)), request.unit.counted
+        mechanism, facts = _mechanism(request, guarantee, None, held_out, n_training)
         facts = {"guarantee": guarantee.name, **facts, "calibration_fraction": fraction}
         facts |= {"evaluation_fraction": measured} if measured else {}
         secret = fraction if counts_secrecy(epsilon, request.accountant) else None
-        n_training, unit = max(1, round((1 - held_out) * n)), request.unit.counted
         planned = FitPlan(guarantee, n_training, mechanism, None, fraction, secret, facts, unit)
         return replace(planned, evaluation=_plan_evaluation(request, planned)) if measured else planned
     share = _best_train_share(request, guarantee) if request.train_share == "auto" else float(request.train_share)
-    mechanism, facts = _mechanism(request, guarantee, share, None)
+    mechanism, facts = _mechanism(request, guarantee, share, None, n)
     facts = {"guarantee": guarantee.name, **facts, "train_share": share}
     return FitPlan(guarantee, n, mechanism, facts=facts, unit=request.unit.counted)
 
@@ -379,7 +379,7 @@ def _for_private_model(request: Request, model: PrivateModel) -> FitPlan:
 
 
 def _mechanism(
-    request: Request, guarantee: Guarantee, share: float | None, fraction: float | None
+    request: Request, guarantee: Guarantee, share: float | None, fraction: float | None, n_training: int
 ) -> tuple[Mechanism, dict[str, Any]]:
     """Return the training mechanism with its noise, and its public numbers."""
     mechanism: Mechanism
@@ -403,7 +403,7 @@ def _mechanism(
     if request.feature_scales is not None:
         mechanism = Preprocessed((ColumnScales(request.feature_scales),), mechanism)
     # labels travel as their index, so that a class without a record keeps its place
-    needs = Needs(_indices(request.task), guarantee.needs_trajectory, request.input_shape)
+    needs = Needs(_indices(request.task), guarantee.needs_trajectory, request.input_shape, n_training)
     mechanism = configured(mechanism, needs)
     if request.unit.by_person:
         require_persons(mechanism)

@@ -135,11 +135,14 @@ class Needs:
         Whether the self-influence correction needs the iterates.
     input_shape : tuple of int or None
         The shape of a record that is not a row of a table (an image). Rows hold its numbers one after the other.
+    n_records : int or None
+        The public nominal number of records, or persons, that training reads.
     """
 
     classes: tuple[Any, ...] | None = None
     trajectory: bool = False
     input_shape: tuple[int, ...] | None = None
+    n_records: int | None = None
 
 
 @runtime_checkable
