@@ -26,7 +26,6 @@ from dpscp.pipeline.tasks import Task
 from dpscp.privacy import Accountant, Ledger
 from dpscp.scores import OWN_SCORE
 from dpscp.training.mechanism import Model, load_model, require_loadable
-from dpscp.training.torch.model import TorchModel
 
 if TYPE_CHECKING:
     from dpscp.report.numbers import About, StudyBudget
@@ -85,7 +84,8 @@ class FittedEstimator(_Parameters, ABC):
         """
         check_is_fitted(self, "model_")
         model: Any = self.model_
-        while not isinstance(model, TorchModel):
+        # steps before a model keep it as their inner one
+        while not hasattr(model, "fresh_module"):
             model = getattr(model, "inner", None)
             if model is None:
                 raise AttributeError("module_ needs a torch module as estimator; see model_ for other models")
