@@ -16,7 +16,7 @@ it.
 
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
-    bounds = [0, 110]
+    bounds = [0, 110]                   # or "private": the fit finds bounds with noise, for a part of the budget
     missing = "indicator"               # optional: "refuse" (default), "indicator", or a public number
 
     [columns.region]
@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count
-from dpscp.data.columns import Column, check_declaration, read_bounds, read_labels, refuse_unknown_keys
+from dpscp.data.columns import PRIVATE, Column, check_declaration, read_bounds, read_labels, refuse_unknown_keys
 from dpscp.data.frames import (
     ABSENT,
     Frame,
@@ -78,8 +78,8 @@ class Schema:
     columns : tuple of Column
     classes : tuple of str, optional
         The public labels of a classification.
-    bounds : (low, high), optional
-        The public range of a regression target.
+    bounds : (low, high) or ``"private"``, optional
+        The public range of a regression target. ``"private"``: the fit finds a range with noise.
     n_records : int, optional
         The public nominal number of records.
     person : str, optional
@@ -98,7 +98,7 @@ class Schema:
     target: str
     columns: tuple[Column, ...]
     classes: tuple[str, ...] | None = None
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[float, float] | str | None = None
     n_records: int | None = None
     person: str | None = None
     rows_per_person: int | None = None
@@ -188,8 +188,15 @@ class Schema:
     @property
     def feature_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The public lower and upper bounds of the matrix's columns, (n_features,) each."""
+        if self._has_private_bounds:
+            raise SchemaError("the fit finds bounds of this schema; pass feature_bounds='private'")
         low, high = np.array([b for column in self._used_columns for b in column.feature_bounds], dtype=float).T
         return low, high
+
+    @property
+    def _has_private_bounds(self) -> bool:
+        """Whether the fit finds bounds; then it finds those of all features, within the declared ones."""
+        return any(column.has_private_bounds for column in self._used_columns)
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -197,7 +204,7 @@ class Schema:
         return {
             "classes": None if self.classes is None else list(self.classes),
             "y_bounds": self.bounds,
-            "feature_bounds": self.feature_bounds,
+            "feature_bounds": PRIVATE if self._has_private_bounds else self.feature_bounds,
             "n_records": self.n_records,
             "rows_per_person": self.rows_per_person,
             "n_persons": self.n_persons,
@@ -337,8 +344,8 @@ class Schema:
         """Return plain JSON values that ``from_dict`` reads."""
         found: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "task": self.task, "target": self.target}
         for name in ("classes", "bounds"):
-            if getattr(self, name) is not None:
-                found[name] = list(getattr(self, name))
+            if (value := getattr(self, name)) is not None:
+                found[name] = value if isinstance(value, str) else list(value)
         for name in ("n_records", "person", "rows_per_person", "n_persons"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
@@ -423,7 +430,7 @@ class Schema:
         elif self.task != "regression":
             lines.append('# classes = ["no", "yes"]   # classification: the public labels')
         if self.bounds is not None:
-            lines.append(f"bounds = {_format_toml(list(self.bounds))}")
+            lines.append(f"bounds = {_format_toml(self.to_dict()['bounds'])}")
         elif self.task != "classification":
             lines.append("# bounds = [low, high]   # regression: the public range of the target")
         if self.n_records is not None:
