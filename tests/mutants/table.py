@@ -1304,6 +1304,48 @@ mutant(
     "tests/test_guarantees.py::TestCertificate::test_vacuous_is_said_in_plain_words",
 )
 mutant(
+    "report.numbers:judge_release",
+    "estimator.ledger_.seeded",
+    "False",
+    "a run whose noise anybody can repeat is called usable",
+    "tests/report/test_report.py::test_the_verdict_follows_the_worst_that_is_known",
+)
+mutant(
+    "report.spending:_secret_chances",
+    "1 - event.fraction",
+    "event.fraction",
+    "the bar shows training as the part of the held-out records",
+    "tests/report/test_officer.py::test_the_bar_of_a_secret_split_is_one_whole_divided_by_the_chances",
+)
+mutant(
+    "report.numbers:find_low_parts",
+    "rate.interval[1] < target",
+    "rate.interval[0] > target",
+    "a class that the private evaluation finds below the target is not flagged",
+    "tests/report/test_officer.py::test_a_low_class_of_the_private_evaluation_is_flagged_as_private",
+)
+mutant(
+    "report.numbers:PartEvaluation.is_below",
+    "self.interval[1] < target",
+    "self.interval[1] > target",
+    "a class that the evaluation finds below the target is not flagged",
+    "tests/report/test_officer.py::test_a_class_clearly_below_the_target_is_flagged",
+)
+mutant(
+    "estimators.fitted:FittedEstimator._repr_html_",
+    "float(self.delta)",
+    "1e-5",
+    "a notebook states epsilon at another delta than that of the fit",
+    "tests/report/test_officer.py::test_a_notebook_shows_the_promise_at_the_delta_of_the_fit",
+)
+mutant(
+    "report.planner:offset_times_mu",
+    "float(whole) + aim.mean_rise",
+    "float(whole)",
+    "the planner's table leaves out the rise of the earlier steps",
+    "tests/report/test_planner.py::test_the_shipped_offsets_are_those_of_the_library",
+)
+mutant(
     "report.page:_plan_alternatives",
     "1",
     "10 ** 9",

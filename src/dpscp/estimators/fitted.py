@@ -13,6 +13,7 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_count
+from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data import model_files as persistence
 from dpscp.data.model_files import NOT_PLAIN, plain
@@ -226,11 +227,12 @@ class FittedEstimator(_Parameters, ABC):
         return privacy_statement(self, study=study)
 
     def _repr_html_(self) -> str:
-        """Return scikit-learn's diagram and, once fitted, ledger and certificates."""
+        """Return scikit-learn's diagram and, once fitted, a card for each promise."""
         diagram = str(estimator_html_repr(self))
         if not self.__sklearn_is_fitted__():
             return diagram
-        return diagram + self.ledger_._repr_html_() + "".join(c._repr_html_() for c in self.certificates_)
+        promises = [self.ledger_.html_card(float(self.delta)), *(c._repr_html_() for c in self.certificates_)]
+        return diagram + html_cards(promises)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """Return what a notebook shows, with ledger and certificates."""

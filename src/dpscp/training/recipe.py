@@ -50,8 +50,8 @@ LARGEST_BATCH = 20_000
 # feature scales.
 WEAK_SIGNAL = 300
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
-_SEARCH_COST = 20.0
-_LEAST_HELD_OUT = 0.125
+SEARCH_COST = 20.0
+LEAST_HELD_OUT = 0.125
 # The part of the training mu^2 for the scales, and the quantiles, of a table's features.
 _TABLE_SHARE = 0.1
 # Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
@@ -111,7 +111,7 @@ def train_share(guarantee: str | Guarantee, epsilon: float, delta: float, n_reco
     if n_records is None or chosen.held_out:
         return share
     signal = check_count("n_records", n_records) * mu
-    return min(share, 1 - min(0.7, math.pow(_SEARCH_COST / signal, 2 / 3)))
+    return min(share, 1 - min(0.7, math.pow(SEARCH_COST / signal, 2 / 3)))
 
 
 def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
@@ -127,7 +127,7 @@ def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
     Theory: Results E, F and G
     """
     signal = check_count("n_records", n_records) * gdp_mu(epsilon, delta)
-    return min(0.5, max(_LEAST_HELD_OUT, math.sqrt(_SEARCH_COST / signal)))
+    return min(0.5, max(LEAST_HELD_OUT, math.sqrt(SEARCH_COST / signal)))
 
 
 def pays_as_pair(signal: float, n_features: int) -> bool:
