@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from dpscp._base.checks import check_choice, check_count, check_probability, check_range
 from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes
 from dpscp.data.validation import suppress_float_warnings
+from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
 from dpscp.privacy import (
     Accountant,
@@ -182,6 +183,8 @@ class PrivateThreshold(_Threshold):
                 f"estimator must be a private training mechanism such as dpscp.training.DPSGD, got "
                 f"{type(self.estimator).__name__}; for a scikit-learn estimator use SplitConformal"
             )
+        outer = find_outer_use()
+        outer.warn(None)
         budget = Budget(self.epsilon, self.delta)
         release_accountant(self.accountant)
         nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
@@ -219,7 +222,7 @@ class PrivateThreshold(_Threshold):
             facts["taken_from_data"] = list(dict.fromkeys([*from_data, *facts.get("taken_from_data", ())]))
         ledger = ledger.declare(**facts)
         budget.require(ledger, self.accountant)
-        self.ledger_ = ledger if seed is None else ledger.mark_seeded()
+        self.ledger_ = outer.mark_ledger(ledger if seed is None else ledger.mark_seeded())
         if not np.isfinite(self.threshold_).all():
             warnings.warn(
                 f"a search ended at the end of score_range ({score_range[1]:g}), so the prediction sets of its level "
