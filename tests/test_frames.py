@@ -10,6 +10,7 @@ import pytest
 from sklearn.model_selection import cross_val_score
 
 import dpscp as dp
+from dpscp.cli.wizard import _range_text
 from dpscp.data.schema import Column, SchemaError
 
 CANARY = "canary-3307"
@@ -274,6 +275,9 @@ def test_a_schema_leaves_bounds_to_the_fit(tmp_path):
     assert dp.load(tmp_path / "model").schema_ == schema
     with pytest.raises(SchemaError, match="bounds of column 'age'"):
         replace(SCHEMA.columns[0], bounds="secret")
+    with pytest.raises(SchemaError, match="scale of column 'age' needs public bounds"):
+        replace(SCHEMA.columns[0], bounds="private", scale="log1p")
+    assert _range_text("private") == "bounds found by the fit"
 
 
 def test_a_schema_leaves_the_range_of_the_target_to_the_fit():

@@ -178,6 +178,48 @@ mutant(
     "the JSON summary tells the epsilon of one row where k are protected",
     "tests/test_promised_numbers.py::test_the_summary_of_a_fit_tells_the_groups_epsilon",
 )
+mutant(
+    "cli.fit:choose_csv_format",
+    "options.decimal",
+    "None",
+    "the decimal mark of the command line is dropped",
+    "tests/cli/test_cli_csv.py::test_one_table_in_every_form_gives_one_fit",
+)
+mutant(
+    "cli.wizard:_Wizard._store",
+    "write_atomically(self.path, schema.to_toml().encode())",
+    "None",
+    "answers are lost when the questions are interrupted",
+    "tests/cli/test_wizard.py::test_questions_resume_after_an_interruption_anywhere",
+)
+mutant(
+    "data.csv_format:CSVFormat._to_usual_numbers",
+    "pc.if_else(is_number, cells, pa.scalar(_NO_NUMBER, cells.type))",
+    "cells",
+    "a number in another format is read, a thousand times too large",
+    "tests/cli/test_cli_csv.py::test_a_number_in_another_format_is_never_read",
+)
+mutant(
+    "data.sources.files:TableSource.frames",
+    "as_frame(batch, self._schema, self._csv_format)",
+    "as_frame(batch, self._schema)",
+    "a source reads numbers without the declared marks",
+    "tests/cli/test_cli_csv.py::test_the_source_takes_the_format_too",
+)
+mutant(
+    "data.schema:Schema.groups",
+    "np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1)",
+    "index",
+    "an undeclared value gets the threshold of a group",
+    "tests/cli/test_cli_csv.py::test_an_undeclared_value_belongs_to_no_group",
+)
+mutant(
+    "cli.tables:Table.require_columns",
+    "self.column_names if 2 * len(missing) <= len(names) or is_parquet(self.path) else ()",
+    "self.column_names",
+    "cells of a file without header are suggested as names",
+    "tests/cli/test_cli_help.py::test_misspelt_columns_and_files",
+)
 # ---- conformal
 
 mutant(
@@ -203,8 +245,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._apply_schema",
-    "schema.persons(X)",
-    "persons",
+    "return schema.encode(X)",
+    "return (*schema.encode(X)[:2], persons)",
     "the column of persons is not used",
     "tests/test_frames.py::test_persons_come_from_the_schema",
 )
@@ -692,7 +734,7 @@ mutant(
 )
 mutant(
     "pipeline.own_mechanism:own_mechanism",
-    "Preprocessed((PublicBounds(*request.feature_bounds),), found)",
+    "Preprocessed((PublicBounds(*request.scaled_feature_bounds),), found)",
     "found",
     "declared feature bounds do not reach an own mechanism",
     "tests/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",
@@ -722,7 +764,7 @@ mutant(
 )
 mutant(
     "tasks:Regression.training_targets",
-    "targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))",
+    "to_scale(np.clip(targets, *self.y_bounds), self.y_scale)",
     "np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
     "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
@@ -1080,6 +1122,79 @@ mutant(
     "0.0",
     "the stability bound of objective perturbation forgets the tolerance of the solver",
     "tests/test_promised_numbers.py::test_a_trained_model_pays_for_its_solver",
+)
+
+# ---- the recipe on tables
+
+mutant(
+    "training.recalibration:Recalibrated._recalibrate",
+    "require_noise(self.noise_multiplier) * SENSITIVITY",
+    "require_noise(self.noise_multiplier)",
+    "the noise of a step is that of sensitivity one",
+    "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
+)
+mutant(
+    "training.recalibration:Recalibrated.own_event",
+    "self.steps",
+    "1",
+    "the event has one of several noisy sums",
+    "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
+)
+mutant(
+    "training.recalibration:Recalibrated.train_source",
+    "compose(trained.event, own)",
+    "trained.event",
+    "recalibration is not paid for",
+    "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
+)
+mutant(
+    "training.recalibration:RecordSums.__call__",
+    "block.weights is None",
+    "True",
+    "every row of a person counts in full",
+    "tests/training/test_recalibration.py::test_neighbors_differ_by_the_sensitivity_at_most",
+)
+mutant(
+    "training.recalibration:record_sums",
+    "np.maximum(u, -_CUT)",
+    "u",
+    "confident errors pull without a bound on their instrument",
+    "tests/training/test_recalibration.py::test_the_sums_are_the_equations_and_their_derivatives",
+)
+mutant(
+    "training.recalibration:record_sums",
+    "curved /= np.maximum(1.0, np.linalg.norm(curved, axis=1, keepdims=True))",
+    "pass",
+    "the curvature of one record is not bounded",
+    "tests/training/test_recalibration.py::test_the_curvature_of_many_classes_is_shortened",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.n_releases",
+    "self.n_features * len(self.branching)",
+    "self.n_features",
+    "the counts of one level are paid for, those of the others are not",
+    "tests/training/test_quantile_transform.py::test_the_event_is_that_of_every_count_a_record_changes",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.release",
+    "counts * noise.scale + drawn",
+    "counts * noise.scale",
+    "the counts of the columns are released without noise",
+    "tests/training/test_quantile_transform.py::test_what_is_released_is_noisy",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.fit_source",
+    "unit_of_blocks(source).by_person",
+    "False",
+    "every row of a person is counted",
+    "tests/training/test_quantile_transform.py::test_a_person_counts_as_one_record",
+)
+mutant(
+    "tasks:Regression._of_targets",
+    "to_scale(targets, self.y_scale)",
+    "targets",
+    "scores use units where the model uses the scale",
+    "tests/test_scales.py::test_a_target_is_in_its_interval_exactly_if_its_score_is_within_the_threshold",
 )
 
 # ---- units of privacy, the budget store, small parts, torch modules

@@ -1,19 +1,22 @@
 """The public declaration of one column, and the features that it defines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range, real_number
+from dpscp._base.suggestions import suggest
 from dpscp.data.frames import SchemaError, describe_non_number, index_labels, label_text, parse_numbers, refuse_dates
+from dpscp.data.scales import LINEAR, check_scale, to_scale
 
 # In place of bounds: a fit finds them with noise.
 PRIVATE = "private"
 TYPES = ("numeric", "categorical", "ignore")
-_COLUMN_KEYS = ("type", "bounds", "missing", "categories", "unknown")
+Result = TypeVar("Result")
+_COLUMN_KEYS = ("type", "bounds", "scale", "missing", "categories", "unknown")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Column:
     type : ``"numeric"``, ``"categorical"``, ``"ignore"``, or ``""`` if not declared yet
     bounds : (low, high) or ``"private"``, optional
         The public bounds of a numeric column. ``"private"``: the fit finds bounds with noise, at a cost.
+    scale : ``"linear"``, ``"log"`` or ``"log1p"``
+        The scale of the feature that a numeric column becomes. Bounds are in the units of the column.
     missing : ``"refuse"``, ``"indicator"`` or a public number
         How a numeric column treats missing values.
     categories : tuple of str, optional
@@ -40,6 +45,7 @@ class Column:
     missing: str | float = "refuse"
     categories: tuple[str, ...] | None = None
     unknown: str = "refuse"
+    scale: str = LINEAR
 
     def __post_init__(self) -> None:
         where = f"column {self.name!r}"
@@ -52,6 +58,10 @@ class Column:
             object.__setattr__(self, "missing", missing)
         check_declaration(lambda: check_choice(f"unknown of {where}", self.unknown, ("refuse", "other")))
         object.__setattr__(self, "bounds", read_bounds(self.bounds, where))
+        public = None if isinstance(self.bounds, str) else self.bounds
+        check_declaration(lambda: check_scale(f"scale of {where}", self.scale, public))
+        if self.scale != LINEAR and isinstance(self.bounds, str):
+            raise SchemaError(f"scale of {where} needs public bounds; declare them, or remove scale")
         object.__setattr__(self, "categories", read_labels(self.categories, f"categories of {where}", 1))
 
     @property
@@ -95,14 +105,15 @@ class Column:
         """The public bounds of those features."""
         if self.type != "numeric":
             return ((0.0, 1.0),) * len(self.features)
-        return (self._ends, (0.0, 1.0))[: len(self.features)]
+        low, high = to_scale(self._ends, self.scale).tolist()
+        return ((low, high), (0.0, 1.0))[: len(self.features)]
 
     def encode(self, values: Any) -> NDArray[np.float64]:
         """Encode the values (a pandas Series) as features, (n, len(features))."""
         features, wrong = self.read(values, self.unknown)
-        for said, rows in wrong.items():
-            if rows.any():
-                raise SchemaError(said)
+        found = [said for said, rows in wrong.items() if rows.any()]
+        if found:
+            raise SchemaError(". ".join(found))
         return features
 
     def read(self, values: Any, unknown: str) -> tuple[NDArray[np.float64], dict[str, NDArray[np.bool_]]]:
@@ -142,7 +153,7 @@ class Column:
         if not isinstance(self.missing, str):
             numbers[absent] = self.missing
         # clip here too, because an infinite value is outside the bounds as well
-        numbers = np.clip(numbers, low, high)
+        numbers = to_scale(np.clip(numbers, low, high), self.scale)
         missing = (
             f'column {self.name!r} has missing values. Fill them in, or set missing = "indicator" or a public '
             "number in the schema"
@@ -157,6 +168,8 @@ class Column:
             found["bounds"] = self.bounds if isinstance(self.bounds, str) else list(self.bounds)
         if self.categories is not None:
             found["categories"] = list(self.categories)
+        if self.scale != LINEAR:
+            found["scale"] = self.scale
         if self.missing != "refuse":
             found["missing"] = self.missing
         if self.unknown != "refuse":
@@ -181,11 +194,25 @@ def check_declaration(check: Any) -> Any:
         raise SchemaError(str(error)) from None
 
 
+def collect_errors(readings: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Run all readings and return their results, or raise all their errors as one ``SchemaError``."""
+    results, errors = [], []
+    for read in readings:
+        try:
+            results.append(read())
+        except SchemaError as error:
+            errors.append(str(error))
+    if errors:
+        raise SchemaError(". ".join(errors))
+    return results
+
+
 def refuse_unknown_keys(data: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     """Refuse a key that the schema format does not have."""
     unknown = [key for key in data if key not in known]
     if unknown:
-        raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; use one of {', '.join(known)}")
+        hint = suggest(str(unknown[0]), known)
+        raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; use one of {', '.join(known)}{hint}")
 
 
 def read_bounds(value: Any, where: str) -> tuple[float, float] | str | None:

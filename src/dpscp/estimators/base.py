@@ -17,6 +17,7 @@ from dpscp._base.object_state import can_be_copied
 from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
+from dpscp.data.scales import column_scales
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.base import is_source
@@ -25,6 +26,7 @@ from dpscp.data.validation import check_levels, column_bounds, group_index, vali
 from dpscp.estimators.fitted import FittedEstimator
 from dpscp.estimators.ingest import (
     BlockReader,
+    ColumnGroups,
     FitInput,
     FitRecords,
     NewRows,
@@ -239,8 +241,11 @@ class PrivateConformal(FittedEstimator):
     def _check_prefit(self) -> None:
         """Refuse parameters that do not apply to a trained estimator."""
         Prefit.of(self.estimator, task=self._name)
-        if self.feature_bound is not None or self.feature_bounds is not None:
-            raise ValueError("prefit=True passes X to the estimator unchanged; remove feature_bound and feature_bounds")
+        if any(value is not None for value in (self.feature_bound, self.feature_bounds, self.feature_scale)):
+            raise ValueError(
+                "prefit=True passes X to the estimator unchanged; remove feature_bound, feature_bounds and "
+                "feature_scale"
+            )
         if self.guarantee not in (AUTO, SPLIT.name, SPLIT):
             raise ValueError(
                 f"prefit=True declares that training did not use these records, which needs guarantee='split', got "
@@ -278,8 +283,9 @@ class PrivateConformal(FittedEstimator):
         source = source_from_schema(X, schema) if targets is None else None
         if source is not None:
             return source, None, schema.person
-        y = schema.targets(X) if targets is None else schema.encode_targets(targets)
-        return schema.matrix(X), y, schema.persons(X)
+        if targets is None:
+            return schema.encode(X)
+        return schema.matrix(X), schema.encode_targets(targets), schema.persons(X)
 
     def _declared(self, name: str) -> Any:
         """Return a public declaration: the parameter, or what the schema declares."""
@@ -338,10 +344,20 @@ class PrivateConformal(FittedEstimator):
             return BlockReader(targets, self.groups, tuple(self.group_values))
         if self.groups == "label" and by_label is not None:
             return BlockReader(targets, "label", by_label)
+        if (column := self._find_group_column()) is not None:
+            return BlockReader(targets, column, column.values)
         raise ValueError(
-            f"groups must be None or a function of rows with public group_values{self._label_groups_hint} for records "
-            f"from a source, got {self.groups!r}"
+            f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, with a "
+            f"schema, a column with categories, for records from a source, got {self.groups!r}"
         )
+
+    def _find_group_column(self) -> ColumnGroups | None:
+        """Return the column of the schema that defines the groups; None if another thing does."""
+        if self.schema_ is None or not isinstance(self.groups, str):
+            return None
+        if self.group_values is not None:
+            raise ValueError("group_values are the categories that the schema declares; remove group_values")
+        return ColumnGroups(self.schema_, self.groups)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Return checked rows; records with a shape are flattened, in float32.
@@ -398,6 +414,7 @@ class PrivateConformal(FittedEstimator):
                     HintWarning,
                     stacklevel=4,
                 )
+        bounds = bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)
         return Request(
             task=task,
             estimator=self._find_pretrained_model(records.width) or self.estimator,
@@ -407,7 +424,8 @@ class PrivateConformal(FittedEstimator):
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names),
+            feature_bounds=bounds,
+            feature_scales=column_scales(self.feature_scale, records.width, names, bounds),
             n_records=n_records,
             n_found=declared is None,
             n_features=records.width,
@@ -460,10 +478,8 @@ class PrivateConformal(FittedEstimator):
         """Return each record's group and the public group values; None without groups."""
         if self.groups is None or fit_input.rows is None:
             return None, None
-        if self.schema_ is not None and isinstance(self.groups, str):
-            if self.group_values is not None:
-                raise ValueError("group_values are the categories that the schema declares; remove group_values")
-            return self.schema_.groups(fit_input.table, self.groups)
+        if (column := self._find_group_column()) is not None:
+            return column.find_groups(fit_input.rows), column.values
         if callable(self.groups):
             if self.group_values is None:
                 raise ValueError("group_values is required with groups; list the public values that groups can return")

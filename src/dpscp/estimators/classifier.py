@@ -82,6 +82,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         arrays of shape (n_features,), an array of shape (n_features, 2), or {column: (low, high)} (by index where X has
         no names). ``"private"`` finds bounds by noisy counts on a public grid of powers of two, for 5 % of the squared
         training budget. Known bounds cost nothing and are better.
+    feature_scale : str or mapping, optional
+        The scale of features that span orders of magnitude: ``"log"``, or ``"log1p"`` for numbers from 0 on, as one
+        scale for all features or {column: scale}. Bounds are in the units of the features.
     groups : "label", function or str, optional
         ``"label"`` gives each class its own threshold and promise. A function of X returns one of ``group_values`` for
         each row, from that row alone. With a schema, the name of a categorical column. An unknown group gets full sets.

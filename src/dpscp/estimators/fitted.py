@@ -45,6 +45,7 @@ class _Parameters(BaseEstimator):
     release_confidence: float | None = None
     feature_bound: float | None = None
     feature_bounds: Any = None
+    feature_scale: Any = None
     groups: str | Callable[[Any], Any] | None = None
     group_values: Sequence[Any] | None = None
     n_records: int | None = None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.progress import announce, verbosity
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.sources.persons import OneRowEach
@@ -37,7 +38,6 @@ from dpscp.privacy.random_streams import EVALUATED, SCORED_ROWS, PlacedDraws, ch
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.observer import SearchView
 from dpscp.training.engine.loop import StepView
-from dpscp.training.engine.progress import announce, verbosity
 from dpscp.training.mechanism import Model, Trained
 
 Observer = Callable[[StepView | SearchView], None]

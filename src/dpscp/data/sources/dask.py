@@ -155,7 +155,7 @@ def _person_blocks(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
 
 def _split_frame(schema: Schema, count: int, number: int, frame: Any) -> list[PersonRows]:
     # a partition has fewer than 2^32 rows
-    return split_by_person(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, number << 32)
+    return split_by_person(*schema.encode(frame), count, number << 32)
 
 
 def _join_block(number: int, *pieces: PersonRows) -> Block:
@@ -216,7 +216,8 @@ def _block(number: int, rows: Any, targets: Any) -> Block:
 
 
 def _block_from_frame(schema: Schema, number: int, frame: Any) -> Block:
-    return Block(number, schema.matrix(frame), schema.targets(frame))
+    rows, targets, _ = schema.encode(frame)
+    return Block(number, rows, targets)
 
 
 def _is_array(collection: Any) -> bool:

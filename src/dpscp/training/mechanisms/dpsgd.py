@@ -26,6 +26,7 @@ from dpscp._base.checks import (
     check_probability,
     real_number,
 )
+from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, RecordSource
 from dpscp.data.sources.places import Places, blocks_in_memory, places_of, unit_of_blocks
@@ -59,7 +60,6 @@ from dpscp.training.engine.loop import (
 )
 from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.engine.padding import SecondThread, one_blas_thread, second_thread
-from dpscp.training.engine.progress import progress
 from dpscp.training.labels import check_classes, encode_labels
 from dpscp.training.mechanism import GaussianSums, Needs, Trained, Trajectory, paid_event, require_noise
 from dpscp.training.torch.modules import translate_memory_errors
