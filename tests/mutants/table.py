@@ -1685,7 +1685,7 @@ mutant(
 )
 mutant(
     "estimators.outer_steps:OuterUse.mark",
-    "certificate.voided(reason)",
+    "certificate.voided(self._reason)",
     "certificate",
     "coverage is certified although steps outside learned from the records",
     "tests/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",

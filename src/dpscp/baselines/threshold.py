@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 
 from dpscp._base.checks import check_choice, check_count, check_probability, check_range
 from dpscp.baselines.base import Baseline, Predictor, find_kind, ranks, require_two_classes
+from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.pipeline.release import declared_facts, quiet_steps
 from dpscp.privacy import (
@@ -158,6 +159,7 @@ class _ThresholdPlan:
     n_records: int
     search: Callable[..., QuantileResult]
     taken_from_data: Sequence[str]
+    outer_use: OuterUse
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -200,6 +202,8 @@ class PrivateThreshold(_Threshold):
                 f"estimator must be a private training mechanism such as dpscp.training.DPSGD, got "
                 f"{type(self.estimator).__name__}; for a scikit-learn estimator use SplitConformal"
             )
+        outer = find_outer_use()
+        outer.warn(None)
         budget = Budget(self.epsilon, self.delta)
         release_accountant(self.accountant)
         nominal = check_count("n_records", len(rows) if self.n_records is None else self.n_records, minimum=2)
@@ -208,9 +212,8 @@ class PrivateThreshold(_Threshold):
         mechanism, n_training = self._calibrate_training(budget, nominal)
         mechanism, found = _declare_labels(mechanism, y)
         taken = ["n_records"] * (self.n_records is None) + ["classes"] * found
-        return _ThresholdPlan(
-            budget, mechanism, n_training, nominal, self._plan_search(budget, mechanism, nominal), taken
-        )
+        search = self._plan_search(budget, mechanism, nominal)
+        return _ThresholdPlan(budget, mechanism, n_training, nominal, search, taken, outer)
 
     def _release(
         self, planned: "_ThresholdPlan", rows: NDArray[Any], y: NDArray[Any]
@@ -243,7 +246,7 @@ class PrivateThreshold(_Threshold):
         }
         ledger = ledger.declare(**declared_facts(trained, own))
         planned.budget.require(ledger, self.accountant)
-        self.ledger_ = ledger if self.random_state is None else ledger.mark_seeded()
+        self.ledger_ = planned.outer_use.mark_ledger(ledger if self.random_state is None else ledger.mark_seeded())
         if not np.isfinite(self.threshold_).all():
             warnings.warn(
                 f"a search ended at the end of score_range ({score_range[1]:g}), so the prediction sets of its level "
