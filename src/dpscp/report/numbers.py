@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpscp import metrics
-from dpscp.data.schema import METADATA_KEYS, check_metadata
+from dpscp.data.schema import check_metadata
+from dpscp.data.schema_text import METADATA_KEYS
 from dpscp.data.validation import label_index
 from dpscp.guarantees import Certificate
 from dpscp.pipeline.evaluation import PrivateEstimate
