@@ -231,8 +231,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._request",
-    "self.accountant",
-    "'rdp'",
+    "{name: getattr(self, name) for name in _UNCHANGED}",
+    "{name: getattr(self, name) for name in _UNCHANGED - {'accountant'}}",
     "the estimator's accountant is ignored",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
@@ -534,7 +534,7 @@ mutant(
     "tests/quantile/test_release_level.py::test_the_low_end_of_the_size_is_not_the_worst",
 )
 mutant(
-    "quantile.release_level:NoisySize.spread",
+    "quantile.release_level:NoisySize.rank_deviation",
     "swing * self.size_noise",
     "0.0",
     "the noise of the released size is left out of what one release covers",
@@ -864,7 +864,7 @@ mutant(
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
+    "training.preprocess:Preprocessed._train",
     "n",
     "nominal_count(source, None)[0]",
     "the true number of records divides the released sums",
@@ -878,16 +878,16 @@ mutant(
     "tests/training/test_preprocess.py::test_calibrated_meets_the_budget_and_nearly_uses_it",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
+    "training.preprocess:Preprocessed._train",
     "source = source.map(methodcaller('with_steps', transforms[-1].apply))",
     "source.map(methodcaller('with_steps', transforms[-1].apply))",
     "training does not see the preprocessed rows",
     "tests/training/test_releases.py::test_training_sees_what_prediction_sees",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
-    "stream_seed(random_state, PREPROCESSING)",
-    "random_state",
+    "training.preprocess:Preprocessed._train",
+    "stream_seed(run.random_state, PREPROCESSING)",
+    "run.random_state",
     "steps and mechanism share a seeded stream",
     "tests/training/test_preprocess.py::test_steps_and_mechanism_do_not_share_a_seeded_stream",
 )
@@ -899,21 +899,21 @@ mutant(
     "tests/training/test_releases.py::test_every_private_part_is_in_the_event",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "inner.event",
     "paid_event(self.mechanism)",
     "a wrapper reports the plan and not what was spent",
     "tests/training/test_recipe.py::test_private_target_reports_what_its_mechanism_did_spend",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "mean, square = gaussian_release(total, noise, rng, n) / n",
     "mean, square = gaussian_release(total, noise, rng, n) / n\nsquare = source.sum(self._block_moments)[1] / n",
     "the target's scale is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "mean, square = gaussian_release(total, noise, rng, n) / n",
     "mean, square = gaussian_release(total, noise, rng, n) / n\nmean = source.sum(self._block_moments)[0] / n",
     "the target's mean is exact",
@@ -949,28 +949,28 @@ mutant(
     "tests/training/test_releases.py::test_the_jacobian_is_paid_for",
 )
 mutant(
-    "training.perturbation:_prepare",
-    "bounded_targets(y, mechanism.y_bounds)",
+    "training.perturbation:_Perturbation._prepare",
+    "bounded_targets(y, self.y_bounds)",
     "np.asarray(y, dtype=float)",
     "targets beyond their bounds",
     "tests/training/test_perturbation.py::test_rows_and_targets_are_clipped_in_training_and_prediction",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "gaussian_release(cross, self.cross_noise, rng)",
     "np.array(cross)",
     "the cross moments are exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "self._release_gram(gram, rng)",
     "gram",
     "the Gram matrix is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "n * self.row_bound",
     "len(raw) * self.row_bound",
     "the true number of records bounds the cross moments",
@@ -991,9 +991,9 @@ mutant(
     "tests/training/test_opacus.py::test_the_noise_of_the_event_reaches_every_sum",
 )
 mutant(
-    "training.torch.trainer:OpacusTraining.train_source",
-    "self._descend(ready, self.sampling_rate * n, rng, random_state)",
-    "self._descend(ready, self.sampling_rate * len(blocks_in_memory(source)[0]), rng, random_state)",
+    "training.torch.trainer:OpacusTraining._prepare",
+    "self._public_run(self.sampling_rate * n, tried)",
+    "self._public_run(self.sampling_rate * len(blocks_in_memory(source)[0]), tried)",
     "torch divides by the true number of records",
     "tests/training/test_opacus.py::test_every_record_is_clipped_and_the_normaliser_is_public",
 )
@@ -1047,30 +1047,31 @@ mutant(
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
-    "self.moments(raw, y, units.weights)",
-    "self.moments(raw, y)",
+    "training.summary:SufficientStatistics._train",
+    "self.moments(raw, block.targets, units.weights)",
+    "self.moments(raw, block.targets)",
     "sufficient statistics drop the weights",
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.opacus:_Engine.check",
+    "training.torch.batch_sums:Engine.check",
     "check_unchanged(self.start, self.inner)",
     "pass",
     "buffers that training changed are released",
     "tests/training/test_torch_modules.py::test_buffers_that_change_are_refused_on_made_up_rows_and_after_training",
 )
 mutant(
-    "training.opacus:OpacusTraining.train_source",
-    "self._run_dry(shape, classes)",
-    "pass",
+    "training.torch.trainer:OpacusTraining._run_dry",
+    "dry_run(*known, device=self.device, n_outputs=None if classes is None else len(classes), "
+    "most_rows=self._at_once(GradientPlan()))",
+    "2",
     "a module is first tried on the records",
     "tests/training/test_torch_modules.py::test_training_tries_a_module_on_made_up_records_first",
 )
 mutant(
     "training.opacus:OpacusTraining._descend",
-    "released * (self.clip_norm / normaliser)",
-    "released / normaliser",
+    "self.clip_norm / run.batch",
+    "1 / run.batch",
     "torch steps forget the clip norm",
     "tests/training/test_opacus.py::test_same_updates_as_the_numpy_engine",
 )
@@ -1082,7 +1083,7 @@ mutant(
     "tests/training/test_torch_files.py::test_a_module_comes_back_in_a_fresh_copy_of_its_architecture",
 )
 mutant(
-    "training.private_bounds:PrivateBounds.train_source",
+    "training.private_bounds:PrivateBounds._train",
     "compose(own, inner.event)",
     "inner.event",
     "what training reports leaves the bounds out",
@@ -1110,14 +1111,14 @@ mutant(
     "tests/test_promised_numbers.py::test_the_profile_of_objective_perturbation_is_the_integral_of_its_loss",
 )
 mutant(
-    "training.perturbation:OutputPerturbation.train",
+    "training.perturbation:OutputPerturbation._train",
     "tolerance / data.n_records",
     "0.0",
     "the stability bound forgets the tolerance of the solver",
     "tests/test_promised_numbers.py::test_a_trained_model_pays_for_its_solver",
 )
 mutant(
-    "training.perturbation:ObjectivePerturbation.train",
+    "training.perturbation:ObjectivePerturbation._train",
     "tolerance / data.n_records",
     "0.0",
     "the stability bound of objective perturbation forgets the tolerance of the solver",
@@ -1141,7 +1142,7 @@ mutant(
     "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
 )
 mutant(
-    "training.recalibration:Recalibrated.train_source",
+    "training.recalibration:Recalibrated._train",
     "compose(trained.event, own)",
     "trained.event",
     "recalibration is not paid for",
@@ -1198,11 +1199,60 @@ mutant(
 )
 
 # ---- units of privacy, the budget store, small parts, torch modules
+mutant(
+    "training.torch.layer_terms:ClipRule.factors",
+    "torch.maximum(longest, size / self.cancellation(terms))",
+    "longest",
+    "numbers of any size may cancel inside a record",
+    "tests/training/test_torch_layers.py::test_places_that_cancel_add_at_most_one_clip_norm_each",
+)
+mutant(
+    "training.torch.layer_terms:_ghost_norms",
+    "norms + (roundings + places * places + 16) * ROUNDING * sizes",
+    "norms",
+    "a ghost norm loses what its rounding hides",
+    "tests/training/test_torch_layers.py::test_places_that_cancel_add_at_most_one_clip_norm_each",
+)
+mutant(
+    "training.torch.layer_terms:ClipRule.factors",
+    "torch.stack(norms).sum(0).sqrt().clamp(min=self.clip_norm)",
+    "torch.stack(norms).amax(0).sqrt().clamp(min=self.clip_norm)",
+    "layers of a torch module are clipped each on its own",
+    "tests/training/test_torch_layers.py::test_norms_and_sums_are_those_of_single_gradients",
+)
+mutant(
+    "training.torch.layer_terms:_kept",
+    "counted is None",
+    "True",
+    "a record that is not finite spoils a sum",
+    "tests/training/test_torch_layers.py::test_a_record_that_is_not_finite_adds_nothing",
+)
+mutant(
+    "training.torch.batch_sums:Engine._sum_parts",
+    "factors[:len(part)]",
+    "factors",
+    "padding is added as records",
+    "tests/training/test_torch_layers.py::test_a_record_in_front_moves_a_sum_by_one_clip_norm_and_the_slack",
+)
+mutant(
+    "training.torch.batch_sums:_GpuBlocks.sum",
+    "self._weights.next[len(part):] = 0.0",
+    "self._weights.next[len(part):] = 1.0",
+    "padding is added as records on a GPU",
+    "tests/training/test_torch_layers.py::test_padded_blocks_on_a_device_give_the_same_sums",
+)
+mutant(
+    "training.torch.batch_sums:Engine._alike_blocks",
+    "blocks.chunk > 1",
+    "True",
+    "records that are rounded by their place are summed without integers",
+    "tests/training/test_torch_layers.py::test_modules_that_round_by_the_place_get_exact_sums",
+)
 
 mutant(
     "quantile.counted_size:counted_miss_bound",
     "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (sizes + 1)",
-    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.planned) + 1)",
+    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.nominal_size) + 1)",
     "a gap in a small part counts as much as one in a large part",
     "tests/quantile/test_counted_size.py::test_the_offset_is_the_smallest_that_the_sum_allows",
 )
@@ -1270,14 +1320,14 @@ mutant(
     "tests/privacy/test_accounting.py::test_losses_are_not_below_the_exact_cost_at_tiny_deltas",
 )
 mutant(
-    "baselines.threshold:PrivateThreshold._fit_records",
+    "baselines.threshold:PrivateThreshold._plan",
     "mechanism, found = _declare_labels(mechanism, y)",
     "found = False",
     "labels of the secret half are listed",
     "tests/test_baselines.py::test_labels_are_found_in_all_records_and_declared_found",
 )
 mutant(
-    "training.torch.trainer:_BatchSum._summed",
+    "training.torch.batch_sums:BatchSum._summed",
     "self.layers.generator(block.id, self.step)",
     "self.layers.generator(block.id)",
     "layers of a torch module draw the same in every step",
@@ -1293,15 +1343,15 @@ mutant(
 )
 mutant(
     "training.torch.model:TorchModel.outputs",
-    "separate_copy(self.module)",
+    "self.fresh_module()",
     "self.module",
     "rows go through the released torch module",
     "tests/training/test_torch_state.py::test_nothing_on_the_released_estimator_comes_from_rows_that_were_scored",
 )
 mutant(
     "training.torch.dry_run:dry_run",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
-    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    trial.check_outputs()\n    return trial.n_outputs",
+    "with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():\n    warnings.simplefilter('ignore')\n    trial = _Trial(module, input_shape, target, losses, device)\n    precise = trial.find_rows(n_outputs)\n    trial.check_state()\n    trial.check_gradients(precise, _SIZES, _SEEDS)\n    trial.check_gradients(trial.own, (most_rows, _SIZES[-1]), _SEEDS[:1])\n    return trial.n_outputs",
     "mixing while records are scored is not looked for",
     "tests/training/test_torch_state.py::test_mixing_that_starts_in_larger_batches_is_refused_before_anything_is_spent",
 )
@@ -1486,8 +1536,8 @@ mutant(
 )
 mutant(
     "training.torch.trainer:OpacusTraining._descend",
-    "drawn",
-    "drawn[:0] if step else drawn",
+    "places.shares(drawn)",
+    "places.shares(drawn[:0] if step else drawn)",
     "only the first step of a torch module has a batch",
     "tests/training/test_opacus.py::test_blocks_draw_batches_of_their_own_in_every_step",
 )
@@ -1594,6 +1644,27 @@ mutant(
     "False",
     "another population is promised for records that training has seen",
     "tests/deployment/test_populations.py::test_wrong_arguments_are_named",
+)
+mutant(
+    "training.preprocessing.preprocess:PreprocessedModel.is_row_wise",
+    "is_row_wise(self.inner)",
+    "True",
+    "a caller's model behind preprocessing keeps what it sees of the records",
+    "tests/test_from_outside.py::test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it",
+)
+mutant(
+    "training.preprocessing.scaling:ScaledTargetModel.influence_form",
+    "replace(form, target_ranges=(self.y_bounds, *form.target_ranges))",
+    "form",
+    "the correction takes targets in other units than training",
+    "tests/training/test_influence.py::test_models_of_scaled_targets_are_corrected_in_the_units_of_the_target",
+)
+mutant(
+    "training.engine.batching:SourceTraining.train_source",
+    "unit_of_blocks(source).by_person",
+    "False",
+    "a mechanism for single records trains on persons",
+    "tests/training/test_persons.py::test_a_mechanism_that_cannot_says_so_before_anything_is_released",
 )
 
 # ---- scikit-learn code around a fit

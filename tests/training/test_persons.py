@@ -1,5 +1,6 @@
 """Result H in training: a person with any number of rows moves every private sum by one record's sensitivity."""
 
+import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -198,8 +199,18 @@ def test_a_mechanism_that_cannot_says_so_before_anything_is_released():
     behind = Preprocessed((PrivateCentring(1.0, 3.0),), own)
     assert not trains_persons(own)
     assert not trains_persons(behind)
-    with pytest.raises(TypeError, match="cannot train on persons"):
-        behind.train(X, y, n_records=20, persons=persons)
+    for mechanism in (behind, own):
+        with pytest.raises(TypeError, match="cannot train on persons"):
+            mechanism.train(X, y, n_records=20, persons=persons)
+
+
+def test_only_dpsgd_shows_its_steps():
+    X, y, _ = persons_of(0, alike=True)
+    seen = []
+    DPSGD(classes=(0, 1), noise_multiplier=1.0, steps=3).train(X, y, n_records=20, observer=seen.append)
+    assert len(seen) == 3
+    with pytest.raises(TypeError, match="OutputPerturbation shows no steps"):
+        OutputPerturbation(classes=(0, 1), noise_multiplier=1.0).train(X, y, n_records=20, observer=seen.append)
 
 
 def test_persons_of_other_rows_are_refused():
@@ -251,6 +262,7 @@ def test_torch_modules_train_on_persons():
         np.testing.assert_allclose(numbers(rows), numbers(two), rtol=1e-4, atol=1e-4)
     gradients = torch.full((K, 4), 30.0)
     total = torch.zeros(4, dtype=torch.int64)
-    opacus.add_clipped([gradients], 0.3, [total], torch.from_numpy(persons.weights[-K:]))
+    sums = importlib.import_module("dpscp.training.torch.batch_sums")
+    sums.add_clipped([gradients], 0.3, [total], torch.from_numpy(persons.weights[-K:]))
     length = float(torch.linalg.vector_norm(total.double())) / 2**32
     assert 1 - 1e-6 <= length <= 1

@@ -16,10 +16,12 @@ from dpscp._base.object_state import reachable, state_digest
 from dpscp.audit import ReleasedModuleGame, audit, find_traces
 from dpscp.pipeline import score as scoring
 from dpscp.training.private_model import PrivateModel
+from dpscp.training.torch import batch_sums
 from dpscp.training.torch import model as torch_model
-from dpscp.training.torch import trainer as opacus
+from dpscp.training.torch import modules as torch_modules
+from dpscp.training.torch.batch_sums import add_clipped
 from dpscp.training.torch.random_state import draws_by_row, secret_draws
-from dpscp.training.torch.trainer import OpacusTraining, add_clipped
+from dpscp.training.torch.trainer import OpacusTraining
 
 torch = pytest.importorskip("torch")
 grad_sample = pytest.importorskip("opacus.grad_sample")
@@ -299,7 +301,8 @@ def test_masks_do_not_follow_the_known_seed_and_the_generator_stays_where_it_was
         return true_dropout(rows, *settings, **named)
 
     mechanism = training(dropping(), sampling_rate=rate, noise_multiplier=1.0)
-    monkeypatch.setattr(opacus, "dry_run", lambda *_, **__: 2, raising=False)
+    mechanism.run_dry((6,))
+    monkeypatch.setattr(batch_sums, "_SMALLEST_BLOCK", 10**9)  # no block of synthetic records
     monkeypatch.setattr(nn.functional, "dropout", listening)
     for random_state in (None, None, 7, 7):
         states.append([])
@@ -347,7 +350,7 @@ def test_a_record_in_front_moves_the_sum_by_one_clip_norm_when_draws_go_with_the
         keys = range(first, 300)
         context = draws_by_row(keys) if by_row else torch.enable_grad()
         with context:
-            samples = opacus.gradient_rows(wrapped, mechanism._losses, rows[first:], target[first:])
+            samples = torch_modules.gradient_rows(wrapped, mechanism._losses, rows[first:], target[first:])
         add_clipped(samples, 0.1, sums)
         return torch.cat([s.flatten() for s in sums]).double() / 2**32
 
@@ -473,7 +476,7 @@ def test_the_audit_of_masks_under_a_known_seed_passes():
 
 
 def test_the_audit_finds_masks_of_a_known_seed(monkeypatch):
-    monkeypatch.setattr(opacus, "secret_draws", lambda _: nullcontext())
+    monkeypatch.setattr(batch_sums, "secret_draws", lambda _: nullcontext())
     result = audit("torch dropout", runs=MASK_RUNS)
     assert not result.passed
 

@@ -109,17 +109,22 @@ def announce(stage: str) -> None:
 
 
 def progress(
-    items: Iterable[Item], total: int, label: str, position: Callable[[], int] | None = None
+    items: Iterable[Item],
+    total: int,
+    label: str,
+    position: Callable[[], int] | None = None,
+    note: Callable[[int], str] | None = None,
 ) -> Iterator[Item]:
     """Pass the items through.
 
     Silent unless standard error is a terminal and two seconds have gone by.
 
     ``total`` is the number of items, or what ``position`` says at the end: where a file is read to, in bytes. Inside
-    ``verbosity`` a bar is drawn by tqdm where it is installed, and otherwise ten lines are written.
+    ``verbosity`` a bar is drawn by tqdm where it is installed, and otherwise ten lines are written, with what ``note``
+    says of the number of items.
     """
     if _verbose.get() and position is None:
-        yield from _verbose_progress(items, total, label)
+        yield from _verbose_progress(items, total, label, note)
         return
     if not sys.stderr.isatty():
         yield from items
@@ -149,17 +154,25 @@ def progress(
             sys.stderr.flush()
 
 
-def _verbose_progress(items: Iterable[Item], total: int, label: str) -> Iterator[Item]:
+def _verbose_progress(
+    items: Iterable[Item], total: int, label: str, note: Callable[[int], str] | None
+) -> Iterator[Item]:
     try:
         bar = importlib.import_module("tqdm").tqdm
     except ImportError:
-        shown = 0
         for number, item in enumerate(items, start=1):
             yield item
-            tenth = _LINES * number // total
-            if tenth > shown:
-                shown = tenth
-                sys.stderr.write(f"{label}: {number}/{total}\n")
+            if _is_tenth(number, total):
+                said = "" if note is None else f", {note(number)}"
+                sys.stderr.write(f"{label}: {number}/{total}{said}\n")
                 sys.stderr.flush()
         return
-    yield from bar(items, total=total, desc=label, file=sys.stderr)
+    drawn = bar(items, total=total, desc=label, file=sys.stderr)
+    for number, item in enumerate(drawn, start=1):
+        yield item
+        if note is not None and _is_tenth(number, total):
+            drawn.set_postfix_str(note(number))
+
+
+def _is_tenth(number: int, total: int) -> bool:
+    return _LINES * number // total > _LINES * (number - 1) // total

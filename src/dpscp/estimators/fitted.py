@@ -75,9 +75,33 @@ class FittedEstimator(_Parameters, ABC):
     input_shape_: tuple[int, ...] | None
     feature_names_in_: NDArray[Any]
 
+    @property
+    def module_(self) -> Any:
+        """Return a fresh copy of the trained torch module, in evaluation mode.
+
+        It maps inputs to logits or outputs. Where the estimator has ``feature_bound`` or ``feature_bounds``, its inputs
+        are rows after that step. AttributeError for a model that is no torch module.
+        """
+        check_is_fitted(self, "model_")
+        model: Any = self.model_
+        # steps before a model keep it as their inner one
+        while not hasattr(model, "fresh_module"):
+            model = getattr(model, "inner", None)
+            if model is None:
+                raise AttributeError("module_ needs a torch module as estimator; see model_ for other models")
+        return model.fresh_module()
+
     @abstractmethod
     def _task(self) -> Task:
         """Return the task of the fit."""
+
+    @abstractmethod
+    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a file beside model and thresholds."""
+
+    @abstractmethod
+    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set the fitted attributes of classification or regression alone from a file."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return "certificate_" in vars(self)
@@ -240,6 +264,7 @@ class FittedEstimator(_Parameters, ABC):
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
+        """Set the fitted attributes from a file."""
         prefix = "model/"
         parameters = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         self.model_ = load_model(header["model"], parameters, module)
@@ -268,6 +293,4 @@ class FittedEstimator(_Parameters, ABC):
             self.evaluation_ = evaluation_from_state(measured, self.ledger_, self.delta, classes, groups)
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
-
-    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
-        return {}
+        self._restore_task(header, arrays)

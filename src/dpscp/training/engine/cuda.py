@@ -27,14 +27,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp._base.arrays import Array
 from dpscp.data.persons import Persons
 from dpscp.training.engine.gradients import LARGEST_SQUARES
 from dpscp.training.engine.loop import EngineBlock, RunConstants, StepObserver, StepView, UpdateRule, check_batch
 from dpscp.training.engine.networks import Loss, Network
 from dpscp.training.engine.padding import whole_lanes
 from dpscp.training.torch.modules import load_torch
-
-Array = NDArray[Any]
 
 # Records in one float64 product: many short products keep a GPU busy where one long product would not.
 _PRODUCT_ROWS = 1 << 10
@@ -233,7 +232,7 @@ class _DeviceSums:
             self.size = _whole_products(self.size / 2)
         # how many places of the next block are taken, and by which records
         self._taken = torch.zeros(1 + self.size, dtype=torch.int64, device=device)
-        self._upload = _Upload(self._taken)
+        self._upload = Upload(self._taken)
         self._add_taken = record_graph(self._gather_and_add, device) if len(records) else self._gather_and_add
         self._add_everybody: Callable[[], object] | None = None
 
@@ -338,7 +337,7 @@ class DeviceBatchSums:
         kinds = there.rows.dtype, torch.float64, torch.int64 if loss.name == "cross_entropy" else there.rows.dtype
         shapes = (self._sums.size, network.widths[0]), *[(self._sums.size,)] * 3
         columns = [there.rows.new_zeros(s, dtype=k) for s, k in zip(shapes, (*kinds, torch.float64), strict=True)]
-        self._block, self._uploads = DeviceRecords(*columns), list(map(_Upload, columns))
+        self._block, self._uploads = DeviceRecords(*columns), list(map(Upload, columns))
 
     def clipped(self, parameters: Array, records: EngineBlock, persons: NDArray[np.int64] | None) -> Array:
         """Return the weighted sum over the batch (None: all) at these parameters."""
@@ -408,7 +407,7 @@ def _add_product(total: Any, errors: Any, values: Any, network: Network) -> None
         total[:, -1] += biases
 
 
-class _Upload:
+class Upload:
     """Copy an array to the device without waiting for the device.
 
     Of two arrays in pinned memory one is written while the other may still be on its way.

@@ -16,17 +16,17 @@ from threading import Lock
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 
-Array = NDArray[Any]
+from dpscp._base.arrays import Array
+
 Item = TypeVar("Item")
 KnownSizes = tuple[dict[int, bool], list[Array]]
 """Which sizes round alike, and what synthetic records get in a full block."""
 _SIZE_CHECK = Lock()  # several threads may look at the same sizes
 
 # Sizes of blocks are multiples of this, and so many records fill whole cache lines.
-_LANES = 16
+LANES = 16
 _CACHE_LINE = 64
 # With fewer parameters the noise is drawn in less time than two threads need to wait for each other.
 _WORTH_A_THREAD = 1 << 15
@@ -98,7 +98,7 @@ class AlikeBlocks:
 
 def whole_lanes(m: float) -> int:
     """Return the next number of records that fills whole cache lines."""
-    return _LANES * math.ceil(m / _LANES)
+    return LANES * math.ceil(m / LANES)
 
 
 def blas_threads() -> tuple[int, ...]:

@@ -9,12 +9,14 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dpscp._base.object_state import changed_paths, state_digest
+from dpscp.training.torch.layer_terms import GradientPlan, LayerTerms, Term, UnsupportedLayerError
 from dpscp.training.torch.modules import (
     gradient_rows,
     is_out_of_memory,
@@ -22,6 +24,7 @@ from dpscp.training.torch.modules import (
     load_torch,
     refuse_changes,
     released_copy,
+    rows_dtype,
     state_of,
 )
 from dpscp.training.torch.random_state import draws_by_row
@@ -39,6 +42,21 @@ _MOST_ROWS = 4096
 
 Losses = Callable[[Any, Any], Any]
 Targets = Callable[[int, Any], Any]
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Compare gradients in full float32: with the shorter products of a GPU (TF32) equal ones differ by 1e-3."""
+    backends = load_torch().backends
+    libraries = backends.cudnn, backends.cuda.matmul
+    before = [library.allow_tf32 for library in libraries]
+    try:
+        for library in libraries:
+            library.allow_tf32 = False
+        yield
+    finally:
+        for library, allowed in zip(libraries, before, strict=True):
+            library.allow_tf32 = allowed
 
 
 def rows_per_forward(input_shape: tuple[int, ...]) -> int:
@@ -64,7 +82,7 @@ def dry_run(
     """
     torch = load_torch()
     forked = list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []
-    with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():
         warnings.simplefilter("ignore")  # torch and Opacus warn about their own names
         trial = _Trial(module, input_shape, target, losses, device)
         precise = trial.find_rows(n_outputs)
@@ -76,10 +94,71 @@ def dry_run(
 
 
 @dataclass(frozen=True)
+class SyntheticRecords:
+    """Synthetic records of a kind that a module takes, with targets."""
+
+    input_shape: tuple[int, ...]
+    kind: int
+    classification: bool
+    draws: bool
+    """Whether the module draws random numbers for them."""
+    device: str
+    dtype: Any
+
+    def one_record(self, size: int, seed: int) -> tuple[Any, Any]:
+        """Return a block in which every place has the same record."""
+        torch = load_torch()
+        row = list(synthetic_rows(self.input_shape, 1, seed))[self.kind]
+        rows = row.to(device=self.device, dtype=self.dtype).expand(size, *self.input_shape)
+        target = torch.zeros(size, dtype=torch.int64) if self.classification else torch.full((size,), 0.5)
+        return rows.clone(memory_format=torch.contiguous_format), target.to(self.device)
+
+
+def outputs_are_probabilities(module: Any, synthetic: SyntheticRecords) -> bool:
+    """Return whether the outputs for synthetic rows are positive and add up to one."""
+    torch = load_torch()
+    copied = copy.deepcopy(module).to(synthetic.device).eval()
+    with torch.no_grad():
+        outputs = torch.cat([copied(synthetic.one_record(2, seed)[0]) for seed in _SEEDS])
+    several = outputs.ndim == 2 and outputs.shape[1] > 1
+    return several and bool((outputs >= 0).all() and ((outputs.sum(1) - 1).abs() < 1e-4).all())
+
+
+def choose_gradients(
+    module: Any, input_shape: tuple[int, ...], target: Targets, losses: Losses, *, device: str, most_rows: int
+) -> tuple[GradientPlan, SyntheticRecords]:
+    """Return how the gradients of this module are computed, and synthetic records that it takes.
+
+    Layer by layer where that gives the norms and sums of Opacus' gradients, in batches of ``most_rows`` rows too.
+    """
+    torch = load_torch()
+    classification = not target(1, torch.float32).is_floating_point()
+    dtype = rows_dtype(module)
+    on_cuda = torch.device(device).type == "cuda"
+    forked = list(range(torch.cuda.device_count())) if on_cuda else []
+    with torch.random.fork_rng(devices=forked), torch.enable_grad(), warnings.catch_warnings(), full_float32():
+        warnings.simplefilter("ignore")
+        trial = _Trial(module, input_shape, target, losses, device)
+        try:
+            precise = trial.find_rows(None)
+        except ValueError:
+            return GradientPlan(), SyntheticRecords(input_shape, 0, classification, True, device, dtype)
+        rows, _ = trial._batch(trial.own, _FEW_ROWS)
+        draws = trial._draws(trial._copy(trial.own).train(), rows)
+        synthetic = SyntheticRecords(input_shape, trial.own.kind, classification, draws, device, dtype)
+        images = len(input_shape) == 3 and any(isinstance(part, torch.nn.Conv2d) for part in module.modules())
+        # on a processor pooling is several times as fast with channels last
+        for channels_last in (True, False) if images and not on_cuda else (False,):
+            if trial.layers_agree(precise, most_rows, channels_last=channels_last):
+                return GradientPlan(True, channels_last), synthetic
+        return GradientPlan(), synthetic
+
+
+@dataclass(frozen=True)
 class _Rows:
     """A kind of synthetic rows, and the precision in which the module takes them.
 
-    None: its own, with float32 rows.
+    None: its own.
     """
 
     kind: int
@@ -106,16 +185,11 @@ class _Trial:
 
         Float64 shows the weakest mixing.
         """
-        torch = load_torch()
-        failure: Exception | None = None
-        fitting = None
-        for dtype in (torch.float64, torch.float32):
-            for kind in range(3):
-                found = _Rows(kind, dtype)
-                failure = self._try_rows(found, n_outputs) or failure
-                fitting = fitting or (found if self._is_usable else None)
-            if fitting:
-                break
+        device, self.device = self.device, "cpu"  # on a GPU an index out of range ends the process
+        fitting, failure = self._first_usable(n_outputs)
+        self.device = device
+        if fitting is None and device != "cpu":  # a module for this device alone
+            fitting, failure = self._first_usable(n_outputs)
         if fitting is None:
             # the cause speaks of synthetic rows only
             raise ValueError(
@@ -126,10 +200,23 @@ class _Trial:
         failure = self._try_rows(self.own, n_outputs)
         if not self._is_usable:
             raise ValueError(
-                "the module fails on synthetic rows of float32, the type that training uses. No record was used. Give "
-                "module.float(), or convert rows in forward"
+                f"the module fails on synthetic rows of {rows_dtype(self.module)}, the type that training uses. No "
+                "record was used. Give module.float() or module.double(), or convert rows in forward"
             ) from failure
         return fitting
+
+    def _first_usable(self, n_outputs: int | None) -> tuple[_Rows | None, Exception | None]:
+        torch = load_torch()
+        failure: Exception | None = None
+        fitting = None
+        for dtype in (torch.float64, torch.float32):
+            for kind in range(3):
+                found = _Rows(kind, dtype)
+                failure = self._try_rows(found, n_outputs) or failure
+                fitting = fitting or (found if self._is_usable else None)
+            if fitting:
+                break
+        return fitting, failure
 
     def _try_rows(self, found: _Rows, n_outputs: int | None) -> Exception | None:
         """Apply the module once.
@@ -160,8 +247,7 @@ class _Trial:
         return copied if found.dtype is None else copied.to(dtype=found.dtype)
 
     def _batch(self, found: _Rows, count: int, seed: int = 0) -> tuple[Any, Any]:
-        torch = load_torch()
-        dtype = found.dtype or torch.float32
+        dtype = found.dtype or rows_dtype(self.module)
         rows = next(r for kind, r in enumerate(synthetic_rows(self.input_shape, count, seed)) if kind == found.kind)
         return rows.to(device=self.device, dtype=dtype), self.target(count, dtype).to(self.device)
 
@@ -269,6 +355,57 @@ class _Trial:
             if not torch.isfinite(copy.deepcopy(module)(self._batch(found, _FEW_ROWS, seed)[0])).all():
                 released_copy(module, start).train()
 
+    # ---- gradients layer by layer
+
+    def layers_agree(self, precise: _Rows, most_rows: int, *, channels_last: bool) -> bool:
+        """Return whether the layers' terms are those of the gradients from Opacus."""
+        try:
+            for found in (precise, self.own):
+                self._compare_terms(found, channels_last)
+            self._compare_sizes(most_rows, channels_last)
+        except (UnsupportedLayerError, ValueError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+        return True
+
+    def _compare_terms(self, found: _Rows, channels_last: bool) -> None:
+        """Compare norms and weighted sums with those of single gradients."""
+        torch, n, (wrapper, _) = load_torch(), _SIZES[-1], load_opacus()
+        plain = self._copy(found)
+        self._move(plain, found, _SEEDS[0])
+        rows, target = self._batch(found, n, _SEEDS[0])
+        layers = LayerTerms(_laid_out(copy.deepcopy(plain), channels_last))
+        samples = self._samples(wrapper(plain, loss_reduction="sum"), rows, target, range(n))
+        terms = self._terms(layers, rows, target, range(n), channels_last)
+        with torch.no_grad():
+            norms = sum((term.squared_norms() for term in terms), torch.zeros(n, device=self.device).double())
+            expected = sum(sample.flatten(1).double().square().sum(1) for sample in samples)
+            _require_same([norms.to(rows.dtype)], [expected.to(rows.dtype)])
+            for shift in (1, 2, 3):  # unequal weights, in three orders
+                weights = (1 + torch.arange(n, device=self.device).double() * shift % n) / n
+                totals = {id(p): torch.zeros(p.shape, dtype=torch.float64, device=self.device) for p in layers.trained}
+                for term in terms:
+                    term.add(totals[id(term.parameter)], weights, None)
+                wanted = [torch.einsum("i,i...->...", weights, sample.double()) for sample in samples]
+                _require_same([t.to(rows.dtype) for t in totals.values()], [w.to(rows.dtype) for w in wanted])
+
+    def _compare_sizes(self, most_rows: int, channels_last: bool) -> None:
+        """Compare what a record contributes in a batch of ``most_rows`` and in a small one."""
+        plain = self._copy(self.own)
+        self._move(plain, self.own, _SEEDS[0])
+        layers = LayerTerms(_laid_out(plain, channels_last))
+        rows, target = self._batch(self.own, most_rows, _SEEDS[0])
+        keys = [most_rows - 1 - (7 * i) % most_rows for i in range(min(_SIZES[-1], most_rows))]
+        whole = self._terms(layers, rows, target, range(most_rows), channels_last)
+        part = self._terms(layers, rows[keys], target[keys], keys, channels_last)
+        for one, other in zip(whole, part, strict=True):
+            _require_same(list(other.tensors()), [values[keys] for values in one.tensors()])
+
+    def _terms(self, layers: LayerTerms, rows: Any, target: Any, keys: Any, channels_last: bool) -> list[Term]:
+        with draws_by_row(list(keys)):
+            return layers(self.losses, _laid_out(rows, channels_last), target)
+
     # ---- outputs
 
     def check_outputs(self) -> None:
@@ -291,6 +428,11 @@ class _Trial:
             single = torch.cat([module(rows[key : key + 1]) for key in keys[:_FEW_ROWS]])
         _require_same([part], [whole[keys]])
         _require_same([part[:_FEW_ROWS]], [single])
+
+
+def _laid_out(values: Any, channels_last: bool) -> Any:
+    """Return a module or rows in the layout of the plan."""
+    return values.to(memory_format=load_torch().channels_last) if channels_last else values
 
 
 def _move_parameters(module: Any, step: float, seed: int) -> None:

@@ -10,15 +10,16 @@ import math
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_count
+from dpscp.data.sources import Block
 from dpscp.training.engine.networks import softmax
-from dpscp.training.labels import check_classes
+from dpscp.training.labels import check_classes, encode_labels, real_targets
 from dpscp.training.mechanism import saved_as
 from dpscp.training.torch.dry_run import dry_run, rows_per_forward, synthetic_rows
 from dpscp.training.torch.modules import (
@@ -27,6 +28,7 @@ from dpscp.training.torch.modules import (
     private_copy,
     refuse_unknown_arrays,
     refuse_unknown_buffers,
+    rows_dtype,
     separate_copy,
     without_opacus_hooks,
 )
@@ -70,6 +72,10 @@ class TorchModel:
         """Return the number of numbers in one record."""
         return math.prod(self.input_shape)
 
+    def fresh_module(self) -> "torch.nn.Module":
+        """Return a copy of the module, in evaluation mode."""
+        return separate_copy(self.module).eval()
+
     def outputs(self, X: ArrayLike) -> NDArray[Any]:
         """Return logits (n, classes) or real outputs (n, k).
 
@@ -81,13 +87,14 @@ class TorchModel:
             if math.prod(rows.shape[1:]) != self.n_features:
                 raise ValueError(f"X must have {self.n_features} numbers per record, got {math.prod(rows.shape[1:])}")
             rows = rows.reshape(len(rows), *self.input_shape)
-        module, at_once = separate_copy(self.module).eval(), rows_per_forward(self.input_shape)
+        module, at_once = self.fresh_module(), rows_per_forward(self.input_shape)
+        dtype = rows_dtype(module)
         parts, failure = [], ""
         try:
             with torch.no_grad(), secret_draws(os.urandom), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's warnings print shapes, and with them numbers of records
                 for start in range(0, max(1, len(rows)), at_once):
-                    chunk = torch.from_numpy(rows[start : start + at_once]).to(self.device)
+                    chunk = torch.from_numpy(rows[start : start + at_once]).to(self.device, dtype)
                     parts.append(module(chunk).cpu().numpy())
         except Exception as error:
             if is_out_of_memory(error):
@@ -198,13 +205,13 @@ def _answers(module: Any, input_shape: tuple[int, ...]) -> list[NDArray[np.float
     None where that is no finite number.
     """
     torch = load_torch()
-    on_cpu = copy.deepcopy(module).cpu()
+    on_cpu, dtype = copy.deepcopy(module).cpu(), rows_dtype(module)
     lengths = torch.tensor(_LENGTHS).reshape(-1, *(1 for _ in input_shape))
     answers: list[NDArray[np.float32] | None] = []
     on_cpu.eval()
     with torch.no_grad():
         for kind, rows in enumerate(synthetic_rows(input_shape, len(_LENGTHS))):
-            given = rows.float() * lengths if kind == 0 else rows.float()
+            given = rows.to(dtype) * lengths if kind == 0 else rows.to(dtype)
             try:
                 outputs = on_cpu(given).reshape(len(_LENGTHS), -1).numpy()
             except Exception:  # rows that a module was not made for; all it can say is about synthetic rows
@@ -290,3 +297,22 @@ def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     """
     end = 2.0**100
     return np.asarray(np.clip(values, -end, end), dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class TorchBlock:
+    """A block with its rows and targets as torch takes them.
+
+    ``classes`` None: real targets.
+    """
+
+    shape: tuple[int, ...]
+    classes: tuple[Any, ...] | None
+
+    def __call__(self, block: Block) -> Block:
+        rows, targets = torch_rows(block.read()), block.targets
+        if self.classes is None:
+            targets = as_float32(real_targets(targets, "float64"))
+        else:
+            targets = encode_labels(targets, self.classes)
+        return replace(block, rows=rows.reshape(len(rows), *self.shape), targets=targets, chosen=None, steps=())

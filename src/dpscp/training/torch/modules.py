@@ -54,6 +54,13 @@ def comes_from_torch(value: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
 
 
+def rows_dtype(module: Any) -> Any:
+    """Return the precision of the rows that a module takes: float64 if all its parameters are, else float32."""
+    torch = load_torch()
+    kinds = {p.dtype for p in module.parameters()}
+    return torch.float64 if kinds == {torch.float64} else torch.float32
+
+
 # ---- kinds of layers
 
 
@@ -310,38 +317,58 @@ def without_opacus_hooks(module: Any) -> Any:
 # ---- per-record gradients
 
 
+class OwnMessageError(Exception):
+    """An error whose message is written by this package and contains nothing of a record."""
+
+
+def hide_messages(work: Callable[[], Result]) -> Result:
+    """Run the module on records; raise its errors without their messages, which may contain counts and values.
+
+    Errors of memory go to `translate_memory_errors`. An `OwnMessageError` becomes a ValueError.
+    """
+    failure, own = "", ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's warnings print shapes, and with them the size of a batch
+        try:
+            return work()
+        except OwnMessageError as error:
+            own = str(error)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            failure = type(error).__name__
+    if own:
+        raise ValueError(own)
+    raise RuntimeError(
+        f"the module or its loss failed on the records ({failure}). The original message is hidden because it may "
+        "contain values of the records; reproduce the error with synthetic records of the same kind"
+    )
+
+
+def summed_losses(losses: Callable[[Any, Any], Any], outputs: Any, target: Any) -> Any:
+    """Return the sum of the losses, one for each record."""
+    values = losses(outputs, target)
+    if values.shape != (len(target),):
+        raise OwnMessageError("loss must return one number per record")
+    return values.sum()
+
+
 def gradient_rows(module: Any, losses: Callable[[Any, Any], Any], rows: Any, target: Any) -> list[Any]:
     """Return the per-record gradient of each trained parameter.
 
     Each has the shape (records, *shape); None for an unused parameter. No gradient remains in the module.
 
-    Raises: ValueError unless each has exactly one row per record, because clipping other rows bounds nothing. An error
-    inside the module is raised again without its message, which may contain counts and values. Errors of memory go to
-    `translate_memory_errors`.
+    Raises: ValueError unless each has exactly one row per record, because clipping other rows bounds nothing. For
+    other errors see `hide_messages`.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
-    failure = ""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's warnings print shapes, and with them the size of a batch
-        try:
-            values = losses(module(rows), target)
-            one_loss_a_record = values.shape == (len(rows),)
-            if one_loss_a_record:
-                values.sum().backward()
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            failure = type(error).__name__
-    samples = [p.grad_sample for p in trained]
-    for parameter in trained:  # Opacus would keep the records' gradients as long as the module lives
-        parameter.grad = parameter.grad_sample = None
-    if failure:
-        raise RuntimeError(
-            f"the module or its loss failed on the records ({failure}). The original message is hidden because it may "
-            "contain values of the records; reproduce the error with synthetic records of the same kind"
-        )
-    if not one_loss_a_record:
-        raise ValueError("loss must return one number per record")
+    try:
+        with load_torch().enable_grad():
+            hide_messages(lambda: summed_losses(losses, module(rows), target).backward())
+        samples = [p.grad_sample for p in trained]
+    finally:
+        for parameter in trained:  # Opacus would keep the records' gradients as long as the module lives
+            parameter.grad = parameter.grad_sample = None
     for parameter, sample in zip(trained, samples, strict=True):
         if sample is not None and (isinstance(sample, list) or sample.shape != (len(rows), *parameter.shape)):
             raise ValueError(

@@ -69,7 +69,8 @@ def _by_row_class() -> Any:
 
         def __torch_dispatch__(self, operation: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
-            if torch.Tag.nondeterministic_seeded not in operation.tags or kwargs.get("generator") is not None:
+            draws = torch.Tag.nondeterministic_seeded in operation.tags and kwargs.get("generator") is None
+            if not draws or _dropout_share(operation, args, kwargs) == 0:
                 return operation(*args, **kwargs)
             self.calls += 1
             return _draw(self, operation, args, kwargs)
@@ -82,6 +83,14 @@ def _by_row_class() -> Any:
                 generator.manual_seed(seed)
 
     return _ByRow
+
+
+def _dropout_share(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what an attention drops, of which torch says that it draws; None for other operations."""
+    for place, argument in enumerate(operation._schema.arguments):
+        if argument.name == "dropout_p":
+            return args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value)
+    return None
 
 
 def _draw(rows: Any, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,191 @@
+"""What a user of torch expects: epochs and batches, optimizers, schedules, float64, the module back, hints."""
+
+import functools
+import logging
+import math
+
+import numpy as np
+import pytest
+
+from dpscp import HintWarning, Ledger, PrivateConformalClassifier, PrivateConformalRegressor
+from dpscp._base.progress import verbosity
+from dpscp.privacy import dpsgd_event
+from dpscp.privacy.accounting.rdp import _divergences
+from dpscp.training import DPSGD, OpacusTraining
+from dpscp.training.torch.dry_run import full_float32
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+nn = torch.nn
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*non-full backward hook.*"),
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
+    pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning"),
+]
+
+
+def records(n=200, seed=0):
+    X = np.random.default_rng(seed).normal(size=(n, 4))
+    return X, (X[:, 0] > 0).astype(int)
+
+
+def head():
+    torch.manual_seed(0)
+    return nn.Linear(4, 2)
+
+
+def training(module=None, **changed):
+    return OpacusTraining(module or head(), **({"classes": (0, 1), "noise_multiplier": 1.0} | changed))
+
+
+def test_epochs_and_batch_size_are_translated_and_stated():
+    asked = training(epochs=3, batch_size=30)
+    known = asked.with_records(200)
+    assert (known.sampling_rate, known.steps) == (0.15, 20)
+    assert known.with_records(7) is known
+    with pytest.raises(ValueError, match="batch_size needs the public number of records"):
+        asked.calibrated(1.0, 1e-5)
+    trained = asked.train(*records(), n_records=200)
+    facts = trained.public_facts
+    assert (facts["sampling_rate"], facts["training_steps"]) == (0.15, 20)
+    assert (facts["epochs"], facts["batch_size"], facts["normaliser"]) == (3, 30, 30.0)
+    assert trained.event == dpsgd_event(1.0, 0.15, 20)
+    assert training(epochs=2, sampling_rate=0.3).steps == math.ceil(2 / 0.3)
+    assert training(batch_size=50, steps=7).with_records(25).releases == (1.0, 7)
+    for wrong in ({"epochs": 0}, {"batch_size": 0}):
+        with pytest.raises((ValueError, TypeError)):
+            training(**wrong)
+
+
+def test_an_estimator_translates_for_the_records_that_train():
+    X, y = records(400)
+    mechanism = OpacusTraining(head(), epochs=2, batch_size=40)
+    fitted = PrivateConformalClassifier(
+        mechanism,
+        epsilon=4.0,
+        delta=1e-4,
+        classes=[0, 1],
+        n_records=400,
+        guarantee="split",
+        calibration_fraction=0.5,
+        accountant="rdp",
+    ).fit(X, y)
+    facts = fitted.ledger_.public_facts
+    assert facts["sampling_rate"] == pytest.approx(40 / 200)
+    assert facts["training_steps"] == 10
+    assert fitted.ledger_.epsilon(1e-4) <= 4.0
+
+
+def test_the_trained_module_comes_back_as_a_fresh_copy():
+    X, y = records()
+    settings = {"epsilon": 4.0, "delta": 1e-4, "n_records": 200, "accountant": "rdp"}
+    estimator = PrivateConformalClassifier(training(noise_multiplier=None, steps=5), classes=[0, 1], **settings)
+    assert not hasattr(estimator, "module_")
+    fitted = estimator.fit(X, y)
+    module = fitted.module_
+    assert not module.training
+    outputs = module(torch.from_numpy(X).float()).detach().numpy()
+    np.testing.assert_allclose(outputs, fitted.model_.outputs(X), rtol=1e-5, atol=1e-6)
+    module.weight.data.zero_()
+    assert fitted.module_.weight.abs().sum() > 0
+    bounded = PrivateConformalRegressor(nn.Linear(4, 1), y_bounds=(0, 1), feature_bound=3.0, **settings).fit(X, y)
+    assert isinstance(bounded.module_, nn.Linear)
+    dense = PrivateConformalClassifier(DPSGD(steps=3), classes=[0, 1], feature_bound=1.0, **settings).fit(X, y)
+    assert not hasattr(dense, "module_")
+
+
+def test_optimizers_and_schedules_of_torch_see_private_gradients_only():
+    X, y = records()
+    rates = []
+
+    def halved(optimizer):
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        rates.append(schedule)
+        return schedule
+
+    mechanism = training(
+        optimizer=functools.partial(torch.optim.SGD, momentum=0.5), scheduler=halved, steps=3, learning_rate=0.8
+    )
+    by_torch = mechanism.train(X, y, random_state=1).model.module
+    assert rates[-1].get_last_lr() == [0.1]
+    plain = training(steps=3, learning_rate=0.8, momentum=0.5).train(X, y, random_state=1).model.module
+    assert not torch.equal(by_torch.weight, plain.weight)
+    constant = training(optimizer=functools.partial(torch.optim.SGD, momentum=0.5), steps=3, learning_rate=0.8).train(
+        X, y, random_state=1
+    )
+    assert torch.equal(constant.model.module.weight, plain.weight)
+    training(optimizer=torch.optim.AdamW, steps=2).train(X, y)
+    seen = []
+
+    def listens(parameters, lr):
+        seen.append([p.grad for p in parameters])
+        return torch.optim.SGD(parameters, lr=lr)
+
+    training(optimizer=listens, steps=1).train(X, y)
+    assert all(grad is None for grads in seen for grad in grads)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"optimizer": torch.optim.LBFGS}, "one gradient a step"),
+        ({"optimizer": lambda parameters, **_: parameters}, "must return an optimizer of torch"),
+        ({"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau}, "needs no loss"),
+        ({"scheduler": lambda optimizer: optimizer}, "must return a learning-rate scheduler"),
+    ],
+)
+def test_optimizers_that_need_a_loss_are_refused_before_a_record_is_used(changed, message):
+    with pytest.raises(TypeError, match=message):
+        training(**changed).train(*records())
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared"])
+def test_float64_modules_train_and_predict(loss):
+    X, y = records()
+    module = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2 if loss == "cross_entropy" else 1)).double()
+    classes = (0, 1) if loss == "cross_entropy" else None
+    trained = training(module, loss=loss, classes=classes, steps=3).train(X, y, random_state=0)
+    assert all(p.dtype == torch.float64 for p in trained.model.module.parameters())
+    assert trained.model.outputs(X).dtype == np.float64
+    again = type(trained.model).restore(module, trained.model.config(), trained.model.arrays())
+    np.testing.assert_array_equal(again.outputs(X), trained.model.outputs(X))
+
+
+def test_a_softmax_at_the_end_is_noticed():
+    with pytest.warns(HintWarning, match="remove the last layer"):
+        training(nn.Sequential(nn.Linear(4, 2), nn.Softmax(1))).run_dry((4,))
+    for fine in (
+        head(),
+        nn.Sequential(nn.Linear(4, 2), nn.LogSoftmax(1)),
+        nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()),
+    ):
+        training(fine).run_dry((4,))
+
+
+def test_verbose_training_says_what_was_spent_and_nothing_of_the_records(capsys):
+    with verbosity(1):
+        training(steps=20, sampling_rate=0.1).train(*records(), n_records=200)
+    said = capsys.readouterr().err
+    spent = Ledger().add("train", dpsgd_event(1.0, 0.1, 20)).epsilon(1e-5, accountant="rdp")
+    assert f"epsilon {spent:.3g} at delta 1e-05 so far" in said
+    assert "loss" not in said
+    assert training(noise_multiplier=0.0)._spent(3) == "not private"
+
+
+def test_orders_that_do_not_converge_are_left_out_in_silence(caplog):
+    _divergences.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        epsilon = Ledger().add("train", dpsgd_event(0.05, 0.9, 1)).epsilon(1e-5, accountant="rdp")
+        logging.getLogger("absl").warning("something else")
+    assert epsilon > 1
+    assert [r.getMessage() for r in caplog.records if r.name == "absl"] == ["something else"]
+
+
+def test_gradients_are_compared_in_full_float32():
+    before = torch.backends.cudnn.allow_tf32
+    with full_float32():
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32 == before
