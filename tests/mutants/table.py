@@ -157,7 +157,7 @@ mutant(
 )
 mutant(
     "calibration:_make_certificate",
-    "assumptions.append(FIXED_GROUPS)",
+    "assumptions.append(OVERLAPPING_GROUPS.format(rule.groups_per_record) if several else FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
     "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
@@ -623,7 +623,7 @@ mutant(
 )
 mutant(
     "scoring:_Look.__call__",
-    "block.targets[block.groups == self.group]",
+    "block.targets[is_member(block.groups, self.group)]",
     "block.targets",
     "in blocks every group counts all records",
     "tests/sources/test_source_fits.py::test_every_source_gives_the_fit_of_an_array",
@@ -1206,8 +1206,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions)",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions)",
+    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions)",
+    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
@@ -1418,16 +1418,16 @@ mutant(
 )
 mutant(
     "data.populations:Thinning.place_groups",
-    "np.where(is_kept, np.zeros(n, dtype=np.int64) if groups is None else groups, -1)",
-    "np.zeros(n, dtype=np.int64) if groups is None else groups",
+    "np.where(is_kept, 0, -1)",
+    "np.where(is_kept, 0, 0)",
     "rejected records find the threshold too",
     "tests/deployment/test_populations.py::test_rejected_records_of_a_block_are_in_no_group_and_stay_so",
     "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
 )
 mutant(
     "pipeline.search_plan:CalibrationRule.for_population",
-    "replace(self, part=part, n_nominal=nominal, has_released_size=True, ratio_bound=ratio_bound)",
-    "replace(self, part=part, n_nominal=nominal, ratio_bound=ratio_bound)",
+    "replace(self, part=part, has_released_size=True, ratio_bound=ratio_bound)",
+    "replace(self, part=part, ratio_bound=ratio_bound)",
     "the number of kept records passes for a public one",
     "tests/deployment/test_populations.py::test_the_number_of_kept_records_is_released_with_noise_and_planned",
 )
@@ -1437,4 +1437,49 @@ mutant(
     "False",
     "another population is promised for records that training has seen",
     "tests/deployment/test_populations.py::test_wrong_arguments_are_named",
+)
+# ---- overlapping groups
+
+mutant(
+    "data.groups:largest_thresholds",
+    "np.vstack([thresholds, -nowhere])[places].max(axis=1)",
+    "thresholds[places[:, 0]]",
+    "a row gets the threshold of its first group",
+    "tests/test_overlapping_groups.py::test_each_group_is_covered_where_the_smallest_threshold_would_fail",
+    "tests/test_overlapping_groups.py::test_a_row_gets_the_largest_threshold_of_its_groups_and_full_sets_without_one",
+)
+mutant(
+    "data.groups:largest_thresholds",
+    "np.where(has_group(places)[:, None], largest, np.inf)",
+    "largest",
+    "a row in no group gets an empty set",
+    "tests/test_overlapping_groups.py::test_a_row_gets_the_largest_threshold_of_its_groups_and_full_sets_without_one",
+)
+mutant(
+    "pipeline.search_plan:SearchPlan.events",
+    "self.rule.groups_per_record",
+    "1",
+    "a record pays for one of its groups",
+    "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
+)
+mutant(
+    "pipeline.search_plan:SearchPlan.events",
+    "self.size_noise.event(copies)",
+    "self.size_noise.event(1)",
+    "a record pays for the size of one of its groups",
+    "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
+)
+mutant(
+    "data.groups:places_of_matrix",
+    "np.take_along_axis(member, first, axis=1) & (member.sum(axis=1, keepdims=True) <= per_record)",
+    "np.take_along_axis(member, first, axis=1)",
+    "a row in too many groups gets the threshold of some of them",
+    "tests/test_overlapping_groups.py::test_records_beyond_the_maximum_count_in_no_group_and_are_covered_by_full_sets",
+)
+mutant(
+    "pipeline.evaluation:sensitive_sums",
+    "2 * groups_per_record",
+    "2 * bool(groups_per_record)",
+    "an evaluated record pays for one of its groups",
+    "tests/test_overlapping_groups.py::test_an_evaluation_charges_the_groups_of_a_record",
 )

@@ -208,7 +208,7 @@ def _fit(options: argparse.Namespace) -> int:
         confidence_level=levels,
         guarantee=options.guarantee,
         release_confidence=options.release_confidence,
-        groups=options.groups,
+        groups=options.groups[0] if options.groups and len(options.groups) == 1 else options.groups,
         random_state=options.seed,
         device=options.device,
         **({} if options.score is None else {"conformity_score": options.score}),
@@ -365,6 +365,9 @@ def _plan(options: argparse.Namespace) -> int:
         train_share=options.train_share,
         release_confidence=options.release_confidence,
         rows_per_person=options.rows_per_person,
+        n_groups=options.n_groups,
+        groups_per_record=options.groups_per_record,
+        evaluation_fraction=options.evaluation_fraction,
     )
     if options.figure is not None:
         result.figure().savefig(options.figure, dpi=150)

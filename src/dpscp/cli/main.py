@@ -136,7 +136,10 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "--score", help="conformity score: lac (default), aps, raps; for regression: auto (default), absolute, cqr, ..."
     )
     sub.add_argument(
-        "--groups", metavar="COLUMN", help="promise coverage for each category of this column, or for each 'label'"
+        "--groups",
+        metavar="COLUMN",
+        action="append",
+        help="promise coverage for each category of this column, or for each 'label'; repeat it for overlapping groups",
     )
     add_unknown(sub, "in the training table")
     sub.add_argument("--device", help="device for training: cuda, cuda:1, ... (default: CPU)")
@@ -251,6 +254,11 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "--train-share", type=_share, default=0.5, help="share of epsilon for training, or auto (default 0.5)"
     )
     sub.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
+    sub.add_argument("--n-groups", type=int, metavar="G", help="number of groups with their own thresholds")
+    sub.add_argument("--groups-per-record", type=int, default=1, metavar="K", help="groups of one record (default 1)")
+    sub.add_argument(
+        "--evaluation-fraction", type=float, metavar="F", help="share of the records that measures the fit"
+    )
     sub.add_argument("--figure", type=Path, help="write a figure (PNG, SVG or PDF)")
 
     sub = command(

@@ -49,6 +49,7 @@ class Terms(Mapping[str, Any]):
     resolution: int | None = None
     running_maximum: bool = False
     ratio_bound: float | None = None
+    groups_per_record: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.unit, Unit):
