@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, training
     from dpscp.data.schema import Schema
     from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate
-    from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, load
+    from dpscp.estimators import (
+        PrivateConformalClassifier,
+        PrivateConformalRegressor,
+        PrivateMultilabelClassifier,
+        load,
+    )
     from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
     from dpscp.guarantees import Certificate
     from dpscp.pipeline.calibrate import Calibration, calibrate
@@ -34,6 +39,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "NotFittedError": "dpscp.exceptions",
         "PrivateConformalClassifier": "dpscp.estimators",
         "PrivateConformalRegressor": "dpscp.estimators",
+        "PrivateMultilabelClassifier": "dpscp.estimators",
         "PrivateModel": "dpscp.training.private_model",
         "PrivateQuantile": "dpscp.quantile",
         "RiskControl": "dpscp.deployment",
@@ -73,6 +79,7 @@ __all__ = [
     "PrivateConformalClassifier",
     "PrivateConformalRegressor",
     "PrivateModel",
+    "PrivateMultilabelClassifier",
     "PrivateQuantile",
     "RiskControl",
     "Schema",

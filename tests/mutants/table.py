@@ -1352,28 +1352,28 @@ mutant(
 # ---- risk control and other populations
 
 mutant(
-    "deployment.losses:_round_gains",
+    "pipeline.losses:_round_gains",
     "np.floor(resolution * (1 - losses) + dither)",
     "np.ceil(resolution * (1 - losses) + dither)",
     "losses are rounded down",
     "tests/deployment/test_risk.py::test_rounding_by_a_secret_uniform_keeps_the_mean_and_the_order",
 )
 mutant(
-    "deployment.losses:sum_losses",
+    "pipeline.losses:sum_losses",
     "_round_gains(_person_means(kept, owners), dither, resolution)",
     "_round_gains(_person_means(kept, owners), generator.random(owners.count), resolution)",
     "each threshold rounds by a uniform of its own",
     "tests/deployment/test_risk.py::test_rounding_by_a_secret_uniform_keeps_the_mean_and_the_order",
 )
 mutant(
-    "deployment.losses:_person_means",
+    "pipeline.losses:_person_means",
     "np.add.reduceat(losses, owners.offsets[:-1]) / owners.sizes",
     "np.minimum.reduceat(losses, owners.offsets[:-1])",
     "the smallest loss of a person counts",
     "tests/deployment/test_risk.py::test_the_loss_of_a_person_is_the_mean_over_their_rows",
 )
 mutant(
-    "deployment.losses:sum_losses",
+    "pipeline.losses:sum_losses",
     "losses = np.maximum(losses, after)",
     "pass",
     "a loss that rises is summed as it is",
@@ -1482,4 +1482,34 @@ mutant(
     "2 * bool(groups_per_record)",
     "an evaluated record pays for one of its groups",
     "tests/test_overlapping_groups.py::test_an_evaluation_charges_the_groups_of_a_record",
+)
+# ---- multilabel
+
+mutant(
+    "training.mechanisms.one_vs_rest:OneVsRest.event",
+    "compose(*[self.mechanism.event] * self.n_labels)",
+    "self.mechanism.event",
+    "one of the labels pays for all",
+    "tests/test_multilabel.py::test_the_heads_together_stay_within_the_budget",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier._release",
+    "records.part(~is_held_out)",
+    "records.part(is_held_out | True)",
+    "the records that find the threshold train as well",
+    "tests/test_multilabel.py::test_records_train_or_calibrate_and_never_both",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier.predict_set",
+    "np.asarray(1 - probabilities <= self.threshold_)",
+    "np.asarray(probabilities >= self.threshold_)",
+    "sets hold the labels that are likelier than the threshold of doubt",
+    "tests/test_multilabel.py::test_the_mean_loss_of_new_records_is_bounded",
+)
+mutant(
+    "scores.losses:missed_labels",
+    "shown > t",
+    "shown > t + 0.1",
+    "labels above the threshold are not counted as missed",
+    "tests/test_multilabel.py::test_losses_by_hand",
 )

@@ -19,13 +19,13 @@ from dpscp._base.checks import check_count, check_probability, check_range
 from dpscp._base.trust import OWN_LOSSES
 from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import Persons, choose_unit, keep_rows
-from dpscp.deployment.losses import LossColumns, check_losses, sum_losses
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.pipeline.calibrate import plan_row_searches, read_training_cost, search_thresholds
+from dpscp.pipeline.losses import LossColumns, check_losses, sum_losses
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule
 from dpscp.privacy import Budget, Ledger, Unit, secure_generator
 from dpscp.privacy.accounting import Accountant

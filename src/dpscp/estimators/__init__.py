@@ -8,6 +8,7 @@ the number of records.
 
 from dpscp.estimators.classifier import PrivateConformalClassifier
 from dpscp.estimators.files import load
+from dpscp.estimators.multilabel import PrivateMultilabelClassifier
 from dpscp.estimators.regressor import PrivateConformalRegressor
 
-__all__ = ["PrivateConformalClassifier", "PrivateConformalRegressor", "load"]
+__all__ = ["PrivateConformalClassifier", "PrivateConformalRegressor", "PrivateMultilabelClassifier", "load"]
