@@ -9,7 +9,7 @@ from dpscp.audit import audit  # imported now: a later import of the package of 
 if TYPE_CHECKING:
     from dpscp import baselines, guarantees, metrics, privacy, quantile, scores, training
     from dpscp.data.schema import Schema
-    from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate
+    from dpscp.deployment import CoverageMonitor, RiskControl, control_risk, evaluate, recalibrate
     from dpscp.estimators import (
         PrivateConformalClassifier,
         PrivateConformalRegressor,
@@ -51,6 +51,7 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "load": "dpscp.estimators",
         "plan": "dpscp.pipeline.planning",
         "private_quantile": "dpscp.quantile",
+        "recalibrate": "dpscp.deployment",
         "sets": "dpscp.scores",
     }
     __getattr__ = lazy_exports(_MODULES, __name__)
@@ -97,6 +98,7 @@ __all__ = [
     "privacy",
     "private_quantile",
     "quantile",
+    "recalibrate",
     "scores",
     "sets",
     "training",

@@ -1513,3 +1513,26 @@ mutant(
     "labels above the threshold are not counted as missed",
     "tests/test_multilabel.py::test_losses_by_hand",
 )
+# ---- recalibration and risk in another population
+
+mutant(
+    "deployment.recalibration:_join",
+    '{"fit": fitted.event, STAGE: added.event}',
+    '{"fit": fitted.event}',
+    "the new records pay nothing in the ledger of the new release",
+    "tests/deployment/test_recalibration.py::test_the_new_release_has_its_own_promises",
+)
+mutant(
+    "deployment.recalibration:recalibrate",
+    "make_rule(SPLIT, tuple((round(1 - certificate.target, 12) for certificate in estimator.certificates_)), Ledger(), check_count(unit.count_name, len(scored.scores) if n_records is None else n_records), n_groups=None if groups is None else len(groups.names), counted=n_records is None, release_confidence=estimator.release_confidence)",
+    "make_rule(SPLIT, tuple((2 * round(1 - certificate.target, 12) for certificate in estimator.certificates_)), Ledger(), check_count(unit.count_name, len(scored.scores) if n_records is None else n_records), n_groups=None if groups is None else len(groups.names), counted=n_records is None, release_confidence=estimator.release_confidence)",
+    "new thresholds miss twice as often as promised",
+    "tests/deployment/test_recalibration.py::test_coverage_returns_after_a_change",
+)
+mutant(
+    "deployment.risk:_Units.of",
+    "rows[keep_by_ratio(ratios[rows], bound, coins)]",
+    "rows",
+    "the likelihood ratio of losses is ignored",
+    "tests/deployment/test_populations.py::test_the_risk_of_the_declared_population_is_bounded",
+)

@@ -16,7 +16,7 @@ from dpscp.cli.run import (
     require_schema,
 )
 from dpscp.cli.tables import CommandError, check_output, open_table
-from dpscp.deployment import CoverageMonitor, evaluate, statement_markdown
+from dpscp.deployment import CoverageMonitor, evaluate, recalibrate, statement_markdown
 from dpscp.report.page import write_atomically
 
 
@@ -67,7 +67,42 @@ def monitor_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
         f"evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
         f"privacy:  epsilon {format_epsilon(step.ledger.epsilon(delta))} at delta {delta:g} for records of this batch"
         + ("" if step.ledger.is_private else "; NOT private, the noise came from a seed"),
-        *(["next:     find out what changed, and calibrate again on new records"] if step.alarm else []),
+        *(["next:     find out what changed, then run dpscp recalibrate on new records"] if step.alarm else []),
+    ]
+
+
+def recalibrate_model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Write a copy of a model with thresholds from new labeled records."""
+    check_output(options.output, options.model, options.table)
+    estimator = load_model(options.model)
+    records = _labeled_records(estimator, options)
+    new = recalibrate(
+        estimator,
+        records.X,
+        records.y,
+        persons=records.persons,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        n_records=options.n,
+        budget=_budget_store(options),
+        random_state=options.seed,
+    )
+    new.save(options.output)
+    certificate, ledger = new.certificate_, new.ledger_
+    result = {
+        "model": str(options.output),
+        "coverage": certificate.coverage,
+        "target": certificate.target,
+        "epsilon": options.epsilon,
+        "delta": options.delta,
+        "is_private": ledger.is_private,
+    }
+    return result, [
+        f"coverage: {certificate}",
+        f"privacy:  epsilon {format_epsilon(options.epsilon)} at delta {options.delta:g} for the new records; the "
+        "records of the fit pay nothing more"
+        + ("" if ledger.is_private else "; NOT private, the noise came from a seed"),
+        f"model:    {options.output}; start a new monitor for it",
     ]
 
 

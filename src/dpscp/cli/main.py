@@ -223,6 +223,18 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     add_payment(sub)
 
     sub = command(
+        "recalibrate",
+        "find new thresholds for a model on new labeled records, such as the newest batch after an alarm",
+        "dpscp recalibrate model.dpscp 2026-12.csv -o new.dpscp --epsilon 0.5 --delta 1e-6",
+    )
+    sub.add_argument("model", type=Path, help="model file of dpscp fit")
+    sub.add_argument("table", type=Path, help="CSV or Parquet file with new labeled records")
+    sub.add_argument("-o", "--output", type=Path, required=True, help="model file to write")
+    sub.add_argument("--n", type=int, help="public number of records, or of persons (default: counted, and public)")
+    add_budget(sub, 0.5)
+    add_payment(sub)
+
+    sub = command(
         "statement",
         "write the privacy statement of a model, as JSON or as Markdown for a model card",
         "dpscp statement model.dpscp",

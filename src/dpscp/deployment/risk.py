@@ -19,6 +19,7 @@ from dpscp._base.checks import check_count, check_probability, check_range
 from dpscp._base.trust import OWN_LOSSES
 from dpscp.data.groups import RecordGroups
 from dpscp.data.persons import Persons, choose_unit, keep_rows
+from dpscp.data.populations import check_ratio_bound, check_ratios, keep_by_ratio
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.guarantees.certificate import Promise
@@ -29,7 +30,7 @@ from dpscp.pipeline.losses import LossColumns, check_losses, sum_losses
 from dpscp.pipeline.search_plan import CalibrationRule, SearchPlan, make_rule
 from dpscp.privacy import Budget, Ledger, Unit, secure_generator
 from dpscp.privacy.accounting import Accountant
-from dpscp.privacy.random_streams import child_seeds, seed_of
+from dpscp.privacy.random_streams import THINNING, child_seeds, seed_of, stream_seed
 from dpscp.privacy.store import BudgetStore
 from dpscp.quantile.loss_sums import LossSums
 
@@ -80,6 +81,8 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     groups: Any = None,
     group_values: Sequence[Any] | None = None,
     groups_per_record: int | None = None,
+    likelihood_ratio: Any = None,
+    ratio_bound: float | None = None,
     resolution: int = 64,
     running_maximum: bool = False,
     release_confidence: float | None = None,
@@ -109,6 +112,9 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
         A record of no listed group counts in none. A list of such arrays (with a list of lists), or an (n, n_groups)
         boolean array with the public maximum ``groups_per_record``, gives overlapping groups: use the largest threshold
         of a record's groups.
+    likelihood_ratio, ratio_bound : (n,) public density ratio of the population of new records to that of these, and its
+        public bound W. Secret coins keep each record with probability w / W, and the promise is for that population
+        (Result K). Needs held-out records; with persons one random row of each counts.
     resolution : losses are rounded to multiples of 1 / ``resolution`` by a secret uniform, which keeps their mean. 1
         turns the loss into a score; the certificate then says what a single release loses, at more spread.
     running_maximum : control the running maximum of a loss that may rise with the threshold, taken from the right.
@@ -148,19 +154,19 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     unit = choose_unit(persons, rows_per_person, n_records=n_records, n_persons=n_persons)
     _check_store(budget, unit, seeded=seed is not None)
     spent = read_training_cost(training, unit).assume(OWN_LOSSES)
-    grouping = (groups, group_values, groups_per_record)
-    data = _Units.of(losses, thresholds, threshold_range, persons, unit, row_seed, grouping)
+    listed = (groups, group_values, groups_per_record), (likelihood_ratio, ratio_bound)
+    data = _Units.of(losses, thresholds, threshold_range, persons, unit, row_seed, *listed)
     declared = n_persons if unit.by_person else n_records
     rule = make_rule(
         _guarantee(training, held_out),
         alphas,
         spent,
-        check_count(unit.count_name, data.owners.count if declared is None else declared),
+        check_count(unit.count_name, data.count if declared is None else declared),
         n_groups=None if data.groups is None else len(data.groups.names),
         counted=declared is None,
         release_confidence=release_confidence,
     )
-    rule = rule.for_overlap(1 if data.groups is None else data.groups.per_record)
+    rule = rule.for_overlap(1 if data.groups is None else data.groups.per_record).for_population(data.ratio_bound)
     rule = replace(rule, unit=unit, resolution=resolution)
     searches = _plan(rule, spent, limit, data.most_steps, steps, accountant)
     columns, sums = data.sum_losses(searches.steps, dither_seed, resolution, running_maximum=running_maximum)
@@ -169,11 +175,16 @@ def control_risk(  # noqa: PLR0913 (public: one argument a choice)
     ledger = found.ledger.convert_unit(unit).declare(**_facts(unit, columns, resolution, data.groups))
     if reservation is not None:
         reservation.commit(ledger)
-    values = columns.thresholds_at(found.values)
     certificates = tuple(_risk_certificate(c, resolution, running_maximum) for c in found.certificates)
-    if any(c.is_vacuous for c in certificates) or not np.isfinite(values).all():
-        warnings.warn(str(certificates[0]), GuaranteeWarning, stacklevel=2)
+    values = _warn_if_infinite(columns.thresholds_at(found.values), certificates)
     return RiskControl(_shaped(values, alpha, group_values), ledger, certificates)
+
+
+def _warn_if_infinite(values: NDArray[np.float64], certificates: tuple[Certificate, ...]) -> NDArray[np.float64]:
+    """Return the thresholds; warn if some promise is kept without a finite one only."""
+    if any(c.is_vacuous for c in certificates) or not np.isfinite(values).all():
+        warnings.warn(str(certificates[0]), GuaranteeWarning, stacklevel=3)
+    return values
 
 
 def _guarantee(training: DpEvent | Ledger | None, held_out: bool | None) -> Guarantee:
@@ -206,6 +217,9 @@ class _Units:
     rows: NDArray[np.int64] | None
     owners: Persons
     groups: RecordGroups | None
+    count: int
+    """The number of units before any was dropped."""
+    ratio_bound: float | None
 
     @classmethod
     def of(
@@ -217,15 +231,23 @@ class _Units:
         unit: Unit,
         seed: int | None,
         grouping: tuple[Any, Any, Any],
+        ratio: tuple[Any, Any],
     ) -> "_Units":
         n_rows = _count_rows(losses, thresholds, threshold_range)
-        groups = RecordGroups.declared(*grouping, n_rows)
+        groups, (ratios, bound) = RecordGroups.declared(*grouping, n_rows), _declared_ratios(*ratio, n_rows)
         rows, owners = None, Persons.single(n_rows)
         if unit.by_person:
-            cap = unit.cap if groups is None else 1  # one record, so its groups are the person's (Result H)
+            # one record, so its groups and its ratio are the person's (Results H and K)
+            cap = unit.cap if groups is None and bound is None else 1
             rows, owners = keep_rows(persons, n_rows=n_rows, rows_per_person=cap, random_state=seed)
+        count = owners.count
+        if ratios is not None and bound is not None:
+            rows = np.arange(n_rows) if rows is None else rows
+            coins = secure_generator(stream_seed(seed, THINNING)).random(len(rows))
+            rows = rows[keep_by_ratio(ratios[rows], bound, coins)]
+            owners = Persons.single(len(rows))
         groups = groups if groups is None or rows is None else groups.take(rows)
-        return cls(losses, thresholds, threshold_range, rows, owners, groups)
+        return cls(losses, thresholds, threshold_range, rows, owners, groups, count, bound)
 
     @property
     def most_steps(self) -> int:
@@ -251,6 +273,16 @@ class _Units:
             running_maximum=running_maximum,
         )
         return columns, sums
+
+
+def _declared_ratios(ratios: Any, bound: Any, n_rows: int) -> tuple[NDArray[np.float64] | None, float | None]:
+    """The likelihood ratio of each row and its public bound, checked; None without them."""
+    if (ratios is None) != (bound is None):
+        raise ValueError("likelihood_ratio and ratio_bound go together: the ratio of each record, and its bound")
+    if ratios is None:
+        return None, None
+    limit = check_ratio_bound(bound)
+    return check_ratios(ratios, limit, n_rows), limit
 
 
 def _count_rows(losses: Any, thresholds: Any, threshold_range: tuple[float, float] | None) -> int:
