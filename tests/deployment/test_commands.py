@@ -84,9 +84,14 @@ def test_evaluating_on_the_table_of_the_fit_is_refused(folder, capsys):
 def test_monitor(folder, capsys):
     state = folder / "monitor.json"
     command = ["monitor", folder / "m.dpscp"]
-    code, out, _ = run(capsys, *command, folder / "2026-01.csv", "--state", state, "--epsilon", "0.4")
+    page = folder / "monitor.html"
+    options = ["--state", state, "--epsilon", "0.4", "--report", page]
+    code, out, _ = run(capsys, *command, folder / "2026-01.csv", *options)
     assert code == 0
     assert "no alarm after 1 batches" in out
+    assert f"report:   {page}" in out
+    assert "No alarm." in page.read_text()
+    assert "<svg" in page.read_text()
     code, out, _ = run(capsys, *command, folder / "2026-02.csv", "--state", state, "--json")
     told = json.loads(out)
     assert code == 0

@@ -17,6 +17,7 @@ from dpscp.cli.run import (
 )
 from dpscp.cli.tables import CommandError, check_output, open_table
 from dpscp.deployment import CoverageMonitor, evaluate, recalibrate, statement_markdown
+from dpscp.report.monitoring import monitor_page
 from dpscp.report.page import write_atomically
 
 
@@ -41,12 +42,16 @@ def evaluate_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[st
 def monitor_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Add a batch of labeled records to the monitor in a file; create the file if needed."""
     check_output(options.state, options.model, options.table)
+    if options.report is not None:
+        check_output(options.report, options.model, options.table, options.state)
     estimator = load_model(options.model)
     monitor = _open_monitor(options, estimator)
     records = _labeled_records(estimator, options)
     name = options.batch or options.table.name
     step = monitor.update(records.X, records.y, records.persons, batch=name, budget=_budget_store(options))
     write_atomically(options.state, monitor.to_json().encode())
+    if options.report is not None:
+        write_atomically(options.report, monitor_page(monitor).encode())
     delta = monitor.budget.delta
     result = {
         "batch": name,
@@ -67,6 +72,7 @@ def monitor_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
         f"evidence: {step.log_evidence:.2f}; the alarm is raised at {monitor.alarm_limit:.2f} and stays on",
         f"privacy:  epsilon {format_epsilon(step.ledger.epsilon(delta))} at delta {delta:g} for records of this batch"
         + ("" if step.ledger.is_private else "; NOT private, the noise came from a seed"),
+        *([] if options.report is None else [f"report:   {options.report}"]),
         *(["next:     find out what changed, then run dpscp recalibrate on new records"] if step.alarm else []),
     ]
 

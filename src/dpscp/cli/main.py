@@ -220,6 +220,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     sub.add_argument(
         "--level", type=float, help="probability of ever raising a false alarm (new monitor only; default 0.05)"
     )
+    sub.add_argument("--report", type=Path, help="also write an HTML page with a plot of the evidence")
     add_payment(sub)
 
     sub = command(
