@@ -74,6 +74,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/python tests/lint/check_prose.py
 	$(BIN)/python tests/lint/check_source.py
+	$(BIN)/python tests/mutants/run.py --check
 	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/dev.stamp

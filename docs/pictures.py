@@ -1,17 +1,59 @@
-"""Draws the pictures of how_it_works.md from public numbers: ``python docs/pictures.py``."""
+"""Draws the pictures of the README and of the site: ``python docs/pictures.py [concepts] [sizes] [gallery] [report]``.
 
+Nothing in them is computed from confidential records: concepts come from public numbers, sizes from the tables in
+results/, the gallery from what the scripts printed (docs/outputs.py), the report from the demo's public records.
+``report`` needs Chromium.
+"""
+
+import csv
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 
 import dpscp as dp
-from dpscp.report.figures import calibration_figure, plan_figure, tradeoff_figure
+from dpscp.report.figures import bare_figure, calibration_figure, plan_figure, tradeoff_figure
 
-FOLDER = Path(__file__).parent / "img"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "img"
+INK = {"light": "#1d2530", "dark": "#d9dee7"}
+MUTED = {"light": "#6b7482", "dark": "#9aa4b2"}
+GROUND = {"light": "white", "dark": "#1e2129"}
+OURS, PAPER, PLAIN = "#3f7fd0", "#d9772b", "#8a94a3"
+STUDIES = {
+    "housing": "California Housing\n(interval width)",
+    "bloodmnist": "BloodMNIST\n(labels in a set)",
+    "adult": "Adult\n(labels in a set)",
+    "bank": "Bank Marketing\n(labels in a set)",
+}
+EPSILONS = (0.5, 1.0, 2.0)
+# A line of a script: "NAME: level 0.9: coverage 0.91 on 400 held-out, 1.2 labels of 4", or the same with a risk.
+_RESULT = re.compile(
+    r"^(?P<name>.*?)(?P<kind>level|risk) (?P<target>[\d.]+): "
+    r"(?:coverage|mean loss) (?P<seen>[\d.]+) on \d+ held-out(?P<rest>.*)$"
+)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
 
 
-def main() -> None:
-    """One file for each picture; nothing in them comes from records."""
+def _save(figure: "Figure", path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, metadata={"Date": None})
+
+
+def draw_concepts() -> None:
+    """Draw the three pictures of how_it_works.md from public numbers."""
     mu = dp.privacy.gdp_mu(1.0, 1e-6)
     ledger = dp.Ledger().add("release", dp.privacy.gaussian_event(1 / mu))
     plan = dp.plan(n=10_000, epsilon=1.0)
@@ -26,12 +68,129 @@ def main() -> None:
         "calibration": calibration_figure(certificate),
         "plan": plan_figure(plan),
     }
-    FOLDER.mkdir(exist_ok=True)
     for name, figure in figures.items():
         figure.set_facecolor("white")
-        with mpl.rc_context({"svg.hashsalt": name}):
-            figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
+        _save(figure, FOLDER / "figures" / f"{name}.svg")
 
+
+def read_sizes(path: Path, **wanted: str) -> list[float]:
+    """Sizes in a table at the three epsilons, or at every epsilon if the method has none."""
+    with path.open() as file:
+        rows = [row for row in csv.DictReader(file) if all(row[key] == value for key, value in wanted.items())]
+    plain = [float(row["size"]) for row in rows if not row["epsilon"]]
+    by_epsilon = {float(row["epsilon"]): float(row["size"]) for row in rows if row["epsilon"]}
+    return plain * len(EPSILONS) if plain else [by_epsilon[epsilon] for epsilon in EPSILONS]
+
+
+def _draw_study(axis: "Axes", study: str, scheme: str) -> None:
+    measured = ROOT / "results" / f"{study}.csv"
+    defaults = ROOT / "results" / "defaults.csv"
+    series = (
+        (read_sizes(measured, method="dp-scp-f", train_share="0.5"), PAPER, "s-", "the paper's DP-SCP-F"),
+        (read_sizes(defaults, study=study, variant="", method="default"), OURS, "o-", "dpscp, certified"),
+        (read_sizes(measured, method="split-cp"), PLAIN, "--", "not private (split conformal, the paper's model)"),
+    )
+    places = range(len(EPSILONS))
+    for sizes, color, style, label in series:
+        axis.plot(places, sizes, style, color=color, label=label, linewidth=1.8, markersize=5)
+    axis.set_title(STUDIES[study], fontsize=9, color=INK[scheme])
+    axis.set_xticks(places, [f"{epsilon:g}" for epsilon in EPSILONS])
+    axis.set_xlim(-0.25, len(EPSILONS) - 0.75)
+    axis.set_xlabel("epsilon", fontsize=9, color=INK[scheme])
+    axis.tick_params(colors=MUTED[scheme], labelcolor=INK[scheme])
+    for side in ("left", "bottom"):
+        axis.spines[side].set_color(MUTED[scheme])
+
+
+def draw_sizes() -> None:
+    """Draw certified set sizes against epsilon, beside the paper's method and a method without privacy."""
+    for scheme in INK:
+        figure, axes = bare_figure(10.4, 3.0, len(STUDIES))
+        figure.set_facecolor(GROUND[scheme])
+        for axis, study in zip(axes, STUDIES, strict=True):
+            axis.set_facecolor(GROUND[scheme])
+            _draw_study(axis, study, scheme)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK[scheme]
+        )
+        _save(figure, FOLDER / f"sizes_{scheme}.svg")
+
+
+def read_results(text: str) -> Iterator[tuple[str, float, float, str]]:
+    """Yield name, promised share, observed share and size of each result that a script printed."""
+    for line in text.splitlines():
+        if match := _RESULT.match(line):
+            target, seen = float(match["target"]), float(match["seen"])
+            if match["kind"] == "risk":
+                target, seen = 1 - target, 1 - seen
+            yield match["name"].strip(" :;,"), target, seen, match["rest"].strip(" ,")
+
+
+def _draw_dots(axis: "Axes", top: float, rows: int, seen: float) -> None:
+    """Draw a hundred records: filled where the answer was in the set, open where it was not."""
+    places = [(number % (100 // rows), top + number // (100 // rows)) for number in range(100)]
+    right = round(100 * seen)
+    axis.scatter(*zip(*places[:right], strict=True), s=46 if rows == 5 else 26, color=OURS, linewidths=0)
+    if right < 100:
+        axis.scatter(*zip(*places[right:], strict=True), s=34 if rows == 5 else 18, facecolors="none", edgecolors=PAPER)
+
+
+def _draw_bars(axis: "Axes", results: list[tuple[str, float, float, str]]) -> None:
+    """Draw one bar for each result, with a mark at the promised share."""
+    for place, (name, target, seen, _) in enumerate(results):
+        axis.barh(place, 1, color="#8a94a340", height=0.8)
+        axis.barh(place, seen, color=OURS, height=0.8)
+        axis.plot([target, target], [place - 0.4, place + 0.4], color=PAPER, linewidth=3)
+        words = re.sub(r" \(.*\)|: .*", "", name)
+        axis.text(0.03, place, words, color="white", fontsize=11 if len(results) < 5 else 8.5, va="center")
+    axis.set_xlim(0, 1)
+    axis.set_ylim(len(results) - 0.5, -0.5)
+
+
+def draw_gallery() -> None:
+    """Draw a thumbnail for each script: the observed share of right answers, beside the promised one."""
+    for path in sorted((ROOT / "docs" / "outputs").glob("*.txt")):
+        results = list(read_results(path.read_text()))
+        figure, (axis,) = bare_figure(4.0, 2.5)
+        figure.set_facecolor("none")
+        axis.set_axis_off()
+        if len(results) > 2:
+            _draw_bars(axis, results)
+        else:
+            rows = 5 if len(results) == 1 else 4
+            for place, (name, target, seen, size) in enumerate(results):
+                top = place * (rows + 3.2)
+                words = f"{name}: " if name else ""
+                axis.text(-0.4, top - 1.1, f"{words}{seen:.1%} right, promised {target:.0%}", color=OURS, fontsize=11)
+                axis.text(-0.4, top + rows, size, color=PLAIN, fontsize=10, va="center")
+                _draw_dots(axis, top, rows, seen)
+            height = len(results) * (rows + 3.2)
+            axis.set_xlim(-0.8, 100 / rows - 0.2)
+            axis.set_ylim(height - 2, -2)
+        _save(figure, FOLDER / "gallery" / f"{path.stem}.svg")
+
+
+def photograph_report() -> None:
+    """Photograph the first screen of the demo's report in both schemes."""
+    browser = next(found for name in BROWSERS if (found := shutil.which(name)))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "demo"
+        subprocess.run([sys.executable, "-m", "dpscp", "demo", "--folder", str(folder)], check=True)
+        (page,) = folder.glob("*.html")
+        for scheme, more in (("light", ()), ("dark", ("--force-dark-mode",))):
+            picture = FOLDER / f"report_{scheme}.png"
+            place = (f"--user-data-dir={scratch}/{scheme}", "--window-size=1000,850", f"--screenshot={picture}")
+            subprocess.run([browser, *QUIET, *more, *place, page.as_uri()], check=True, capture_output=True)
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "concepts": draw_concepts,
+    "sizes": draw_sizes,
+    "gallery": draw_gallery,
+    "report": photograph_report,
+}
 
 if __name__ == "__main__":
-    main()
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

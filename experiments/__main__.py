@@ -31,7 +31,7 @@ STUDIES = (
     "unprinted_settings",
 )
 # asked for by name: the first needs torch and Opacus, the others look again at what is a part of other studies
-EXTRA = ("opacus_time", "corrected", "defaults")
+EXTRA = ("opacus_time", "corrected", "defaults", "set_sizes")
 QUICK_TRIALS = 3
 
 

@@ -1,4 +1,4 @@
-"""The library's own methods with the defaults of today, beside those of the first run: the same splits and seeds.
+"""The library's own methods with the defaults of version 0.3, beside those of the first run: the same splits and seeds.
 
 The paper's rows of the same studies take most of their time and do not depend on defaults, so they are left out here.
 """
@@ -70,7 +70,7 @@ def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
     bounds = [s for study, s in found if study == "housing" and s.variant]
     tables.write_page(
         options.results / f"{NAME}.md",
-        "The library's rows with the defaults of today",
+        "The library's rows with the defaults of version 0.3",
         header,
         [
             f"{max(s.trials for _, s in found)} trials on the splits and seeds of the studies' own pages; the columns "

@@ -195,7 +195,7 @@ def _persons(results: Path) -> str:
 
 
 def _changes(results: Path) -> str:
-    """The library's rows with the defaults of today beside those of the first run; empty where they were not run."""
+    """The library's rows with the defaults of version 0.3 beside those of the first run; empty if not run."""
     if not (results / "defaults.csv").exists():
         return ""
     earlier = {(r["study"], r["method"], r["epsilon"]): r for r in _read(EARLIER)}

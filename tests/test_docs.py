@@ -113,11 +113,53 @@ def test_the_check_of_the_prose_sees_long_lines_and_retired_words():
     assert "synthetic" in found[2][1]
 
 
+NAMED = re.compile(r"`((?:[\w.]+/)+\w+\.(?:py|md|json|csv|html))(?:::\w+)*`|`(dpscp(?:\.\w+)+)(?:\(|`)")
+
+
+def _find_named(dotted: str):
+    """Import the longest part of a dotted name that is a module and look up the rest."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[length:]:
+            found = getattr(found, name)
+        return found
+    raise AssertionError(dotted)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_named_files_and_modules_exist(path):
+    for file, dotted in NAMED.findall(path.read_text()):
+        if dotted:
+            assert _find_named(dotted) is not None
+        elif "NAME" not in file:
+            folders = (ROOT, ROOT / "src", ROOT / "src" / "dpscp", ROOT / "tests")
+            assert any((folder / file).exists() for folder in folders), file
+
+
+def test_the_layers_in_contributing_are_those_that_the_linter_checks():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [
+        [name.strip().removeprefix("dpscp.") for name in re.split(r"[:|]", row)] for row in contracts[0]["layers"]
+    ]
+    assert "".join(f"    {', '.join(row)}\n" for row in layers) in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
 def _blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
 
 
-DOCUMENTS = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if _blocks(p)]
+DOCUMENTS = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if _blocks(p)]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
@@ -129,13 +171,42 @@ def test_code_blocks_run(path, capsys):
     assert capsys.readouterr().out
 
 
+LINKS = re.compile(r"""\]\(([^)#]+)(?:#[^)]*)?\)|(?:src|srcset)="([^"#]+)\"""")
+
+
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+    "path",
+    [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOKS],
+    ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_links_point_to_files(path):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+    for link, source in LINKS.findall(path.read_text()):
+        target = link or source
         if "://" not in target:
             assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_run(path, tmp_path, monkeypatch):
+    """Without Jupyter, with smaller numbers. A text that a cell keeps comes from a run: the same cells print."""
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads(path.read_text())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for cell, printed in _load_script(ROOT / "docs" / "notebooks.py").run_cells(notebook, fast=True):
+            assert bool(printed) == bool(cell["outputs"]), "python docs/notebooks.py keeps what the notebooks print"
+            assert cell["execution_count"] is None
+
+
+def test_notebooks_are_small_and_cover_the_five_users():
+    assert {path.stem for path in NOTEBOOKS} >= {"first_fit", "own_csv", "torch_cnn", "persons", "monitoring"}
+    for path in NOTEBOOKS:
+        assert path.stat().st_size < 20_000
+        cells = json.loads(path.read_text())["cells"]
+        assert "".join(cells[0]["source"]).startswith("# ")
+        assert len({cell["id"] for cell in cells}) == len(cells)
+        code = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        assert all(text in code for text in json.loads(path.read_text())["metadata"]["dpscp"]["fast"])
 
 
 def test_the_cost_model_of_large_data_is_what_its_command_writes():

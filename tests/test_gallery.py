@@ -1,5 +1,6 @@
 """Every script of the gallery runs in its quick form and covers, or bounds its loss, as promised."""
 
+import importlib.util
 import re
 import runpy
 import sys
@@ -35,3 +36,29 @@ def test_every_script_is_on_the_gallery_page():
     for path in EXAMPLES:
         assert f"examples/{path.name}" in page
         assert f"docs/outputs/{path.stem}.txt" in page
+
+
+def _load_pictures():
+    spec = importlib.util.spec_from_file_location("pictures", EXAMPLES[0].parents[1] / "docs" / "pictures.py")
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    return pictures
+
+
+def test_every_script_has_a_thumbnail_that_shows_what_it_printed():
+    """``python docs/pictures.py gallery`` draws them."""
+    docs = EXAMPLES[0].parents[1] / "docs"
+    pictures = _load_pictures()
+    for path in EXAMPLES:
+        assert (docs / "img" / "gallery" / f"{path.stem}.svg").exists()
+        results = list(pictures.read_results((docs / "outputs" / f"{path.stem}.txt").read_text()))
+        assert results
+        assert all(0.5 < promised < 1 and 0.5 < seen <= 1 for _, promised, seen, _ in results)
+
+
+def test_the_picture_of_the_sizes_reads_the_tables_of_the_results():
+    root = EXAMPLES[0].parents[1]
+    pictures = _load_pictures()
+    housing = root / "results" / "housing.csv"
+    assert pictures.read_sizes(housing, method="dp-scp-f", train_share="0.5") == [2.30809, 2.21062, 2.16379]
+    assert pictures.read_sizes(housing, method="split-cp") == [1.92842] * 3

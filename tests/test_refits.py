@@ -72,7 +72,10 @@ def test_searches_are_told_and_a_store_stops_them(tmp_path):
     with pytest.warns(GuaranteeWarning, match="inside a search or cross-validation"):
         assert np.isfinite(cross_val_score(classifier(), X, y, cv=2)).all()
     grid = {"confidence_level": [0.8, 0.9]}
-    with pytest.warns(GuaranteeWarning, match="inside a search or cross-validation"):
+    with (
+        pytest.warns(GuaranteeWarning, match="inside a search or cross-validation"),
+        pytest.warns(GuaranteeWarning, match="GridSearchCV chose the parameters"),
+    ):
         GridSearchCV(classifier(), grid, cv=2).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,30 +1,34 @@
 """The documentation site builds offline without a warning, and no code block of it goes unexecuted."""
 
+import html
+import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--virtual-time-budget=9000")
-# Types a word into the search and tells what came of it.
+# Types a word into the search and reports the addresses of the results, best first.
 SEARCH = """<script>
 setTimeout(() => {
   const asked = document.querySelector("[data-md-component=search-query]");
   asked.focus();
-  asked.value = "certificate";
+  asked.value = "monitor";
   asked.dispatchEvent(new Event("keyup", { bubbles: true }));
 }, 1500);
 setTimeout(() => {
-  document.title = "found " + document.querySelectorAll(".md-search-result__item").length;
+  const links = [...document.querySelectorAll(".md-search-result__item > a.md-search-result__link")];
+  document.title = "found " + links.map((link) => link.pathname.split("/").pop()).join(" ");
 }, 6000);
 </script></body>"""
 
@@ -39,16 +43,99 @@ def site(tmp_path_factory):
     return folder
 
 
+def _load_docs_script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_site_builds_with_warnings_as_errors(site):
     assert "marriage" in (site / "gallery.html").read_text(encoding="utf-8")  # the scripts are on the page
-    pages = {p.stem for p in site.glob("*.html")}
-    assert {p.stem for p in PAGES if p.stem != "README"} <= pages
-    for page in site.glob("*.html"):
+    for page in PAGES[1:]:
+        assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").exists()
+    for page in site.rglob("*.html"):
         # nothing is loaded from elsewhere; links that a reader may follow are fine
-        assert not re.search(r'<(?:script|img|iframe)[^>]+src="https?:', page.read_text(encoding="utf-8"))
-        assert not re.search(
-            r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="https?:', page.read_text(encoding="utf-8")
-        )
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r'<(?:script|img|iframe)[^>]+src="https?:', text)
+        assert not re.search(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="https?:', text)
+
+
+def test_every_link_and_picture_of_the_site_exists(site):
+    """mkdocs checks the links in Markdown; this sees those in HTML as well, and the anchors of both."""
+    pages = {page: page.read_text(encoding="utf-8") for page in site.rglob("*.html") if page.name != "404.html"}
+    anchors = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in pages.items()}
+    checked = 0
+    for page, text in pages.items():
+        body = text[text.index("<article") : text.index("</article")]
+        for target in re.findall(r'(?:href|src)="([^"]+)"', body):
+            if not re.match(r"[a-z]+:", target):
+                name, _, anchor = html.unescape(target).partition("#")
+                file = (page.parent / name).resolve() if name else page
+                assert file.exists(), (page.name, target)
+                if anchor and file in anchors and anchor not in {"only-light", "only-dark"}:
+                    assert anchor in anchors[file], (page.name, target)
+                checked += 1
+    assert checked > 500
+
+
+def test_every_page_has_a_theme_switch_and_the_inner_ones_lead_on(site):
+    page = (site / "choosing.html").read_text(encoding="utf-8")
+    assert page.count('name="__palette"') == 3
+    assert 'class="md-footer__link md-footer__link--next"' in page
+    assert 'class="md-footer__link md-footer__link--prev"' in page
+
+
+def test_the_api_pages_have_signatures_and_tables(site):
+    page = (site / "api" / "estimators.html").read_text(encoding="utf-8")
+    text = re.sub(r"<[^>]+>", "", html.unescape(page))
+    assert 'guarantee="auto"' in text  # in the signature
+    assert re.search(r"<td><code>confidence_level</code></td>\s*<td>float or list of floats, default 0.9</td>", page)
+
+
+def test_docstrings_become_tables():
+    to_markdown = _load_docs_script("docstrings").to_markdown
+    text = """Find a threshold.
+
+    Parameters
+    ----------
+    scores : array of shape (n,)
+        One ``score`` | record.
+
+        A second paragraph.
+    alpha : the miscoverage.
+    level : float; a list for
+        several levels
+    n
+
+    Returns
+    -------
+    float
+        The threshold.
+
+    Examples
+    --------
+    >>> 1 + 1
+    2
+
+    Privacy: one event.
+    """
+    lines = to_markdown("\n".join(line.removeprefix("    ") for line in text.splitlines())).splitlines()
+    assert "| `scores` | array of shape (n,) | One `score` \\| record. A second paragraph. |" in lines
+    assert "| `alpha` |  | the miscoverage. |" in lines
+    assert "| `level` |  | float; a list for several levels |" in lines
+    assert "| `n` |  |  |" in lines
+    assert "| float | The threshold. |" in lines
+    assert "**Privacy:** one event." in lines
+    assert lines[lines.index("```pycon") :][:3] == ["```pycon", ">>> 1 + 1", "2"]
+
+
+def test_the_search_ranks_how_tos_above_records_of_the_project(site):
+    entries = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    boosts = {entry["location"].partition("#")[0]: entry.get("boost", 1) for entry in entries}
+    assert (
+        boosts["monitoring.html"] > boosts["guarantees.html"] > boosts["measurements.html"] >= boosts["decisions.html"]
+    )
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -57,13 +144,16 @@ def test_the_search_works_from_disk(site, tmp_path):
     page.write_text((site / "index.html").read_text(encoding="utf-8").replace("</body>", SEARCH), encoding="utf-8")
     line = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path}", "--dump-dom", page.as_uri()]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
-    assert int(re.search(r"<title>found (\d+)</title>", done.stdout)[1]) > 3
+    page.unlink()
+    found = re.search(r"<title>found (.*)</title>", done.stdout)[1].split()
+    assert len(found) > 3
+    assert found[0] == "monitoring.html"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_code_block_is_executed_somewhere(path):
     """python: test_docs; bash: test_cli, lines that begin with dpscp; { .python }: a script that test_gallery runs;
-    text: what such a script printed.
+    text: what such a script printed; toml: a part of a schema, which is only read.
     """
     for language, body in re.findall(r"^```(\S*)[^\n]*\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE):
         if language == "bash":
@@ -72,5 +162,7 @@ def test_every_code_block_is_executed_somewhere(path):
             assert re.fullmatch(r'--8<-- "docs/outputs/\w+\.txt"\n', body)
         elif language == "{":
             assert re.fullmatch(r'--8<-- "examples/\w+\.py"\n', body)
+        elif language == "toml":  # a part of a schema
+            assert tomllib.loads(body)
         else:
             assert language == "python", language

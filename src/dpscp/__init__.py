@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         PrivateConformalRegressor,
         PrivateMultilabelClassifier,
         load,
+        predict_interval,
+        predict_set,
     )
     from dpscp.exceptions import BudgetError, GuaranteeWarning, HintWarning, NotFittedError, SeededWarning
     from dpscp.guarantees import Certificate
@@ -50,6 +52,8 @@ else:  # the numerical libraries take a second to import: a name imports them on
         "evaluate": "dpscp.deployment",
         "load": "dpscp.estimators",
         "plan": "dpscp.pipeline.planning",
+        "predict_interval": "dpscp.estimators",
+        "predict_set": "dpscp.estimators",
         "private_quantile": "dpscp.quantile",
         "recalibrate": "dpscp.deployment",
         "sets": "dpscp.scores",
@@ -95,6 +99,8 @@ __all__ = [
     "load",
     "metrics",
     "plan",
+    "predict_interval",
+    "predict_set",
     "privacy",
     "private_quantile",
     "quantile",

@@ -691,9 +691,9 @@ mutant(
     "tests/test_conformal.py::TestPrivateModel::test_on_its_own_records",
 )
 mutant(
-    "strategy:_own_mechanism",
-    "Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)",
-    "mechanism",
+    "pipeline.own_mechanism:own_mechanism",
+    "Preprocessed((PublicBounds(*request.feature_bounds),), found)",
+    "found",
     "declared feature bounds do not reach an own mechanism",
     "tests/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",
 )
@@ -1206,8 +1206,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions)",
-    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions)",
+    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
@@ -1535,4 +1535,56 @@ mutant(
     "rows",
     "the likelihood ratio of losses is ignored",
     "tests/deployment/test_populations.py::test_the_risk_of_the_declared_population_is_bounded",
+)
+
+# ---- scikit-learn code around a fit
+
+mutant(
+    "estimators.base:PrivateConformal.fit",
+    "outer.mark(released)",
+    "released",
+    "a Pipeline with a scaler claims both promises",
+    "tests/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",
+)
+mutant(
+    "estimators.base:PrivateConformal.fit",
+    "outer.warn(budget)",
+    "outer.warn(None)",
+    "a store pays for a fit whose scaler learned from the records for nothing",
+    "tests/test_outer_steps.py::test_a_store_refuses_steps_and_searches",
+)
+mutant(
+    "estimators.outer_steps:OuterUse.mark_promises",
+    "certificate.voided(reason)",
+    "certificate",
+    "coverage is certified although steps outside learned from the records",
+    "tests/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",
+)
+mutant(
+    "estimators.outer_steps:_learns_nothing",
+    "not any((name.endswith('_') and not name.endswith('_in_') for name in vars(step)))",
+    "True",
+    "a step that says that it needs no fit may learn",
+    "tests/test_outer_steps.py::test_steps_that_learn_are_named",
+)
+mutant(
+    "estimators.outer_steps:_add_search",
+    "if in_fold:\n    return replace(found, is_searched=bool(search.refit))",
+    "if True:\n    return replace(found, is_searched=bool(search.refit))",
+    "the estimator that a search chose is called private",
+    "tests/test_outer_steps.py::test_a_search_marks_the_estimator_that_it_chose",
+)
+mutant(
+    "guarantees.certificate:Certificate.from_dict",
+    "str(data.get('void_because', ''))",
+    "''",
+    "a file forgets why nothing is proven",
+    "tests/test_outer_steps.py::test_a_leak_is_in_every_statement_and_survives_saving",
+)
+mutant(
+    "training.preprocessing.components:PrivatePCA.release",
+    "second, _ = self.release_moment(total, n_records=n_records, rng=rng)",
+    "second = total",
+    "directions of the exact second moment",
+    "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )

@@ -38,6 +38,7 @@ def scopes(tree: ast.Module) -> Iterator[tuple[str, Scope]]:
     yield from inside(tree, "")
 
 
+@cache
 def normal(node: ast.AST) -> str:
     """Return what two pieces of code share if they differ in layout only."""
     return ast.dump(node)
@@ -63,7 +64,8 @@ def _places(scope: Scope, wanted: list[ast.stmt]) -> Iterator[Place]:
     if len(wanted) == 1 and isinstance(wanted[0], ast.Expr):
         key = normal(wanted[0].value)
         for node in ast.walk(scope):
-            if isinstance(node, ast.expr) and normal(node) == key:
+            # the type first: writing out every subtree takes most of the time
+            if type(node) is type(wanted[0].value) and normal(node) == key:
                 yield Place((node,))
         return
     keys = [normal(statement) for statement in wanted]
@@ -71,7 +73,9 @@ def _places(scope: Scope, wanted: list[ast.stmt]) -> Iterator[Place]:
         for block in blocks(node):
             for start in range(len(block) - len(keys) + 1):
                 part = block[start : start + len(keys)]
-                if [normal(statement) for statement in part] == keys:
+                if all(type(a) is type(b) for a, b in zip(part, wanted, strict=True)) and keys == [
+                    normal(statement) for statement in part
+                ]:
                     yield Place(tuple(part))
 
 
@@ -168,5 +172,10 @@ def edited(root: Path, where: str, edits: tuple[tuple[str, str], ...]) -> tuple[
 
 def _edited_text(text: str, name: str, edits: tuple[tuple[str, str], ...]) -> str:
     for before, after in edits:
-        text = spliced(text, find(dict(scopes(parse(text)))[name], before), after)
+        text = spliced(text, find(_scopes_by_name(text)[name], before), after)
     return text
+
+
+@cache
+def _scopes_by_name(text: str) -> dict[str, Scope]:
+    return dict(scopes(parse(text)))

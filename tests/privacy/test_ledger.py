@@ -220,7 +220,9 @@ def test_a_step_without_privacy_is_named():
     assert not ledger.is_private
     assert ledger.non_private_stages == ("standardise", "again")
     text = ledger.summary(DELTA)
-    assert "NOT private because of: standardise, again" in text
+    assert "NOT private: the step 'standardise' has no privacy\nNOT private: the step 'again'" in text
+    assert len(ledger.not_private_because) == 2
+    assert not example_ledger().not_private_because
     with pytest.raises(BudgetError, match=r"inf \(not private: standardise, again\)"):
         Budget(1.0, DELTA).require(ledger)
 

@@ -74,7 +74,9 @@ def expected_numbers(model, evaluation) -> dict[str, float]:
         found[f"attack.{i}.found"] = 1 - ledger.tradeoff(x)
     for t, track in enumerate(budget_tracks(ledger, model.epsilon, delta)):
         for i, item in enumerate(track):
-            found |= {f"track.{t}.{i}.epsilon": item.epsilon, f"track.{t}.{i}.share": item.share}
+            found[f"track.{t}.{i}.epsilon"] = item.epsilon
+            if item.chance is None:  # the parts of a secret split are alternatives, which have no shares
+                found[f"track.{t}.{i}.share"] = item.share
     for i, c in enumerate(model.certificates_):
         found |= {f"certificate.{i}.target": c.target, f"certificate.{i}.coverage": c.coverage}
         numbers = {name: value for name, value in c.terms.items() if not isinstance(value, str)}
@@ -82,6 +84,8 @@ def expected_numbers(model, evaluation) -> dict[str, float]:
     found |= {f"threshold.{i}": t for i, t in enumerate(np.ravel(model.threshold_))}
     if evaluation is not None:
         found["evaluation.n"] = evaluation.n
+        point = {"accuracy": evaluation.accuracy, "mean_absolute_error": evaluation.mean_absolute_error}
+        found |= {f"evaluation.{name}": value for name, value in point.items() if value is not None}
         for i, v in enumerate(evaluation.levels):
             found |= {f"evaluation.{i}.target": v.target, f"evaluation.{i}.coverage": v.coverage}
             found |= {f"evaluation.{i}.low": v.interval[0], f"evaluation.{i}.high": v.interval[1]}
@@ -332,5 +336,5 @@ def test_other_budgets_are_the_plan():
     ).fit(X, LABELS)
     planned = dp.plan(4000, 2.0, classes=3, n_features=4, alpha=0.05).row("split")
     table = html_report(model).split('id="what-if"')[1].split("</table>")[0]
-    row = next(line for line in table.split("<tr>") if ">2<" in line)
+    row = next(line for line in table.split("<tr>") if ">epsilon 2<" in line)
     assert f"about {format_rate(0.95 + planned.overshoot)}" in row.split("<td")[3]

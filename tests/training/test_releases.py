@@ -27,6 +27,7 @@ from dpscp.training.engine.gaussian_release import gaussian_release
 from dpscp.training.engine.networks import DenseModel, Loss, Network
 from dpscp.training.mechanisms.objective_privacy import dominating_mu
 from dpscp.training.mechanisms.perturbation import SOLVER_SHARE, TRACE_NOISE
+from dpscp.training.preprocessing.components import PrivatePCA
 from dpscp.training.preprocessing.private_target import PrivateTarget
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 
@@ -87,6 +88,7 @@ class Inner:
 PRIVATE_STEPS = [
     PrivateCentring(noise_multiplier=3.0),
     PrivateStandardize(-3.0, 3.0, noise_multiplier=3.0),
+    PrivatePCA(2, noise_multiplier=3.0),
     PrivateWhitening(noise_multiplier=3.0),
 ]
 
@@ -134,10 +136,11 @@ def test_every_private_part_is_in_the_event():
         PrivateCentring(noise_multiplier=11.0),
         PrivateStandardize(-1.0, 1.0, noise_multiplier=12.0),
         PrivateWhitening(noise_multiplier=13.0),
+        PrivatePCA(2, noise_multiplier=16.0),
     )
     inner = Preprocessed(steps, DPSGD(loss="huber", steps=4, noise_multiplier=14.0))
     mechanism = PrivateTarget(inner, (-1.0, 1.0), noise_multiplier=15.0)
-    expected = {gaussian_event(noise): 4 if noise == 14.0 else 1 for noise in (11.0, 12.0, 13.0, 14.0, 15.0)}
+    expected = {gaussian_event(noise): 4 if noise == 14.0 else 1 for noise in (11.0, 12.0, 13.0, 14.0, 15.0, 16.0)}
     X, y = data_sets()[0]
     for event in (mechanism.event, mechanism.train(X, y, random_state=0, n_records=30).event):
         assert possible_histories(event) == [expected]

@@ -35,6 +35,10 @@ OWN_STEP = (
     "each preprocessing step of the caller releases what its event pays for, and transforms each row by using only "
     "this release and that row"
 )
+OUTER_STEPS = (
+    "the scikit-learn steps before the estimator learned nothing from these records and transform each row by using "
+    "that row alone; a frozen step was fitted to other records"
+)
 OWN_DATASET = "each item of the caller's data set is one record and is computed from that record alone"
 OWN_SOURCE = (
     "the caller's source contains each record once, and all records of a person in one block (each reading checks that "

@@ -232,7 +232,7 @@ def _promise_lines(summary: dict[str, Any]) -> list[str]:
     lines = [
         f"privacy:  epsilon {format_epsilon(summary['epsilon'])} at delta {summary['delta']:g} "
         f"(budget {format_number(summary['budget_epsilon'])}), for {summary['neighbours']}"
-        + ("" if summary["is_private"] else "; NOT private, the noise came from a seed")
+        + "".join(f"; NOT private: {reason}" for reason in summary["not_private_because"])
     ]
     evaluation = summary.get("evaluation")
     for place, certificate in enumerate(summary["certificates"]):

@@ -250,6 +250,7 @@ def summarize_fit(estimator: Estimator, evaluation: Evaluation | None = None) ->
         "neighbours": estimator.ledger_.neighbours,
         "unit": estimator.ledger_.unit.to_dict(),
         "is_private": estimator.ledger_.is_private,
+        "not_private_because": list(estimator.ledger_.not_private_because),
         "thresholds": [None if np.isinf(t) else float(t) for t in np.ravel(estimator.threshold_)],
         "certificates": [certificate_as_json(c) for c in estimator.certificates_],
         "is_useful": useless is None,

@@ -11,6 +11,9 @@ it.
     rows_per_person = 3                 # with person: the public cap on the records of one person
     n_persons = 4000                    # with person, optional: the public nominal number of persons
 
+    [metadata]                          # optional: what the report says about the release
+    responsible = "City hospital"       # also purpose, data, contact, legal_basis, collection_period, recipients
+
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
     bounds = [0, 110]
@@ -27,7 +30,7 @@ Values outside the bounds are clipped without a message, because a count would r
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -53,7 +56,9 @@ from dpscp.data.persons import choose_unit
 __all__ = ["ABSENT", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
-_OPTIONAL_KEYS = ("classes", "bounds", "person", *_COUNT_KEYS)
+_OPTIONAL_KEYS = ("classes", "bounds", "person", "metadata", *_COUNT_KEYS)
+# What a schema or a caller may declare about a release, for its report.
+METADATA_KEYS = ("purpose", "data", "responsible", "contact", "legal_basis", "collection_period", "recipients")
 _SCHEMA_KEYS = ("format", "version", "task", "target", "columns", *_OPTIONAL_KEYS)
 _FORMAT, _VERSION = "dpscp-schema", 1
 _LARGEST_FILE = 16 * 2**20
@@ -83,6 +88,8 @@ class Schema:
         The public cap on the rows of one person.
     n_persons : int, optional
         The public nominal number of persons.
+    metadata : mapping of str to str, optional
+        Declarations for the report: purpose, data, responsible, contact, legal_basis, collection_period, recipients.
     lacks : tuple of str
         The declarations that are still missing.
     """
@@ -96,8 +103,11 @@ class Schema:
     person: str | None = None
     rows_per_person: int | None = None
     n_persons: int | None = None
+    metadata: Mapping[str, str] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
+        if self.metadata is not None:
+            object.__setattr__(self, "metadata", check_metadata(self.metadata))
         if self.task:
             check_declaration(lambda: check_choice("task", self.task, ("classification", "regression")))
         if not isinstance(self.target, str):
@@ -334,6 +344,8 @@ class Schema:
         for name in ("n_records", "person", "rows_per_person", "n_persons"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
+        if self.metadata:
+            found["metadata"] = dict(self.metadata)
         found["columns"] = {c.name: c.to_dict() for c in self.columns}
         return found
 
@@ -402,6 +414,10 @@ class Schema:
             lines.append("# rows_per_person = 3   # with person: the largest number of records used of one person")
         caps = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons}
         lines += [f"{name} = {value}" for name, value in caps.items() if value is not None]
+        if self.metadata:
+            lines += ["", "[metadata]", *(f"{key} = {_format_toml(value)}" for key, value in self.metadata.items())]
+        else:
+            lines += ["", "# [metadata]   # optional, for the report", f"# keys: {', '.join(METADATA_KEYS)}"]
         for column in self.columns:
             lines += ["", f"[columns.{_format_toml(column.name)}]"]
             known = column.to_dict()
@@ -416,6 +432,17 @@ class Schema:
     def with_target(self, target: str) -> "Schema":
         """Return the same declarations for another target column."""
         return replace(self, target=target)
+
+
+def check_metadata(metadata: Any) -> dict[str, str]:
+    """Return the declarations about a release as texts; raise ``SchemaError`` for an unknown key or another value."""
+    if not isinstance(metadata, Mapping):
+        raise SchemaError("metadata must be a table of texts")
+    refuse_unknown_keys(metadata, METADATA_KEYS, "metadata")
+    wrong = [key for key, value in metadata.items() if not isinstance(value, str)]
+    if wrong:
+        raise SchemaError(f"metadata {wrong[0]!r} must be a text; put it in quotes")
+    return dict(metadata)
 
 
 def template(columns: Sequence[str], *, target: str = "") -> Schema:

@@ -98,7 +98,7 @@ def privacy_statement(estimator: Any, *, study: "StudyBudget | None" = None) -> 
         "made_with": {name: metadata.version(name) for name in ("dpscp", "dp-accounting", "numpy", "scipy")},
         "release": _release(estimator),
         "is_private": ledger.is_private,
-        "not_private_because": _reasons(ledger),
+        "not_private_because": list(ledger.not_private_because),
         "privacy": {
             "definition": "(epsilon, delta)-differential privacy",
             "epsilon": _above(spent),
@@ -214,12 +214,6 @@ def _release(estimator: Any) -> dict[str, Any]:
     return {"task": kind, "levels": levels, "artifacts": artifacts, "words": words}
 
 
-def _reasons(ledger: Ledger) -> list[str]:
-    """Why a run is not private."""
-    steps = [f"the step {stage!r} has no privacy" for stage in ledger.non_private_stages]
-    return steps + (["the noise came from a seed"] if ledger.seeded else [])
-
-
 def _composition(ledger: Ledger) -> str:
     """How the steps add up, in words."""
     if any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries):
@@ -309,6 +303,10 @@ def _coverage(certificate: Any) -> dict[str, Any]:
     proven = certificate.coverage
     population = "" if certificate.terms.ratio_bound is None else " of the declared population"
     words = f"target {certificate.target:g}: at least {at_least(proven)} proven on average ({certificate.guarantee})"
+    if certificate.is_vacuous:
+        words += "; only full sets keep it"
+    if certificate.void_because:
+        words = f"target {certificate.target:g}: nothing is proven, because {certificate.void_because}"
     return {
         "target": certificate.target,
         "proven": proven,
@@ -319,7 +317,7 @@ def _coverage(certificate: Any) -> dict[str, Any]:
         "about": f"{certificate.unit.covered}{population}",
         "one_release": None if not level else {"level": level, "confidence": confidence},
         "assumptions": list(certificate.assumptions),
-        "words": words + ("; only full sets keep it" if certificate.is_vacuous else ""),
+        "words": words,
     }
 
 

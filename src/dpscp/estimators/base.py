@@ -25,6 +25,7 @@ from dpscp.data.sources.dispatch import find_source, source_from_schema
 from dpscp.data.validation import check_levels, column_bounds, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
 from dpscp.estimators.ingest import BlockReader, FitInput, FitRecords, records_from_arrays, records_from_source
+from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.estimators.prefit import Prefit
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_record_assumptions, list_training_assumptions
@@ -91,6 +92,9 @@ class PrivateConformal(FittedEstimator):
             (``dpscp.sources``: files, a cluster, blocks of arrays) is read block by block, never together in memory.
             Every block is checked before anything is spent, and compared at each later reading. With a
             ``DistributedSource`` every process of the group calls ``fit``, and each of them is fitted.
+            Rows that were computed from several records (the output of ``fit_transform`` of a scaler, an imputer or a
+            PCA) void both promises, and cannot be noticed here. A ``Pipeline`` with such steps is noticed: the fit is
+            marked as not private. ``docs/pitfalls.md`` lists what to use instead.
         y : array of shape (n,), or str, optional
             The targets, or with ``schema`` the name of the target column. Left out where X contains the targets.
         persons : array of shape (n,), optional
@@ -118,10 +122,12 @@ class PrivateConformal(FittedEstimator):
         if isinstance(X, DistributedSource) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._start(budget, fit_params)
+        outer = find_outer_use()
+        outer.warn(budget)
         fit_input = self._read(X, y, persons, schema)
         request, records = self._make_request(fit_input)
-        released = self._release(request, records.records, fit_input.original, budget)
-        self._keep(released, records)
+        released = self._release(request, records.records, fit_input.original, budget, outer)
+        self._keep(outer.mark(released), records)
         return self
 
     def _read(self, X: Any, y: Any, persons: Any, schema: Schema | None) -> FitInput:
@@ -153,7 +159,9 @@ class PrivateConformal(FittedEstimator):
         vars(self).update(source.lead(fitted))
         return self
 
-    def _release(self, request: Request, records: RecordSource, original: Any, store: BudgetStore | None) -> Release:
+    def _release(
+        self, request: Request, records: RecordSource, original: Any, store: BudgetStore | None, outer: OuterUse
+    ) -> Release:
         """Make the release; ``original`` is the X of the caller, to notice a second fit."""
         request.task.try_score()
         private = self.random_state is None
@@ -166,6 +174,7 @@ class PrivateConformal(FittedEstimator):
             *list_record_assumptions(original),
             *self._list_uncopied_objects(),
             *request.task.score_assumptions,
+            *outer.assumptions,
         )
         released = release(
             request,
@@ -427,6 +436,8 @@ class PrivateConformal(FittedEstimator):
     def _warn_if_sets_are_full(self, task: Task) -> None:
         """Warn about promises that only full sets keep, from released numbers."""
         # for classes from the data, a warning came before anything was spent
+        if self.certificate_.void_because:
+            return  # as above
         vacuous = [c for c in self.certificates_ if c.is_vacuous and not task.classes_found]
         # at or, with the buffer of Result C, beyond the largest score
         ended = self.threshold_ >= task.score_range[1]

@@ -38,7 +38,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     ----------
     estimator : None, mechanism, torch.nn.Module, PrivateModel or fitted classifier
         None is the library's recipe. A mechanism is, for example, ``dpscp.training.DPSGD``. A ``PrivateModel`` was
-        trained elsewhere. A fitted classifier needs ``prefit=True``.
+        trained elsewhere. A fitted classifier needs ``prefit=True``. A list has private steps in front of a mechanism
+        or module, such as ``[PrivateStandardize(0, 9), PrivatePCA(4), DPSGD()]`` (``dpscp.training``); without a
+        mechanism, DP-SGD trains a linear model.
     epsilon : float, default 1.0
         The privacy budget of training and calibration together.
     delta : float, default 1e-5

@@ -154,6 +154,7 @@ class FittedEstimator(_Parameters, ABC):
         *,
         title: str | None = None,
         about: "About | None" = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         """Write an HTML page about this fit; needs the extra ``dpscp[report]``.
 
@@ -171,6 +172,8 @@ class FittedEstimator(_Parameters, ABC):
         title : str, optional
         about : dpscp.report.About, optional
             Purpose, name of the data and other descriptions.
+        metadata : mapping of str to str, optional
+            The same by key: purpose, data, responsible, contact, legal_basis, collection_period, recipients.
         """
         from dpscp.report.numbers import evaluate
         from dpscp.report.page import write_report
@@ -180,7 +183,8 @@ class FittedEstimator(_Parameters, ABC):
             raise ValueError("pass both X and y for an evaluation, or neither")
         if self.schema_ is not None and isinstance(y, str):
             y = self.schema_.with_target(y).targets(X)
-        write_report(path, self, evaluation=None if X is None else evaluate(self, X, y), title=title, about=about)
+        evaluation = None if X is None else evaluate(self, X, y)
+        write_report(path, self, evaluation=evaluation, title=title, about=about, metadata=metadata)
 
     def statement(self, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
         """Return the privacy statement of this fit as JSON values: the promise, its mechanisms, what is not protected.

@@ -16,6 +16,7 @@ from dpscp.data import model_files as persistence
 from dpscp.data.model_files import NOT_PLAIN, plain
 from dpscp.data.persons import Persons, choose_unit, keep_rows
 from dpscp.data.validation import column_bounds, suppress_float_warnings, validate_rows
+from dpscp.estimators.outer_steps import find_outer_use
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
 from dpscp.estimators.trust import list_training_assumptions
 from dpscp.exceptions import GuaranteeWarning, SeededWarning
@@ -202,6 +203,8 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         seed = seed_of(self.random_state)
         if budget is not None:
             budget.require_spendable(seeded=seed is not None)
+        outer = find_outer_use()
+        outer.warn(budget)
         row_seed, *seeds = child_seeds(seed, 5)
         records = self._read(X, y, persons, row_seed)
         plan = self._plan(records)
@@ -212,12 +215,13 @@ class PrivateMultilabelClassifier(ClassifierMixin, BaseEstimator):
         with suppress_float_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SeededWarning)
             model, columns, found = self._release(plan, records, seeds)
-        ledger = found.ledger if seed is None else found.ledger.mark_seeded()
+        ledger = found.ledger.assume(*outer.assumptions)
         if reservation is not None:
             reservation.commit(ledger)
-        self.labels_, self.model_, self.ledger_ = records.names, model, ledger
+        self.labels_, self.model_ = records.names, model
         self.threshold_ = columns.thresholds_at(found.values)[0]
-        self.certificates_ = tuple(map(self._risk_certificate, found.certificates))
+        certificates = tuple(map(self._risk_certificate, found.certificates))
+        self.ledger_, self.certificates_ = outer.mark_promises(ledger, certificates)
         if seed is None:
             remember_fit(X)
         if any(c.is_vacuous for c in self.certificates_) or not np.isfinite(self.threshold_).all():

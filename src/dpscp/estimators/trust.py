@@ -20,6 +20,7 @@ from dpscp.data.sources.base import is_source
 from dpscp.data.sources.dispatch import is_dask
 from dpscp.training.mechanism import Mechanism
 from dpscp.training.preprocessing.preprocess import Preprocessed
+from dpscp.training.preprocessing.sums import Step
 from dpscp.training.private_model import PrivateModel
 from dpscp.training.torch.modules import comes_from_torch
 from dpscp.training.torch.records import has_own_items
@@ -32,6 +33,12 @@ def list_training_assumptions(estimator: Any, *, prefit: bool) -> Iterator[str]:
         return
     if isinstance(estimator, PrivateModel):
         yield PRIVATE_MODEL
+        return
+    if isinstance(estimator, list | tuple):
+        *steps, last = estimator or (None,)
+        if any(map(is_own, steps)) or (isinstance(last, Step) and is_own(last)):
+            yield OWN_STEP
+        yield from list_training_assumptions(last, prefit=False)
         return
     if isinstance(estimator, Preprocessed) and any(map(is_own, estimator.steps)):
         yield OWN_STEP

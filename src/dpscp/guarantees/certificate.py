@@ -51,6 +51,8 @@ class Certificate:
     advice : str
     promise : Promise
         For a risk, the loss takes the place of a miss: ``coverage`` is one minus the proven bound on the mean loss.
+    void_because : str
+        Why nothing is proven for this fit, whatever its numbers; empty if the proof applies.
     """
 
     guarantee: str
@@ -60,6 +62,7 @@ class Certificate:
     terms: Terms
     advice: str = ""
     promise: Promise = Promise.COVERAGE
+    void_because: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "promise", Promise(self.promise))
@@ -97,8 +100,16 @@ class Certificate:
 
         No coverage is proven then: a label that no record has is in no set, and no proof bounds how often it occurs.
         """
-        terms = replace(self.terms, classes_declared=False, release_confidence=None, release_level=None)
-        return replace(self, coverage=0.0, terms=terms)
+        return self._without_proof(classes_declared=False)
+
+    def voided(self, reason: str) -> "Certificate":
+        """Return the certificate for a fit whose records were also used outside the ledger; nothing is proven."""
+        return replace(self._without_proof(), void_because=reason)
+
+    def _without_proof(self, **terms: Any) -> "Certificate":
+        return replace(
+            self, coverage=0.0, terms=replace(self.terms, release_confidence=None, release_level=None, **terms)
+        )
 
     @property
     def unit(self) -> Unit:
@@ -144,10 +155,16 @@ class Certificate:
             Terms.from_mapping(shown, unit),
             str(data["advice"]),
             Promise(data.get("promise", Promise.COVERAGE)),
+            str(data.get("void_because", "")),
         )
 
     def _head(self) -> str:
         """Return the promise in one or two sentences."""
+        if self.void_because:
+            return (
+                f"Not certified: {self.void_because}. Nothing is proven about the target {format_level(self.target)}, "
+                "because the proof needs that the records are used in this fit alone."
+            )
         if not self.classes_declared:
             head = (
                 "Not certified: the list of labels was taken from the records. A label that none of them has is in no "

@@ -152,7 +152,7 @@ class PrivateEvaluation:
 
     def _note(self) -> str:
         spent = format_epsilon(self.ledger.epsilon(self.delta))
-        private = "" if self.ledger.is_private else " NOT private: the noise came from a seed."
+        private = "".join(f" NOT private: {reason}." for reason in self.ledger.not_private_because)
         return f"Private evaluation: epsilon {spent} at delta {self.delta:g} for the evaluated records.{private}"
 
     def __str__(self) -> str:

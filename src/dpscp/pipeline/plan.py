@@ -24,6 +24,7 @@ from dpscp.guarantees.registry import AUTO, GUARANTEES, automatic, guarantee_of
 from dpscp.guarantees.split import SPLIT
 from dpscp.guarantees.universal import UNIVERSAL
 from dpscp.pipeline.evaluation import EvaluationPlan, sensitive_sums
+from dpscp.pipeline.own_mechanism import own_mechanism
 from dpscp.pipeline.tasks import Task
 from dpscp.privacy import (
     RECORDS,
@@ -44,7 +45,7 @@ from dpscp.privacy import (
 )
 from dpscp.privacy.events import require_event
 from dpscp.privacy.split_budget import SplitBudget
-from dpscp.training import DPSGD, Mechanism, Model, NormClip, Preprocessed, PublicBounds, Trained
+from dpscp.training import DPSGD, Mechanism, Model, Trained
 from dpscp.training.engine.cuda import check_device
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.mechanism import (
@@ -378,7 +379,7 @@ def _mechanism(
         if guarantee.needs_stability and request.task.y_bounds is not None:
             mechanism = ScaledTarget(mechanism, request.task.y_bounds)
     else:
-        mechanism = _own_mechanism(request)
+        mechanism = own_mechanism(request)
     if request.private_features or request.task.private_range:
         if guarantee.needs_stability:
             raise ValueError(
@@ -466,26 +467,6 @@ def _check_shape(request: Request, taken: tuple[int, ...] | None) -> None:
             "as estimator, which takes records of any shape"
         )
     raise ValueError(f"X must have records of the model's shape {taken}, got {request.input_shape}")
-
-
-def _own_mechanism(request: Request) -> Mechanism:
-    """Return the caller's mechanism or torch module, with the feature bounds."""
-    mechanism: Any = request.estimator
-    if comes_from_torch(mechanism):
-        from dpscp.training.torch.trainer import OpacusTraining
-
-        loss = "squared" if request.task.classes is None else "cross_entropy"
-        mechanism = OpacusTraining(mechanism, loss=loss, device=request.device or "cpu")
-    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
-        raise TypeError(
-            "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a torch.nn.Module, a "
-            f"PrivateModel, or with prefit=True a fitted scikit-learn estimator, got {type(mechanism).__name__}"
-        )
-    if request.feature_bounds is not None and not request.private_features:
-        return Preprocessed((PublicBounds(*request.feature_bounds),), mechanism)
-    if request.feature_bound is not None:
-        return Preprocessed((NormClip(request.feature_bound),), mechanism)
-    return mechanism
 
 
 def _indices(task: Task) -> tuple[int, ...] | None:

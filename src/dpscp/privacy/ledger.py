@@ -494,10 +494,15 @@ class Ledger:
         lines += [f"assumed: {assumption}" for assumption in self.assumptions]
         return "\n".join(lines)
 
+    @property
+    def not_private_because(self) -> tuple[str, ...]:
+        """The reasons why this run is not private, in words; empty if it is private."""
+        open_steps = (entry for entry in self.entries if not is_private(entry.event))
+        steps = (f"the step {e.stage!r} has no privacy" + (f" ({e.note})" if e.note else "") for e in open_steps)
+        return (*steps, *(("the noise came from a seed",) if self.seeded else ()))
+
     def _warnings(self) -> list[str]:
-        """Return the reasons why this ledger is not private."""
-        stages = [f"NOT private because of: {', '.join(self.non_private_stages)}"] if self.non_private_stages else []
-        return stages + (["NOT private: the noise came from a seed"] if self.seeded else [])
+        return [f"NOT private: {reason}" for reason in self.not_private_because]
 
     def _epsilon_alone(self, entry: Entry, delta: float) -> str:
         """Return the cost of an entry alone, for the unit of the whole ledger."""

@@ -223,6 +223,29 @@ def _gdp_delta(epsilon: float, mu: float) -> float:
     return max(0.0, float(special.ndtr(-epsilon / mu + mu / 2)) - second)
 
 
+def gdp_deltas(epsilons: NDArray[np.float64], mu: float) -> NDArray[np.float64]:
+    """Return ``gdp_delta`` at each of many epsilons, in one pass over the array.
+
+    Parameters
+    ----------
+    epsilons : ndarray of shape (n,)
+        Real numbers.
+    mu : float
+        At least 0.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+    """
+    if mu == 0:
+        return np.maximum(0.0, -np.expm1(epsilons))
+    # a tiny mu gives infinite ratios, whose probabilities are 0 and 1
+    with np.errstate(over="ignore"):
+        ratios = epsilons / mu
+    second = np.exp(epsilons + special.log_ndtr(-ratios - mu / 2))
+    return np.asarray(np.maximum(0.0, special.ndtr(-ratios + mu / 2) - second))
+
+
 def gdp_epsilon(delta: float, mu: float) -> float:
     """Return the smallest epsilon >= 0 of a mu-GDP mechanism at ``delta``.
 

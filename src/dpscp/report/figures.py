@@ -14,7 +14,8 @@ import numpy as np
 from dpscp._base.format import format_rate
 from dpscp.guarantees import Certificate
 from dpscp.privacy import Ledger
-from dpscp.report.numbers import ATTACKS, LevelEvaluation, budget_tracks
+from dpscp.report.numbers import ATTACKS, LevelEvaluation
+from dpscp.report.spending import budget_bar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +32,7 @@ __all__ = [
     "plan_figure",
     "put_legend",
     "size_figure",
+    "stage_colors",
     "tradeoff_figure",
 ]
 
@@ -101,32 +103,32 @@ def tradeoff_figure(ledger: Ledger) -> "Figure":
 
 
 def budget_figure(ledger: Ledger, epsilon: float, delta: float) -> "Figure":
-    """Draw each stage's share of the squared Gaussian-DP level, one bar for each part.
+    """Draw one bar of the whole budget, divided into the stages that used it.
 
     Paper: Theorem 1 [thm:overall_privacy]
     """
-    tracks = budget_tracks(ledger, epsilon, delta)
-    figure, (axis,) = bare_figure(height=0.75 + 0.45 * len(tracks))
-    stages = list(dict.fromkeys(item.stage for track in tracks for item in track))
-    colors = {stage: PALETTE[_SERIES[place % len(_SERIES)]] for place, stage in enumerate(stages)}
-    for row, track in enumerate(tracks):
-        left = 0.0
-        for item in track:
-            axis.barh(row, item.share, left=left, color=colors[item.stage], height=0.55)
-            left += item.share
-        axis.barh(row, max(0.0, 1 - left), left=left, color=PALETTE["line"], height=0.55)
-    for stage, color in colors.items():
-        axis.barh(0, 0, color=color, label=stage)
-    axis.barh(0, 0, color=PALETTE["line"], label="not spent")
+    figure, (axis,) = bare_figure(height=1.2)
+    left, labels = 0.0, set()
+    colors = stage_colors(ledger)
+    for part in budget_bar(ledger, epsilon, delta):
+        label = part.stage if part.chance is None else f"{part.stage} ({format_rate(part.chance)} of the records)"
+        shown = None if label in labels else label
+        axis.barh(0, part.width, left=left, color=PALETTE[colors[part.stage]], height=0.55, label=shown)
+        labels.add(label)
+        left += part.width
+    axis.barh(0, max(0.0, 1 - left), left=left, color=PALETTE["line"], height=0.55, label="not spent")
     axis.set_xlim(0, 1)
-    axis.set_ylim(len(tracks) - 0.5, -0.5)
-    names = [f"part {row + 1}" for row in range(len(tracks))] if len(tracks) > 1 else ["records"]
-    axis.set_yticks(range(len(tracks)), names)
-    axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    axis.set_yticks([])
+    axis.set_xticks([0, 0.5, 1], ["0", "50 %", "whole budget"])
     axis.spines["left"].set_visible(False)
-    axis.tick_params(axis="y", length=0)
     put_legend(axis, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return figure
+
+
+def stage_colors(ledger: Ledger) -> dict[str, str]:
+    """Return the name of the color of each stage of a ledger."""
+    stages = dict.fromkeys(name for entry in ledger.entries for name, _ in entry.stages)
+    return {stage: _SERIES[place % len(_SERIES)] for place, stage in enumerate(stages)}
 
 
 def calibration_figure(certificate: Certificate) -> "Figure":
@@ -153,8 +155,8 @@ def calibration_figure(certificate: Certificate) -> "Figure":
     axis.plot(x, bell, color=PALETTE["one"], linewidth=1.5, label="noise of one count")
     marks = [
         (certificate.target, "two", "-", "target"),
-        (inner_level, "three", "--", "inner level"),
-        (aim, "four", "-", "aim: inner level + offset"),
+        (inner_level, "three", ":", "inner level"),
+        (aim, "five", "-", "aim: inner level + offset"),
     ]
     for value, color, style, name in marks:
         axis.axvline(value, color=PALETTE[color], linestyle=style, linewidth=1.5, label=name)

@@ -1,7 +1,7 @@
 """Compute the numbers of a report: spending, promises, evaluation on labeled records."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,10 @@ from scipy import stats
 
 from dpscp import metrics
 from dpscp.data.groups import is_member
+from dpscp.data.schema import METADATA_KEYS, check_metadata
 from dpscp.data.validation import label_index
 from dpscp.guarantees import Certificate
 from dpscp.pipeline.evaluation import PrivateEstimate
-from dpscp.privacy import Ledger, epsilon_of, gdp_mu
-from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, describe_event
 
 # False-alarm rates at which the attacker's best detection rate is printed.
 ATTACKS = (0.01, 0.05, 0.1)
@@ -91,77 +90,36 @@ class About:
     data : name of the records.
     model_sha256 : checksum of the model file.
     study : state of the budget store, if there is one.
+    responsible : person or organization that is responsible for the release.
+    contact : address for questions.
+    legal_basis : legal basis of the processing.
+    collection_period : time in which the records were collected.
+    recipients : who receives the release.
     """
 
     purpose: str | None = None
     data: str | None = None
     model_sha256: str | None = None
     study: StudyBudget | None = None
+    responsible: str | None = None
+    contact: str | None = None
+    legal_basis: str | None = None
+    collection_period: str | None = None
+    recipients: str | None = None
 
+    def with_metadata(self, metadata: Mapping[str, str] | None) -> "About":
+        """Return the same with declarations by key; what is declared already stays.
 
-@dataclass(frozen=True)
-class Spending:
-    """Hold one stage's part of the budget.
+        Raises ``ValueError`` for an unknown key.
+        """
+        added: dict[str, Any] = {} if metadata is None else check_metadata(metadata)
+        return replace(self, **{key: value for key, value in added.items() if getattr(self, key) is None})
 
-    Epsilons do not add up. Squared Gaussian-DP levels do, exactly for Gaussian noise, so ``share`` is computed from
-    these.
-
-    Attributes
-    ----------
-    stage : name of the stage.
-    epsilon : its cost if it were the only stage.
-    share : its share of the squared Gaussian-DP level of the budget.
-    parts : the computations that the stage consists of, in the same units.
-    """
-
-    stage: str
-    epsilon: float
-    share: float
-    parts: tuple["Spending", ...] = ()
-
-
-def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[Spending, ...], ...]:
-    """List the stages that use one record, for each part that it can be in.
-
-    Epsilons are for the ledger's unit of privacy. For a secret split, the epsilon of a part is its cost for a record
-    that is known to be in it, and shares are relative to that cost.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    epsilon, delta : the budget.
-
-    Returns
-    -------
-    One tuple of ``Spending`` for each disjoint part of the records.
-
-    Paper: Theorem 1 [thm:overall_privacy]
-    """
-    tracks: list[tuple[Spending, ...]] = [()]
-    rows = ledger.rows
-    for entry in ledger.entries:
-        # a secret part alone may cost more than the budget: its shares are relative to its own cost
-        secret = isinstance(entry.event, SecretSplitDpEvent)
-        spent = [
-            _measure_spending(
-                name, part, max(epsilon, epsilon_of(part, delta, rows=rows)) if secret else epsilon, delta, rows
-            )
-            for name, part in entry.stages
-        ]
-        tracks = [(*track, item) for item in spent for track in tracks]
-    return tuple(tracks)
-
-
-def _measure_spending(
-    stage: str, event: DpEvent, epsilon: float, delta: float, rows: int, *, split: bool = True
-) -> Spending:
-    alone = epsilon_of(event, delta, rows=rows)
-    if not np.isfinite(alone):
-        return Spending(stage, alone, 1.0)
-    pieces = composed_parts(event) if split else []
-    parts = [_measure_spending(describe_event(piece), piece, epsilon, delta, rows, split=False) for piece in pieces]
-    share = (gdp_mu(alone, delta) / gdp_mu(epsilon, delta)) ** 2 if alone > 0 else 0.0
-    return Spending(stage, alone, share, tuple(parts) if len(parts) > 1 else ())
+    @property
+    def declared(self) -> tuple[tuple[str, str], ...]:
+        """The declarations about the release, as (name, text)."""
+        found = ((key.replace("_", " ").capitalize(), getattr(self, key)) for key in METADATA_KEYS)
+        return tuple((name, text) for name, text in found if text)
 
 
 @dataclass(frozen=True)
@@ -218,6 +176,10 @@ class PartEvaluation:
     interval: tuple[float, float]
     mean_size: tuple[float, ...]
 
+    def is_below(self, target: float) -> bool:
+        """Whether the whole interval lies below a level."""
+        return self.interval[1] < target
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -231,6 +193,8 @@ class Evaluation:
     held_out : whether a comparison showed that these records are not those of the fit.
     by_label, by_group : results by true label, and by the groups of the fit.
     reference : results of a non-private method.
+    accuracy : share of right predictions; None for intervals.
+    mean_absolute_error : mean distance of the prediction to the target; None for sets.
     """
 
     n: int
@@ -240,6 +204,8 @@ class Evaluation:
     by_label: tuple[PartEvaluation, ...] = ()
     by_group: tuple[PartEvaluation, ...] = ()
     reference: Reference | None = None
+    accuracy: float | None = None
+    mean_absolute_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -264,6 +230,8 @@ def explain_useless_promise(estimator: Any) -> str | None:
     """Explain in one sentence why a coverage promise of a fit is not useful; return None if all are."""
     levels = np.reshape(estimator.threshold_, (-1, len(estimator.certificates_))).T
     for certificate, thresholds in zip(estimator.certificates_, levels, strict=True):
+        if certificate.void_because:
+            return f"No coverage is proven: {certificate.void_because}."
         if not certificate.classes_declared:
             return _LABELS_FROM_RECORDS
         if not certificate.terms.finite_threshold_expected or np.isinf(thresholds).all():
@@ -277,6 +245,8 @@ def judge_release(estimator: Any, evaluation: Evaluation | None) -> tuple[str, s
     """Give a verdict on a release: one or two words, and a sentence with the reason."""
     if evaluation is not None and any(level.is_below_promise for level in evaluation.levels):
         return "contradicted", "The evaluation shows coverage below the promise. Do not rely on these sets."
+    if estimator.ledger_.non_private_stages:
+        return "not private", f"Neither promise is proven: {'; '.join(estimator.ledger_.not_private_because)}."
     measured = estimator.evaluation_
     if measured is not None and any(map(_is_below_promise, measured.coverages, estimator.certificates_)):
         return "contradicted", "The private evaluation shows coverage below the promise. Do not rely on these sets."
@@ -290,6 +260,31 @@ def judge_release(estimator: Any, evaluation: Evaluation | None) -> tuple[str, s
     if evaluation is None:
         return "usable", "Both promises are proven. This page contains no evaluation on labeled records."
     return "usable", "Both promises are proven, and the evaluation does not contradict them."
+
+
+@dataclass(frozen=True)
+class LowPart:
+    """Hold a class or group whose coverage is clearly below the target; ``high`` is the upper end of its interval."""
+
+    kind: str
+    name: str
+    coverage: float
+    high: float
+    is_private: bool
+
+
+def find_low_parts(estimator: Any, evaluation: Evaluation | None) -> list[LowPart]:
+    """List the classes and groups whose whole coverage interval is below the first target, in either evaluation."""
+    found, target, measured = [], estimator.certificates_[0].target, estimator.evaluation_
+    if measured is not None:
+        for kind, parts in (("class", measured.by_class), ("group", measured.by_group)):
+            low = {name: rate for name, rate in parts.items() if rate.interval[1] < target}
+            found += [LowPart(kind, str(name), rate.estimate, rate.interval[1], True) for name, rate in low.items()]
+    if evaluation is not None:
+        for kind, results in (("class", evaluation.by_label), ("group", evaluation.by_group)):
+            below = [part for part in results if part.is_below(target)]
+            found += [LowPart(kind, part.name, part.coverage[0], part.interval[1], False) for part in below]
+    return found
 
 
 def _is_below_promise(measured: PrivateEstimate, certificate: Certificate) -> bool:
@@ -317,20 +312,24 @@ def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
 def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evaluation:
     """Evaluate an estimator on blocks of records; only the set sizes stay in memory."""
     classes = getattr(estimator, "classes_", None)
-    kept, hits = [], np.zeros(len(estimator.certificates_), dtype=np.int64)
+    kept, hits, errors = [], np.zeros(len(estimator.certificates_), dtype=np.int64), 0.0
     labels, groups = _Parts(() if classes is None else classes), _Parts(_list_groups(estimator))
     for X, y in blocks:
         if classes is not None:
-            sets = estimator.predict_set(X)[1]
+            predicted, sets = estimator.predict_set(X)
             sizes = sets.sum(axis=1, dtype=np.min_scalar_type(len(classes)))
         else:
-            sets = estimator.predict_interval(X)[1]
+            predicted, sets = estimator.predict_interval(X)
+            errors += float(np.sum(np.abs(predicted - np.asarray(y))))
             sizes = np.maximum(sets[:, 1] - sets[:, 0], 0.0)
         covered = metrics.covered(y, sets, classes=classes)
         hits += covered.sum(axis=0)
         kept.append(sizes)
         if classes is not None:
-            labels.add(label_index(np.asarray(y), tuple(classes.tolist())), covered, sizes)
+            names = tuple(classes.tolist())
+            truth = label_index(np.asarray(y), names)
+            errors += float(np.sum(label_index(predicted, names) != truth))
+            labels.add(truth, covered, sizes)
         if groups.names:
             groups.add(estimator.group_of(X, len(sets)), covered, sizes)
     sizes = np.concatenate(kept)
@@ -344,8 +343,15 @@ def evaluate_blocks(estimator: Any, blocks: Iterable[tuple[Any, Any]]) -> Evalua
         )
         share, interval = hits[place] / n, clopper_pearson(int(hits[place]), n)
         levels.append(LevelEvaluation(certificate.target, certificate.coverage, float(share), interval, **described))
-    kind = "interval" if classes is None else "set"
-    return Evaluation(n, kind, tuple(levels), by_label=labels.results(), by_group=groups.results())
+    return Evaluation(
+        n,
+        "interval" if classes is None else "set",
+        tuple(levels),
+        by_label=labels.results(),
+        by_group=groups.results(),
+        accuracy=None if classes is None else 1 - errors / n,
+        mean_absolute_error=errors / n if classes is None else None,
+    )
 
 
 def _list_groups(estimator: Any) -> Sequence[Any]:

@@ -6,7 +6,7 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from datetime import date
-from importlib import metadata
+from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from dpscp.guarantees import guarantee_of
 from dpscp.guarantees.certificate import term_text
 from dpscp.pipeline.planning import plan
 from dpscp.privacy import SecretSplitDpEvent
-from dpscp.report.figures import budget_figure, calibration_figure, inline_svg, size_figure, tradeoff_figure
+from dpscp.report.deployments import DEPLOYMENTS, scale_place
+from dpscp.report.examples import predict_examples
+from dpscp.report.figures import calibration_figure, inline_svg, size_figure, stage_colors, tradeoff_figure
 from dpscp.report.numbers import (
     ATTACKS,
     GROUP_SIZES,
@@ -29,11 +31,12 @@ from dpscp.report.numbers import (
     WHY_BELOW,
     About,
     Evaluation,
-    budget_tracks,
     explain_useless_promise,
+    find_low_parts,
     judge_release,
     nominal_size,
 )
+from dpscp.report.spending import budget_bar, budget_tracks
 
 _LIBRARIES = ("dpscp", "numpy", "scipy", "scikit-learn", "dp-accounting", "randomgen")
 # The schema has its own table.
@@ -44,7 +47,12 @@ _NOTHING_DECLARED = About()
 
 
 def html_report(
-    estimator: Any, *, evaluation: Evaluation | None = None, title: str | None = None, about: About | None = None
+    estimator: Any,
+    *,
+    evaluation: Evaluation | None = None,
+    title: str | None = None,
+    about: About | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> str:
     """Write an HTML page about a fitted estimator.
 
@@ -57,6 +65,8 @@ def html_report(
     evaluation : results on labeled records, which are NOT private; the page marks them as such.
     title : title of the page.
     about : declarations of the author, see ``About``.
+    metadata : declarations by key, of which ``about`` has none yet: purpose, data, responsible, contact, legal_basis,
+        collection_period, recipients. A schema may declare them as well; ``about`` and ``metadata`` come first.
 
     Returns
     -------
@@ -83,7 +93,9 @@ def html_report(
     environment.globals |= {"number": _number, "term": _term, "format_level": format_level, "format_rate": format_rate}
     environment.globals |= {"at_least": at_least, "at_most": at_most, "format_epsilon": format_epsilon}
     environment.globals["left_epsilon"] = lambda left: f"{math.floor(left * 1000) / 1000:g}"
-    about = about or _NOTHING_DECLARED
+    about = (about or _NOTHING_DECLARED).with_metadata(metadata)
+    if estimator.schema_ is not None:
+        about = about.with_metadata(estimator.schema_.metadata)
     content = _collect_content(estimator, evaluation, about) | {"about": about, "today": date.today().isoformat()}
     return environment.get_template("template.html").render(**content, title=title or "Private prediction sets")
 
@@ -95,9 +107,11 @@ def write_report(
     evaluation: Evaluation | None = None,
     title: str | None = None,
     about: About | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write ``html_report`` to exactly ``path``; a failure leaves no partial file."""
-    write_atomically(path, html_report(estimator, evaluation=evaluation, title=title, about=about).encode())
+    page = html_report(estimator, evaluation=evaluation, title=title, about=about, metadata=metadata)
+    write_atomically(path, page.encode())
 
 
 def write_atomically(path: str | PathLike[str], data: bytes) -> None:
@@ -145,7 +159,7 @@ def _term(place: int, name: str, value: Any) -> Any:
 
 def _collect_content(estimator: Any, evaluation: Evaluation | None, about: About) -> dict[str, Any]:
     ledger, epsilon, delta = estimator.ledger_, float(estimator.epsilon), float(estimator.delta)
-    tracks = budget_tracks(ledger, epsilon, delta)
+    tracks, spent = budget_tracks(ledger, epsilon, delta), ledger.epsilon(delta, estimator.accountant)
     certificates = []
     for place, certificate in enumerate(estimator.certificates_):
         picture = None
@@ -166,13 +180,17 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None, about: About
     return {
         "is_classifier": isinstance(estimator, PrivateConformalClassifier),
         "ledger": ledger,
-        "spent": ledger.epsilon(delta, estimator.accountant),
+        "spent": spent,
         "groups": [(rows, ledger.epsilon(delta, estimator.accountant, rows=rows)) for rows in GROUP_SIZES],
         "budget_epsilon": epsilon,
         "delta": delta,
         "tracks": tracks,
         "secret_parts": any(isinstance(entry.event, SecretSplitDpEvent) for entry in ledger.entries),
-        "budget_picture": inline_svg(budget_figure(ledger, epsilon, delta), "budget", "Use of the privacy budget"),
+        "bar": budget_bar(ledger, epsilon, delta),
+        "colors": stage_colors(ledger),
+        "deployments": _place_on_scale(spent),
+        "examples": predict_examples(estimator),
+        "low_parts": find_low_parts(estimator, evaluation),
         "tradeoff_picture": inline_svg(tradeoff_figure(ledger), "tradeoff", "Trade-off function of the release"),
         "attacks": [(x, float(ledger.tradeoff(x))) for x in ATTACKS],
         "certificates": certificates,
@@ -190,8 +208,14 @@ def _collect_content(estimator: Any, evaluation: Evaluation | None, about: About
         "facts": facts,
         "statement": json.dumps(privacy_statement(estimator, study=about.study), indent=1),
         "schema": ledger.public_facts.get("schema"),
-        "versions": {name: metadata.version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
+        "versions": {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()},
     }
+
+
+def _place_on_scale(spent: float) -> list[tuple[Any, float, float]]:
+    """List published deployments and this release (None), with epsilon and place, the smallest epsilon first."""
+    found = [(item, item.epsilon, scale_place(item.epsilon)) for item in DEPLOYMENTS]
+    return sorted([*found, (None, spent, scale_place(spent))], key=lambda row: row[1])
 
 
 def _explain_proof(guarantee: str) -> str:

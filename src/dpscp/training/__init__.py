@@ -8,10 +8,12 @@ from dpscp.training.mechanism import Mechanism, Model, Trained, Trajectory
 from dpscp.training.mechanisms.dpsgd import DPSGD
 from dpscp.training.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpscp.training.mechanisms.sufficient_statistics import SufficientStatistics
+from dpscp.training.preprocessing.components import PrivatePCA
 from dpscp.training.preprocessing.preprocess import Preprocessed, PreprocessedModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.quantile_transform import QuantileTransform
 from dpscp.training.preprocessing.sums import NormClip, PrivateCentring, PrivateStandardize, PublicBounds, UnitNorm
+from dpscp.training.preprocessing.whitening import PrivateWhitening
 from dpscp.training.private_model import FunctionModel, PrivateModel
 from dpscp.training.torch.trainer import OpacusTraining
 
@@ -31,7 +33,9 @@ __all__ = [
     "PrivateBounds",
     "PrivateCentring",
     "PrivateModel",
+    "PrivatePCA",
     "PrivateStandardize",
+    "PrivateWhitening",
     "PublicBounds",
     "QuantileTransform",
     "Stability",

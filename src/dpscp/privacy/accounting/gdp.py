@@ -3,11 +3,10 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 
 from dpscp.privacy.accounting.base import Accountant, Array, Direction, History
-from dpscp.privacy.tradeoff import gdp_delta, gdp_epsilon
+from dpscp.privacy.tradeoff import gdp_deltas, gdp_epsilon
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class GaussianProfile:
         return gdp_epsilon(delta, self.mu)
 
     def delta(self, epsilons: Array, direction: Direction) -> Array:  # noqa: ARG002 (both directions are alike)
-        return np.array([gdp_delta(e, self.mu) for e in epsilons])
+        return gdp_deltas(epsilons, self.mu)
 
 
 def _is_gaussian(event: DpEvent) -> bool:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution 
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from dpscp.privacy.accounting import dense_loss
 from dpscp.privacy.accounting.base import Accountant, Array, Direction, History, Profile
 from dpscp.privacy.accounting.gdp import GDP
 from dpscp.privacy.accounting.rdp import RDP
@@ -29,6 +30,7 @@ from dpscp.privacy.events import (
     compose,
     possible_histories,
 )
+from dpscp.privacy.tradeoff import gdp_deltas
 
 # Width of a privacy-loss bucket. A sampled step whose losses lie in few buckets gets narrower ones. Rounding then costs
 # less than 2e-4 in epsilon on thousands of steps.
@@ -109,6 +111,8 @@ def _epsilon_of_pmf(pmf: pld_pmf.PLDPmf, delta: float) -> float:
     return float(np.log((mass[first] - delta) / discounted[first]))
 
 
+# a caller needs the deltas and the epsilon of one loss, in several calls
+@lru_cache(maxsize=4)
 def _tail_sums(pmf: pld_pmf.DensePLDPmf) -> tuple[Array, Array, Array]:
     """Return the losses >= 0, and the sums of P and e^-loss P from each loss on."""
     first = max(0, -pmf._lower_loss)
@@ -138,10 +142,7 @@ def _loss(history: tuple[tuple[DpEvent, int], ...]) -> Loss:
 
 
 def _compose_losses(losses: Sequence[Loss]) -> Loss:
-    total = losses[0]
-    for loss in losses[1:]:
-        total = total.compose(loss, _TAIL)
-    return total
+    return reduce(lambda total, loss: dense_loss.compose(total, loss, _TAIL), losses)
 
 
 def _bucket_for(event: DpEvent) -> float:
@@ -154,7 +155,15 @@ def _bucket_for(event: DpEvent) -> float:
 @lru_cache(maxsize=64)
 def _basic_loss(event: DpEvent, count: int, bucket: float) -> Loss:
     one = _LOSSES[type(event)](event, bucket)
-    return one.self_compose(count, _TAIL) if count > 1 else one
+    return dense_loss.self_compose(one, count, _TAIL) if count > 1 else one
+
+
+def _gaussian_loss(event: GaussianDpEvent, bucket: float) -> Loss:
+    """Return the loss of one Gaussian release, by connect-the-dots on its exact profile."""
+    bounds = mechanism.GaussianPrivacyLoss(event.noise_multiplier).connect_dots_bounds()
+    low, high = math.floor(bounds.epsilon_lower / bucket), math.ceil(bounds.epsilon_upper / bucket)
+    epsilons = np.arange(low, high + 1) * bucket
+    return Loss(dense_loss.connect_dots(bucket, low, gdp_deltas(epsilons, 1 / event.noise_multiplier)))
 
 
 def _sampled_gaussian_loss(event: PoissonSampledDpEvent, bucket: float) -> Loss:
@@ -176,8 +185,7 @@ def _sampled_gaussian_loss(event: PoissonSampledDpEvent, bucket: float) -> Loss:
         unsampled = np.where(signed > 50.0, signed - math.log(q), unsampled)
         outputs = -sign * (0.5 + sigma**2 * unsampled)
         deltas = law.mu_upper_cdf(outputs) - np.exp(epsilons + law.mu_lower_log_cdf(outputs))
-        deltas = np.clip(deltas, 0.0, 1.0)
-        sides.append(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(bucket, low, high, deltas))
+        sides.append(dense_loss.connect_dots(bucket, low, deltas))
     return Loss(*sides)
 
 
@@ -266,7 +274,7 @@ def _bound(events: Sequence[DpEvent]) -> Profile:
     """
     parallel = Counter(e for e in events if len(possible_histories(e)) > 1)
     plain = [e for e in events if e not in parallel]
-    losses = [_dominating_loss(event).self_compose(count) for event, count in parallel.items()]
+    losses = [dense_loss.self_compose(_dominating_loss(event), count, _TAIL) for event, count in parallel.items()]
     if plain:
         losses.append(_dominating_loss(compose(*plain)))
     return _LossProfile(_compose_losses(losses), _rounding_error(sum(parallel.values()) + 1))
@@ -288,13 +296,11 @@ def _dominating_loss(event: DpEvent) -> Loss:
     # exchanging the two distributions gives the profile at negative epsilon
     negative = (1 - np.exp(-epsilons[1:]) * (1 - deltas[1:]))[::-1]
     profile = np.minimum.accumulate(np.concatenate([negative, deltas]))
-    return Loss(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(_PROFILE_STEP, -size, size, profile))
+    return Loss(dense_loss.connect_dots(_PROFILE_STEP, -size, profile))
 
 
 _LOSSES: dict[type[DpEvent], Callable[[Any, float], Loss]] = {
-    GaussianDpEvent: lambda event, bucket: pld.from_gaussian_mechanism(
-        event.noise_multiplier, value_discretization_interval=bucket
-    ),
+    GaussianDpEvent: _gaussian_loss,
     PoissonSampledDpEvent: _sampled_gaussian_loss,
     LaplaceDpEvent: lambda event, bucket: pld.from_laplace_mechanism(
         event.noise_multiplier, value_discretization_interval=bucket

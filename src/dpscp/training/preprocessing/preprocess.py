@@ -49,6 +49,7 @@ from dpscp.training.mechanism import (
     trains_persons,
     trains_sources,
 )
+from dpscp.training.preprocessing.components import ComponentTransform
 from dpscp.training.preprocessing.quantile_transform import QuantileRows
 from dpscp.training.preprocessing.sums import (
     SourceStep,
@@ -58,6 +59,8 @@ from dpscp.training.preprocessing.sums import (
 )
 from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform
 from dpscp.training.preprocessing.whitening import WhiteningTransform
+
+_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)
 
 
 @saved_as("preprocessed")
@@ -124,7 +127,7 @@ class PreprocessedModel:
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
-        kinds = {known.kind: known for known in (FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)}
+        kinds = {known.kind: known for known in _TRANSFORMS}
         transforms = tuple(
             kinds[check_choice("kind", step["kind"], kinds)].from_parts(step, part(f"step{i}/"))
             for i, step in enumerate(config["steps"])
@@ -218,14 +221,14 @@ class Preprocessed(ArrayTraining):
         return trains_sources(self.mechanism) and able
 
     def run_dry(self, input_shape: tuple[int, ...]) -> DryRun | None:
-        """Run the mechanism's dry run on rows of the same width.
+        """Run the mechanism's dry run on rows of the width behind the steps.
 
         ValueError for a mechanism with the caller's own code behind a step that changes the width, because how many
         columns are added is known only after the release.
         """
         resizing = [step for step in self.steps if isinstance(step, SourceStep)]
         if not resizing:
-            return find_dry_run(self.mechanism, input_shape)
+            return find_dry_run(self.mechanism, self._shape_after(input_shape))
         try:
             is_own_code = find_dry_run(self.mechanism, input_shape) is not None
         except ValueError:
@@ -236,6 +239,13 @@ class Preprocessed(ArrayTraining):
                 "cannot be checked before the budget is spent; use another step, such as PrivateStandardize, or DPSGD"
             )
         return None
+
+    def _shape_after(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a record behind the steps."""
+        width = before = math.prod(input_shape)
+        for step in self.steps:
+            width = step.width_after(width) if isinstance(step, SummedStep) else width
+        return input_shape if width == before else (width,)
 
     def stability(self, n_features: int, n_records: int, classes: tuple[Any, ...] | None = None) -> Stability | None:
         """Return the mechanism's bound if every step is data independent, else None.
@@ -297,7 +307,7 @@ class Preprocessed(ArrayTraining):
         for step in self.steps:
             transforms.append(_fit_step(step, source, n, rng, random_state))
             source = source.map(methodcaller("with_steps", transforms[-1].apply))
-            if isinstance(transforms[-1], QuantileRows):
+            if isinstance(transforms[-1], QuantileRows | ComponentTransform):
                 source = resize_rows(source, transforms[-1].width)
         inner = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
         independent = all(step.data_independent for step in self.steps)

@@ -111,6 +111,10 @@ class SummedStep(ABC):
     def release(self, total: Array, *, n_records: int, rng: np.random.Generator) -> Transform:
         """Return the transform with the noisy total in it."""
 
+    def width_after(self, width: int) -> int:
+        """Return the number of columns behind this step, for rows of ``width``; both are public."""
+        return width
+
     @property
     def event(self) -> DpEvent | None:
         return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier)

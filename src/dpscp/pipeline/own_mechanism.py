@@ -1,0 +1,55 @@
+"""The training mechanism of a caller's ``estimator``: a mechanism, a torch module, or a list of steps before one."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dpscp.training import DPSGD, Mechanism, NormClip, Preprocessed, PublicBounds
+from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.sums import Step
+from dpscp.training.torch.modules import comes_from_torch
+
+if TYPE_CHECKING:
+    from dpscp.pipeline.plan import Request
+
+
+def own_mechanism(request: "Request") -> Mechanism:
+    """Return the caller's mechanism or torch module, with the steps before it and the feature bounds."""
+    steps, mechanism = _separate_steps(request)
+    if comes_from_torch(mechanism):
+        from dpscp.training.torch.trainer import OpacusTraining
+
+        loss = "squared" if request.task.classes is None else "cross_entropy"
+        mechanism = OpacusTraining(mechanism, loss=loss, device=request.device or "cpu")
+    if isinstance(mechanism, type) or not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            "estimator must be None, a training mechanism (dpscp.training.DPSGD, ...), a list of private steps and a "
+            "mechanism, a torch.nn.Module, a PrivateModel, or with prefit=True a fitted scikit-learn estimator, got "
+            f"{type(mechanism).__name__}"
+        )
+    found = _put_before(steps, mechanism)
+    if request.feature_bounds is not None and not request.private_features:
+        return Preprocessed((PublicBounds(*request.feature_bounds),), found)
+    if request.feature_bound is not None:
+        return Preprocessed((NormClip(request.feature_bound),), found)
+    return found
+
+
+def _put_before(steps: tuple[Any, ...], mechanism: Mechanism) -> Mechanism:
+    if not steps:
+        return mechanism
+    if isinstance(mechanism, ScaledTarget):  # the steps and what is inside share one solution for the noise
+        return replace(mechanism, mechanism=_put_before(steps, mechanism.mechanism))
+    return Preprocessed(steps, mechanism)
+
+
+def _separate_steps(request: "Request") -> tuple[tuple[Any, ...], Any]:
+    """Return the steps of a list and its mechanism; without one, a linear model by DP-SGD."""
+    if not isinstance(request.estimator, list | tuple):
+        return (), request.estimator
+    *steps, last = request.estimator or (None,)
+    if not isinstance(last, Step) or isinstance(last, Mechanism):
+        return tuple(steps), last
+    mechanism: Mechanism = DPSGD()
+    if request.task.y_bounds is not None:
+        mechanism = ScaledTarget(DPSGD(loss="huber"), request.task.y_bounds)
+    return (*steps, last), mechanism

@@ -1,0 +1,146 @@
+"""Divide the privacy budget of a ledger into the stages that used it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpscp.privacy import Ledger, epsilon_of, gdp_mu
+from dpscp.privacy.events import DpEvent, SecretSplitDpEvent, composed_parts, describe_event
+from dpscp.privacy.ledger import Entry
+
+__all__ = ["BarPart", "Spending", "budget_bar", "budget_tracks"]
+
+
+@dataclass(frozen=True)
+class Spending:
+    """Hold one stage's part of the budget.
+
+    Epsilons do not add up. Squared Gaussian-DP levels do, exactly for Gaussian noise, so ``share`` is computed from
+    these.
+
+    Attributes
+    ----------
+    stage : name of the stage.
+    epsilon : its cost if it were the only stage.
+    share : its share of the squared Gaussian-DP level of the budget.
+    parts : the computations that the stage consists of, in the same units.
+    chance : probability that a record is in this part of a secret split; None if there is no such split.
+    """
+
+    stage: str
+    epsilon: float
+    share: float
+    parts: tuple["Spending", ...] = ()
+    chance: float | None = None
+
+
+@dataclass(frozen=True)
+class BarPart:
+    """Hold one part of the bar of the whole budget.
+
+    Attributes
+    ----------
+    stage : name of the stage.
+    width : its share of the bar.
+    chance : probability that a record is in this part of a secret split; None for a stage that uses every record.
+    """
+
+    stage: str
+    width: float
+    chance: float | None = None
+
+
+def budget_bar(ledger: Ledger, epsilon: float, delta: float) -> tuple[BarPart, ...]:
+    """Divide the bar of the whole budget into its stages; the rest of the bar is not spent.
+
+    An entry's width is its share of the squared Gaussian-DP level of the budget. The parts of one entry are
+    alternatives for a record, not costs that add up: they divide the entry's width by the probabilities of a secret
+    split, or equally.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    epsilon, delta : the budget.
+
+    Returns
+    -------
+    tuple of BarPart
+
+    Theory: docs/guarantees.md, the secret split
+    """
+    bar: list[BarPart] = []
+    for entry in ledger.entries:
+        whole = _share_of(epsilon_of(entry.event, delta, rows=ledger.rows), epsilon, delta)
+        chances: Sequence[float | None] = _secret_chances(entry.event) or [None] * len(entry.stages)
+        for (stage, _), chance in zip(entry.stages, chances, strict=True):
+            width = whole / len(entry.stages) if chance is None else whole * chance
+            bar.append(BarPart(stage, width, chance))
+    return tuple(bar)
+
+
+def budget_tracks(ledger: Ledger, epsilon: float, delta: float) -> tuple[tuple[Spending, ...], ...]:
+    """List the stages that use one record, for each part that it can be in.
+
+    Epsilons are for the ledger's unit of privacy. For a secret split, the epsilon of a part is its cost for a record
+    that is known to be in it, and shares are relative to that cost.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    epsilon, delta : the budget.
+
+    Returns
+    -------
+    One tuple of ``Spending`` for each disjoint part of the records.
+
+    Paper: Theorem 1 [thm:overall_privacy]
+    """
+    tracks: list[tuple[Spending, ...]] = [()]
+    for entry in ledger.entries:
+        tracks = [(*track, item) for item in _measure_entry(entry, epsilon, delta, ledger.rows) for track in tracks]
+    return tuple(tracks)
+
+
+def _secret_chances(event: DpEvent) -> list[float] | None:
+    """Return the probability of each part of a secret split, training first; None for other events."""
+    if not isinstance(event, SecretSplitDpEvent):
+        return None
+    # the held-out side of three parts is a secret split again
+    return [1 - event.fraction, *(event.fraction * rest for rest in _secret_chances(event.held_out) or [1.0])]
+
+
+def _measure_entry(entry: Entry, epsilon: float, delta: float, rows: int) -> list[Spending]:
+    chances = _secret_chances(entry.event)
+    if chances is None:
+        return [_measure_spending(name, part, epsilon, delta, rows) for name, part in entry.stages]
+    # a secret part alone may cost more than the budget: its shares are relative to its own cost
+    return [
+        _measure_spending(name, part, max(epsilon, epsilon_of(part, delta, rows=rows)), delta, rows, chance=chance)
+        for (name, part), chance in zip(entry.stages, chances, strict=True)
+    ]
+
+
+def _measure_spending(
+    stage: str,
+    event: DpEvent,
+    epsilon: float,
+    delta: float,
+    rows: int,
+    *,
+    split: bool = True,
+    chance: float | None = None,
+) -> Spending:
+    alone = epsilon_of(event, delta, rows=rows)
+    pieces = composed_parts(event) if split and np.isfinite(alone) else []
+    parts = [_measure_spending(describe_event(piece), piece, epsilon, delta, rows, split=False) for piece in pieces]
+    return Spending(
+        stage, alone, _share_of(alone, epsilon, delta), tuple(parts) if len(parts) > 1 else (), chance=chance
+    )
+
+
+def _share_of(alone: float, epsilon: float, delta: float) -> float:
+    """Return the share of a cost in the squared Gaussian-DP level of the budget; an infinite cost is all of it."""
+    if not np.isfinite(alone):
+        return 1.0
+    return float((gdp_mu(alone, delta) / gdp_mu(epsilon, delta)) ** 2) if alone > 0 else 0.0

@@ -1,0 +1,316 @@
+"""scikit-learn code around a fit: what learns from the records outside the ledger is found, said and kept."""
+
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
+from sklearn.decomposition import PCA
+from sklearn.ensemble import BaggingClassifier, StackingClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
+
+import dpscp as dp
+from dpscp import BudgetError, GuaranteeWarning
+from dpscp._base.trust import OUTER_STEPS
+from dpscp.deployment import statement_markdown
+from dpscp.guarantees import Certificate
+from dpscp.training import DPSGD
+
+RNG = np.random.default_rng(0)
+Y = RNG.integers(0, 2, 400)
+X = RNG.normal(size=(400, 3)) + 2 * Y[:, None]
+OTHER = RNG.normal(size=(50, 3)) + np.repeat([[0], [2]], 25, axis=0)
+MODEL = FrozenEstimator(GaussianNB().fit(OTHER, np.repeat([0, 1], 25)))
+
+
+class AnyRows(BaseEstimator):
+    """A classifier for rows of any width, trained on no record."""
+
+    classes_ = np.array([0, 1])
+
+    def fit(self, X, y):  # noqa: ARG002
+        return self
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+    def predict_proba(self, X):
+        p = 1 / (1 + np.exp(-np.asarray(X, dtype=float).sum(axis=1)))
+        return np.column_stack([1 - p, p])
+
+
+def classifier(**options):
+    return dp.PrivateConformalClassifier(AnyRows(), prefit=True, epsilon=2.0, accountant="rdp", **options)
+
+
+def messages(fit):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        fit()
+    return [str(w.message) for w in seen if issubclass(w.category, GuaranteeWarning)]
+
+
+def leaks(model, rows=X, y=Y):
+    """Fit and return the warnings about leaks and the last step."""
+    model = clone(model)
+    found = [text for text in messages(lambda: model.fit(rows, y)) if text.startswith("NOT private")]
+    inner = model
+    while isinstance(inner, Pipeline):
+        inner = inner[-1]
+    return found, inner
+
+
+@pytest.fixture(scope="module")
+def leaking():
+    clf = dp.PrivateConformalClassifier(DPSGD(steps=5), epsilon=2.0, classes=[0, 1], accountant="rdp")
+    pipe = make_pipeline(SimpleImputer(), StandardScaler(), PCA(2), clf)
+    with pytest.warns(GuaranteeWarning, match="SimpleImputer, StandardScaler, PCA in a Pipeline learned"):
+        pipe.fit(X, Y)
+    return pipe
+
+
+def test_a_leak_is_in_every_statement_and_survives_saving(leaking, tmp_path):
+    leaking[-1].save(tmp_path / "m")
+    for clf in (leaking[-1], dp.load(tmp_path / "m")):
+        assert not clf.ledger_.is_private
+        assert np.isinf(clf.ledger_.epsilon(1e-5))
+        assert "PCA in a Pipeline" in clf.ledger_.summary(1e-5)
+        assert "NOT private" in str(clf.ledger_)
+        again = dp.Ledger.from_json(clf.ledger_.to_json())
+        assert again.not_private_because == clf.ledger_.not_private_because
+        (certificate,) = clf.certificates_
+        assert "Not certified: SimpleImputer, StandardScaler, PCA in a Pipeline" in str(certificate)
+        assert (certificate.coverage, certificate.is_certified, certificate.is_vacuous) == (0.0, False, True)
+        assert Certificate.from_dict(json.loads(json.dumps(certificate.to_dict()))) == certificate
+        statement = clf.statement()
+        assert not statement["is_private"]
+        assert "StandardScaler" in statement["not_private_because"][0]
+        assert "nothing is proven, because SimpleImputer" in statement["coverage"][0]["words"]
+        assert "**NOT private**" in statement_markdown(statement)
+        assert "NOT private" in clf._repr_html_()
+
+
+def test_a_leak_is_in_the_report_and_on_the_command_line(leaking, tmp_path, capsys):
+    from dpscp.cli import main
+
+    leaking[-1].report(tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "Verdict: not private" in page
+    assert "StandardScaler" in page
+    leaking[-1].save(tmp_path / "m")
+    assert main(["statement", str(tmp_path / "m")]) == 0
+    assert "NOT private" not in capsys.readouterr().err
+    assert main(["statement", str(tmp_path / "m"), "--markdown"]) == 0
+    assert "**NOT private**" in capsys.readouterr().out
+
+
+def test_a_fit_outside_is_not_marked():
+    found, clf = leaks(classifier())
+    assert not found
+    assert clf.ledger_.is_private
+    assert OUTER_STEPS not in clf.ledger_.assumptions
+    assert "void" not in str(clf.certificate_)
+
+
+FRAME = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+ORDINAL = OrdinalEncoder(categories=[["u", "v"]])
+CATEGORIES = pd.DataFrame({"a": np.where(Y, "u", "v"), "b": X[:, 1]})
+
+
+class OwnStateless(TransformerMixin, BaseEstimator):
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        return tags
+
+    def fit(self, X, y=None):  # noqa: ARG002
+        return self
+
+    def transform(self, X):
+        return X * 2
+
+
+class OwnScale(OwnStateless):
+    def fit(self, X, y=None):  # noqa: ARG002
+        self.scale_ = np.abs(X).max()
+        return self
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows"),
+    [
+        ([FunctionTransformer(np.tanh)], X),
+        ([FunctionTransformer(), Normalizer(), "passthrough"], X),
+        ([SimpleImputer(strategy="constant", fill_value=0.0), PolynomialFeatures(2)], X),
+        ([FrozenEstimator(StandardScaler().fit(OTHER))], X),
+        ([OwnStateless()], X),
+        ([FeatureUnion([("n", Normalizer()), ("p", "passthrough")])], X),
+        ([Pipeline([("n", Normalizer()), ("m", Normalizer())])], X),
+        ([ColumnTransformer([("o", OneHotEncoder(categories=[["u", "v"]], sparse_output=False), ["a"])])], CATEGORIES),
+        ([ColumnTransformer([("o", ORDINAL, ["a"])], remainder="passthrough")], CATEGORIES),
+        ([ColumnTransformer([("n", Normalizer(), make_column_selector(dtype_include=float))])], FRAME),
+    ],
+)
+def test_steps_that_learn_nothing_stay_private(steps, rows):
+    found, clf = leaks(make_pipeline(*steps, classifier()), rows)
+    assert not found
+    assert clf.ledger_.is_private
+    assert OUTER_STEPS in clf.ledger_.assumptions
+    assert clf.certificate_.is_certified
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows", "named"),
+    [
+        ([StandardScaler()], X, "StandardScaler in a Pipeline"),
+        (
+            [Normalizer(), KBinsDiscretizer(3, encode="ordinal", strategy="uniform")],
+            X,
+            "KBinsDisc",
+        ),
+        ([SimpleImputer(strategy="constant", add_indicator=True)], X, "SimpleImputer"),
+        ([OwnScale()], X, "OwnScale in a Pipeline"),
+        ([FeatureUnion([("n", Normalizer()), ("p", PCA(1))])], X, "PCA in a Pipeline"),
+        ([ColumnTransformer([("n", "passthrough", [0])], remainder=StandardScaler())], X, "StandardScaler"),
+        ([ColumnTransformer([("n", Normalizer(), lambda _: [0, 1])])], FRAME, "ColumnTransformer"),
+        ([ColumnTransformer([("o", OneHotEncoder(sparse_output=False), ["a"])])], CATEGORIES, "OneHotEncoder"),
+        (
+            [ColumnTransformer([("o", OrdinalEncoder(categories=[["u", "v"]], min_frequency=3), ["a"])])],
+            CATEGORIES,
+            "OrdinalEncoder",
+        ),
+        ([Pipeline([("s", StandardScaler()), ("n", Normalizer())])], X, "StandardScaler"),
+    ],
+)
+def test_steps_that_learn_are_named(steps, rows, named):
+    found, clf = leaks(make_pipeline(*steps, classifier()), rows)
+    assert len(found) == 1
+    assert named in found[0]
+    assert not clf.ledger_.is_private
+
+
+def test_no_step_without_a_declaration_of_scikit_learn_counts_as_harmless():
+    class Foreign:
+        def fit(self, X, y=None):  # noqa: ARG002
+            return self
+
+        def transform(self, X):
+            return X
+
+    found, _ = leaks(Pipeline([("f", Foreign()), ("c", classifier())]), X)
+    assert "Foreign" in found[0]
+
+
+def test_both_of_two_nested_pipelines_are_found():
+    found, clf = leaks(make_pipeline(StandardScaler(), make_pipeline(PCA(2), classifier())))
+    assert len(found) == 1
+    assert "PCA in a Pipeline" in found[0]
+    assert "StandardScaler in a Pipeline" in found[0]
+    assert len(clf.ledger_.not_private_because) == 1
+
+
+def test_a_subclass_output_frames_and_a_cache_hide_nothing(tmp_path):
+    class Sampling(Pipeline):
+        def fit(self, X, y):
+            rows = self.steps[0][1].fit_transform(X)
+            self.steps[-1][1].fit(rows, y)
+            return self
+
+    found, _ = leaks(Sampling([("s", StandardScaler()), ("c", classifier())]))
+    assert "StandardScaler in a Sampling" in found[0]
+    pipe = Pipeline([("s", StandardScaler()), ("c", classifier())], memory=str(tmp_path)).set_output(transform="pandas")
+    assert leaks(pipe)[0]
+
+
+def test_a_function_of_other_rows_is_refused_before_anything_is_spent():
+    pipe = make_pipeline(FunctionTransformer(lambda rows: rows - rows.mean(axis=0)), classifier())
+    with pytest.raises(ValueError, match="each step before the estimator must compute"):
+        pipe.fit(X, Y)
+    assert not hasattr(pipe[-1], "ledger_")
+
+
+def test_a_store_refuses_steps_and_searches(tmp_path):
+    store = dp.BudgetStore.create(tmp_path / "b", epsilon=99, delta=1e-3, dataset="x")
+    with pytest.raises(BudgetError, match="StandardScaler in a Pipeline learned"):
+        Pipeline([("s", StandardScaler()), ("c", classifier())]).fit(X, Y, c__budget=store)
+    grid = {"confidence_level": [0.8, 0.9]}
+    with pytest.raises(BudgetError, match="a search chooses the parameters"):
+        GridSearchCV(classifier(), grid, cv=2, error_score="raise").fit(X, Y, budget=store)
+    assert store.spent(1e-3) == 0 if hasattr(store, "spent") else not store.ledger().entries
+    GridSearchCV(classifier(), grid, cv=2, error_score="raise", refit=False).fit(X, Y, budget=store)
+    assert len(store.ledger().entries) == 4
+
+
+def test_a_search_marks_the_estimator_that_it_chose():
+    search = GridSearchCV(classifier(), {"epsilon": [1.0, 2.0]}, cv=2)
+    said = messages(lambda: search.fit(X, Y))
+    assert sum(text.startswith("NOT private") for text in said) == 1
+    best = search.best_estimator_
+    assert "GridSearchCV chose the parameters" in best.ledger_.not_private_because[0]
+    assert best.certificate_.void_because
+    with pytest.warns(GuaranteeWarning, match="inside a search"):
+        folds = cross_validate(classifier(), X, Y, cv=2, return_estimator=True)["estimator"]
+    assert all(fold.ledger_.is_private for fold in folds)  # each is a release about its own records
+    pipe = make_pipeline(StandardScaler(), classifier())
+    said = messages(lambda: cross_val_score(pipe, X, Y, cv=2))
+    assert any("StandardScaler in a Pipeline" in text for text in said)
+
+
+def test_estimators_that_fit_others_are_named():
+    bag = BaggingClassifier(classifier(), n_estimators=1)
+    assert any("BaggingClassifier fits this estimator" in text for text in messages(lambda: bag.fit(X, Y)))
+    assert not bag.estimators_[0].ledger_.is_private
+    calibrated = CalibratedClassifierCV(classifier(), cv=2)
+    assert any("CalibratedClassifierCV fits" in text for text in messages(lambda: calibrated.fit(X, Y)))
+    stack = StackingClassifier([("l", LogisticRegression())], classifier())
+    assert any("StackingClassifier fits" in text for text in messages(lambda: stack.fit(X, Y)))
+
+
+def test_a_transformed_target_stays_private_by_public_functions_only():
+    reg = dp.PrivateConformalRegressor(AnyRegression(), prefit=True, y_bounds=(0, 9), epsilon=2.0, accountant="rdp")
+    for options in ({"func": np.log, "inverse_func": np.exp}, {}):
+        outer = TransformedTargetRegressor(reg, **options)
+        said = messages(lambda outer=outer: outer.fit(X, np.exp(X[:, 0])))
+        assert not [text for text in said if text.startswith("NOT")]
+        assert outer.regressor_.ledger_.is_private
+    learned = TransformedTargetRegressor(reg, transformer=StandardScaler())
+    said = messages(lambda: learned.fit(X, X[:, 0]))
+    assert any("StandardScaler in a TransformedTargetRegressor learned" in text for text in said)
+
+
+class AnyRegression(AnyRows):
+    def predict(self, X):
+        return np.asarray(X)[:, 0]
+
+
+def test_sets_and_intervals_come_through_a_pipeline():
+    pipe = make_pipeline(FunctionTransformer(np.tanh), make_pipeline(Normalizer(), classifier())).fit(X, Y)
+    rows = Normalizer().transform(np.tanh(X))
+    for expected, found in zip(pipe[-1][-1].predict_set(rows), dp.predict_set(pipe, X), strict=True):
+        np.testing.assert_array_equal(expected, found)
+    np.testing.assert_array_equal(dp.predict_set(make_pipeline(pipe[-1][-1]), rows)[1], dp.predict_set(pipe, X)[1])
+    with pytest.raises(TypeError, match="needs a PrivateConformalRegressor as last step, got PrivateConformalClass"):
+        dp.predict_interval(pipe, X)
+    reg = dp.PrivateConformalRegressor(AnyRegression(), prefit=True, y_bounds=(-9, 9), epsilon=2.0, accountant="rdp")
+    pipe = make_pipeline(FunctionTransformer(np.tanh), reg).fit(X, X[:, 0])
+    np.testing.assert_array_equal(dp.predict_interval(pipe, X)[1], reg.predict_interval(np.tanh(X))[1])
+    with pytest.raises(TypeError, match="predict_set needs"):
+        dp.predict_set(pipe, X)
