@@ -5,7 +5,9 @@ The filter is added here and not in pyproject.toml: there it would import dpscp 
 
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,3 +33,19 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
             monkeypatch.setattr(module, name, value)
 
     return put
+
+
+@pytest.fixture(scope="session")
+def load_script() -> Callable[[str], ModuleType]:
+    """Load a script that belongs to no package, by its path from the root of the repository."""
+
+    def load(path: str) -> ModuleType:
+        file = Path(__file__).parent / path
+        spec = spec_from_file_location(file.stem, file)
+        assert spec
+        assert spec.loader
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load

@@ -17,20 +17,20 @@ def _paragraph(lines: list[str]) -> str:
     return text.replace("|", "\\|")
 
 
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""
+def _code(names: str) -> str:
+    return ", ".join(f"`{name.strip()}`" for name in names.split(",")) if names else ""
 
 
 def _split_entry(header: str, body: list[str], named: bool) -> tuple[str, str, str]:
     """Name, type and description of an entry.
 
-    A first line that goes on in the body, or ends like a sentence, is the beginning of the description.
+    A first line that goes on in the body, or holds the end of a sentence, is the beginning of the description.
     """
     match = _ENTRY.match(header)
     name, kind = (match[1], match[2]) if match else ((header, "") if named else ("", header))
     words = [line for line in body if line.strip()]
     goes_on = bool(words) and words[0].strip()[0].islower()
-    if kind.endswith(".") or kind.startswith("see ") or goes_on:
+    if kind.endswith(".") or ". " in kind or kind.startswith("see ") or goes_on:
         return name, "", _paragraph([kind, *words])
     return name, _paragraph([kind]), _paragraph(words)
 

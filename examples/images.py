@@ -27,7 +27,19 @@ def network() -> torch.nn.Module:
     )
 
 
-def main(quick: bool) -> None:
+def draw(path: str, images: np.ndarray, sets: np.ndarray) -> None:
+    """Draw ten images, each under its prediction set."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+    for place, axis in enumerate(figure.subplots(2, 5).flat):
+        axis.imshow(images[place, 0], cmap="gray_r")
+        axis.set_title("{" + ", ".join(str(digit) for digit in np.flatnonzero(sets[place])) + "}")
+        axis.set_axis_off()
+    figure.savefig(path)
+
+
+def main(quick: bool, figure: str | None) -> None:
     digits, labels = shuffle(*load_digits(return_X_y=True), random_state=0)  # the file is ordered by writer
     images = digits.reshape(-1, 1, 8, 8).astype(np.float32)
     n = 1400
@@ -38,7 +50,7 @@ def main(quick: bool) -> None:
     clf = dp.PrivateConformalClassifier(
         training,
         epsilon=4.0,
-        confidence_level=0.9,
+        confidence_level=0.95,
         guarantee="split",
         classes=list(range(10)),
         feature_bounds=(0, 16),  # public, the same for every pixel
@@ -47,9 +59,11 @@ def main(quick: bool) -> None:
     clf.fit(records)
     _, sets = clf.predict_set(images[n:])
     coverage, size = dp.metrics.coverage(labels[n:], sets[:, :, 0]), dp.metrics.efficiency(sets[:, :, 0])
-    print(f"level 0.9: coverage {coverage:.4f} on {len(sets)} held-out, {size:.2f} labels of 10")
+    print(f"level 0.95: coverage {coverage:.4f} on {len(sets)} held-out, {size:.2f} labels of 10")
     print(f"accuracy {np.mean(clf.predict(images[n:]) == labels[n:]):.3f}, epsilon {clf.ledger_.epsilon(1e-5):.3f}")
 
+    if figure:
+        draw(figure, images[n:], sets[:, :, 0])
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "digits.dpscp")
         clf.save(path)  # parameters, thresholds, ledger, certificate; no code and no record
@@ -60,4 +74,5 @@ def main(quick: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps")
-    main(parser.parse_args().quick)
+    parser.add_argument("--figure", help="picture file to write")
+    main(**vars(parser.parse_args()))

@@ -30,7 +30,20 @@ def missed_pixels(lesions: np.ndarray, doubt: np.ndarray) -> np.ndarray:
     return np.stack(missed, axis=1) / lesions.sum(axis=1, keepdims=True)
 
 
-def main(quick: bool) -> None:
+def draw(path: str, lesions: np.ndarray, doubt: np.ndarray, masks: np.ndarray) -> None:
+    """Draw eight scans: bright where the model sees a lesion, its true edge, and the mask around it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.3), layout="constrained")
+    for place, axis in enumerate(figure.subplots(2, 4).flat):
+        axis.imshow(1 - doubt[place].reshape(24, 24), cmap="gray")
+        axis.contour(lesions[place].reshape(24, 24), levels=[0.5], colors="tab:orange", linewidths=2)
+        axis.contour(masks[place].reshape(24, 24), levels=[0.5], colors="tab:blue", linewidths=1)
+        axis.set_axis_off()
+    figure.savefig(path)
+
+
+def main(quick: bool, figure: str | None) -> None:
     rng, patients = np.random.default_rng(0), 400 if quick else 1500
     lesions, doubt, ids = scans(patients, rng)
     released = dp.control_risk(
@@ -50,9 +63,12 @@ def main(quick: bool) -> None:
     size = masks.sum() / new_lesions.sum()
     print(f"risk 0.1: mean loss {by_patient.mean():.4f} on {patients} held-out, masks {size:.2f} times the lesions")
     print(f"epsilon {released.ledger.epsilon(1e-6):.3f} at delta 1e-06 for a patient with all scans")
+    if figure:
+        draw(figure, new_lesions, new_doubt, masks)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer patients")
-    main(parser.parse_args().quick)
+    parser.add_argument("--figure", help="picture file to write")
+    main(**vars(parser.parse_args()))

@@ -30,8 +30,8 @@ STUDIES = (
     "rivals",
     "unprinted_settings",
 )
-# asked for by name: the first needs torch and Opacus, the others look again at what is a part of other studies
-EXTRA = ("opacus_time", "corrected", "defaults", "set_sizes")
+# asked for by name: the first needs torch and Opacus, three look again at parts of other studies, two are about tables
+EXTRA = ("opacus_time", "corrected", "defaults", "set_sizes", "table_recipe", "range_ends")
 QUICK_TRIALS = 3
 
 

@@ -934,7 +934,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="not both"):
             classifier(feature_bound=1.0, feature_bounds=(-1, 1)).fit(*labelled(50))
 
-    @pytest.mark.parametrize("bounds", [None, (1, 1), (2, -2), (0, np.inf), (0, 1, 2), "ab"])
+    @pytest.mark.parametrize("bounds", [(1, 1), (2, -2), (0, np.inf), (0, 1, 2), "ab"])
     def test_target_bounds(self, bounds):
         with pytest.raises((ValueError, TypeError), match="y_bounds"):
             regressor(y_bounds=bounds).fit(*measured(50))

@@ -1,7 +1,7 @@
 """The documents say what the code does: every code block runs, every entry of the paper map exists."""
 
 import ast
-import importlib.util
+import importlib
 import json
 import re
 import tomllib
@@ -93,15 +93,8 @@ def test_the_version_is_written_once():
     assert not re.search(r"^version:", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
 
 
-def _load_script(path: Path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_check_of_the_prose_sees_long_lines_and_retired_words():
-    prose = _load_script(ROOT / "tests" / "lint" / "check_prose.py")
+def test_the_check_of_the_prose_sees_long_lines_and_retired_words(load_script):
+    prose = load_script("tests/lint/check_prose.py")
     retired = prose.read_retired_words((ROOT / "docs" / "notation.md").read_text())
     assert retired["made-up"] == "synthetic"
     long = "word " * 30
@@ -187,13 +180,13 @@ def test_links_point_to_files(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebooks_run(path, tmp_path, monkeypatch):
+def test_notebooks_run(path, tmp_path, monkeypatch, load_script):
     """Without Jupyter, with smaller numbers. A text that a cell keeps comes from a run: the same cells print."""
     monkeypatch.chdir(tmp_path)
     notebook = json.loads(path.read_text())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for cell, printed in _load_script(ROOT / "docs" / "notebooks.py").run_cells(notebook, fast=True):
+        for cell, printed in load_script("docs/notebooks.py").run_cells(notebook, fast=True):
             assert bool(printed) == bool(cell["outputs"]), "python docs/notebooks.py keeps what the notebooks print"
             assert cell["execution_count"] is None
 
@@ -209,8 +202,8 @@ def test_notebooks_are_small_and_cover_the_five_users():
         assert all(text in code for text in json.loads(path.read_text())["metadata"]["dpscp"]["fast"])
 
 
-def test_the_cost_model_of_large_data_is_what_its_command_writes():
-    scale = _load_script(ROOT / "benchmarks" / "scale.py")
+def test_the_cost_model_of_large_data_is_what_its_command_writes(load_script):
+    scale = load_script("benchmarks/scale.py")
     told = json.loads(scale.FOUND.read_text())
     assert scale.FROM + scale.tables(told) + scale.TO in scale.PAGE.read_text()
     # n * reading / workers, and one round of the driver for each step

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from sklearn.model_selection import cross_val_score
 
 import dpscp as dp
 from dpscp.data.schema import Column, SchemaError
@@ -132,7 +133,7 @@ def test_bytes_are_refused_without_showing_one():
     [
         ({"y": "bought"}, TypeError, "y is the name of a column"),
         ({"y": "age", "schema": SCHEMA}, ValueError, "target column, 'bought'"),
-        ({"y": ["yes"] * 10, "schema": SCHEMA}, ValueError, "target column, 'bought'"),
+        ({"y": None, "schema": SCHEMA}, ValueError, "target column, 'bought', or its values"),
         ({"y": "bought", "schema": "people.toml"}, TypeError, "Schema.read"),
         ({"y": "bought", "schema": replace(SCHEMA, task="regression", bounds=(0, 1))}, ValueError, "is for classif"),
         ({"y": "bought", "schema": replace(SCHEMA, classes=None)}, SchemaError, "lacks the classes"),
@@ -183,3 +184,73 @@ def test_messages_name_the_columns_and_nothing_else():
         assert named in str(caught.value)
         assert "height" not in str(caught.value)
         assert CANARY not in str(caught.value)
+
+
+def test_score_takes_the_name_of_the_target_or_its_values(fitted):
+    new = people(80, 1)
+    expected = (fitted.predict(new) == SCHEMA.targets(new)).mean()
+    assert fitted.score(new, "bought") == fitted.score(new, new["bought"]) == expected
+    assert fitted.score(SCHEMA.matrix(new), SCHEMA.targets(new)) == expected
+    numbered = replace(SCHEMA, classes=("1", "0"))
+    as_numbers = new.assign(bought=(new["bought"] == "yes").astype(int))
+    assert classifier().fit(as_numbers, "bought", schema=numbered).score(as_numbers, as_numbers["bought"]) > 0
+
+
+@pytest.mark.filterwarnings("ignore::dpscp.GuaranteeWarning")
+def test_frames_with_a_schema_work_in_cross_validation():
+    frame = people()
+    folds = cross_val_score(classifier(), frame, frame["bought"], cv=2, params={"schema": SCHEMA}, error_score="raise")
+    assert (folds > 0.4).all()
+    one = classifier().fit(frame, frame["bought"], schema=SCHEMA)
+    np.testing.assert_array_equal(one.threshold_, classifier().fit(frame, "bought", schema=SCHEMA).threshold_)
+    schema = dp.Schema("regression", "age", (SCHEMA.columns[1],), bounds=(0, 110))
+    model = dp.PrivateConformalRegressor(dp.training.DPSGD(loss="squared", steps=5), epsilon=8.0, random_state=1)
+    frame = frame.dropna()
+    cross_val_score(model, frame, frame["age"], cv=2, params={"schema": schema}, error_score="raise")
+    assert model.fit(frame, "age", schema=schema).score(frame, "age") == model.score(frame, frame["age"])
+
+
+def test_values_of_a_target_need_its_name_in_the_schema():
+    with pytest.raises(ValueError, match="the name of the target column, ''"):
+        classifier().fit(people(), people()["bought"], schema=replace(SCHEMA, target=""))
+
+
+def test_a_row_that_does_not_fit_is_marked_and_the_others_are_predicted():
+    strict = replace(SCHEMA, columns=(SCHEMA.columns[0], replace(SCHEMA.columns[1], unknown="refuse")))
+    clf = classifier(groups="region").fit(people(), "bought", schema=strict)
+    new = people(6, 1)
+    odd = new.assign(region=["elsewhere", *new["region"][1:]])
+    with pytest.warns(dp.HintWarning, match="some rows do not fit the schema") as seen:
+        labels, sets = clf.predict_set(odd)
+    assert "elsewhere" not in str(seen[0].message)
+    assert sets[0].all()
+    np.testing.assert_array_equal(sets[1:], clf.predict_set(new)[1][1:])
+    assert labels[0] is None
+    np.testing.assert_array_equal(labels[1:], clf.predict(new)[1:])
+    assert clf.predict(odd)[0] is None
+    assert np.isnan(clf.predict_proba(odd)[0]).all()
+    assert np.isfinite(clf.predict_proba(odd)[1:]).all()
+    # where every row counts, none is left out
+    for refused in (
+        lambda: clf.score(odd, "bought"),
+        lambda: clf.report("never", odd, "bought"),
+        lambda: dp.evaluate(clf, odd, strict.targets(odd), epsilon=1, delta=1e-5),
+    ):
+        with pytest.raises(SchemaError, match="not in its declared categories"):
+            refused()
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_row_that_does_not_fit_has_the_widest_interval(hard):
+    schema = dp.Schema("regression", "age", (replace(SCHEMA.columns[1], unknown="refuse"),), bounds=(0, 110))
+    frame = people().dropna()
+    reg = dp.PrivateConformalRegressor(
+        dp.training.DPSGD(loss="squared", steps=5), epsilon=8.0, random_state=1, clip_to_bounds=hard
+    ).fit(frame, "age", schema=schema)
+    odd = frame[:5].assign(region=["elsewhere", *frame["region"][1:5]])
+    center, intervals = reg.predict_interval(odd)
+    assert np.isnan(center[0])
+    assert np.isnan(reg.predict(odd)[0])
+    assert np.isfinite(center[1:]).all()
+    assert intervals[0, :, 0].tolist() == ([0, 110] if hard else [-np.inf, np.inf])
+    np.testing.assert_array_equal(intervals[1:], reg.predict_interval(frame[:5])[1][1:])

@@ -1,6 +1,5 @@
 """Every script of the gallery runs in its quick form and covers, or bounds its loss, as promised."""
 
-import importlib.util
 import re
 import runpy
 import sys
@@ -38,17 +37,10 @@ def test_every_script_is_on_the_gallery_page():
         assert f"docs/outputs/{path.stem}.txt" in page
 
 
-def _load_pictures():
-    spec = importlib.util.spec_from_file_location("pictures", EXAMPLES[0].parents[1] / "docs" / "pictures.py")
-    pictures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(pictures)
-    return pictures
-
-
-def test_every_script_has_a_thumbnail_that_shows_what_it_printed():
+def test_every_script_has_a_thumbnail_that_shows_what_it_printed(load_script):
     """``python docs/pictures.py gallery`` draws them."""
     docs = EXAMPLES[0].parents[1] / "docs"
-    pictures = _load_pictures()
+    pictures = load_script("docs/pictures.py")
     for path in EXAMPLES:
         assert (docs / "img" / "gallery" / f"{path.stem}.svg").exists()
         results = list(pictures.read_results((docs / "outputs" / f"{path.stem}.txt").read_text()))
@@ -56,9 +48,23 @@ def test_every_script_has_a_thumbnail_that_shows_what_it_printed():
         assert all(0.5 < promised < 1 and 0.5 < seen <= 1 for _, promised, seen, _ in results)
 
 
-def test_the_picture_of_the_sizes_reads_the_tables_of_the_results():
+def test_the_picture_of_the_sizes_reads_the_tables_of_the_results(load_script):
     root = EXAMPLES[0].parents[1]
-    pictures = _load_pictures()
+    pictures = load_script("docs/pictures.py")
     housing = root / "results" / "housing.csv"
     assert pictures.read_sizes(housing, method="dp-scp-f", train_share="0.5") == [2.30809, 2.21062, 2.16379]
     assert pictures.read_sizes(housing, method="split-cp") == [1.92842] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["concepts", "sizes", "gallery"])
+def test_the_committed_pictures_are_those_that_the_script_draws(part, load_script, monkeypatch, tmp_path):
+    """Bit by bit: the drawing library is pinned in constraints.txt."""
+    pictures = load_script("docs/pictures.py")
+    committed = pictures.FOLDER
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    pictures.PARTS[part]()
+    drawn = list(tmp_path.rglob("*.svg"))
+    assert drawn
+    for path in drawn:
+        assert path.read_text() == (committed / path.relative_to(tmp_path)).read_text()

@@ -1,7 +1,6 @@
 """The documentation site builds offline without a warning, and no code block of it goes unexecuted."""
 
 import html
-import importlib.util
 import json
 import os
 import re
@@ -12,6 +11,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+import dpscp
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -41,13 +42,6 @@ def site(tmp_path_factory):
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
-
-
-def _load_docs_script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_site_builds_with_warnings_as_errors(site):
@@ -93,8 +87,16 @@ def test_the_api_pages_have_signatures_and_tables(site):
     assert re.search(r"<td><code>confidence_level</code></td>\s*<td>float or list of floats, default 0.9</td>", page)
 
 
-def test_docstrings_become_tables():
-    to_markdown = _load_docs_script("docstrings").to_markdown
+def test_the_reference_lists_every_public_name_and_every_page():
+    overview = (ROOT / "docs" / "reference.md").read_text()
+    for name in dpscp.__all__:
+        assert name == "__version__" or re.search(rf"`(?:dpscp\.)?{name}`", overview), name
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        assert f"(api/{page.name})" in overview
+
+
+def test_docstrings_become_tables(load_script):
+    to_markdown = load_script("docs/docstrings.py").to_markdown
     text = """Find a threshold.
 
     Parameters
@@ -106,6 +108,8 @@ def test_docstrings_become_tables():
     alpha : the miscoverage.
     level : float; a list for
         several levels
+    low, high : True if found. None: as
+        ``level``.
     n
 
     Returns
@@ -124,6 +128,7 @@ def test_docstrings_become_tables():
     assert "| `scores` | array of shape (n,) | One `score` \\| record. A second paragraph. |" in lines
     assert "| `alpha` |  | the miscoverage. |" in lines
     assert "| `level` |  | float; a list for several levels |" in lines
+    assert "| `low`, `high` |  | True if found. None: as `level`. |" in lines
     assert "| `n` |  |  |" in lines
     assert "| float | The threshold. |" in lines
     assert "**Privacy:** one event." in lines

@@ -1,7 +1,7 @@
 """Both estimators behave as scikit-learn estimators: its own checks, each exception named with its reason."""
 
 import pytest
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_regressors_train, parametrize_with_checks
 
 from dpscp import PrivateConformalClassifier, PrivateConformalRegressor
 from dpscp.training import DPSGD
@@ -32,3 +32,9 @@ def expected_failures(estimator):
 @parametrize_with_checks([CLASSIFIER, REGRESSOR, OWN_MECHANISM], expected_failed_checks=expected_failures)
 def test_scikit_learn_check(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("bounds", [{}, {"feature_bounds": (-4, 4)}, {"feature_bounds": "private"}])
+def test_a_regressor_learns_under_sensible_bounds(bounds):
+    """The check wants R^2 above 0.5 from 200 records; the default guarantee gives that from epsilon 10 on."""
+    check_regressors_train("own", PrivateConformalRegressor(**REGRESSION | {"epsilon": 10.0}, **bounds))

@@ -75,7 +75,7 @@ def test_the_new_release_has_its_own_promises(fitted, tmp_path):
     assert fitted.certificate_.guarantee == "universal"  # the old one is untouched
     (entry,) = new.ledger_.entries
     assert isinstance(entry.event, ParallelDpEvent)
-    assert [stage for stage, _ in entry.stages] == ["fit", "recalibration"]
+    assert [stage for stage, _ in entry.stages] == ["fit", "new thresholds"]
     assert OTHER_PERSONS in new.ledger_.assumptions
     # parallel composition: the more expensive of the two
     assert new.ledger_.epsilon(DELTA) == pytest.approx(fitted.ledger_.epsilon(DELTA), rel=1e-6)
@@ -125,7 +125,7 @@ def test_persons_count_once():
     model.fit(*records(2_000, 0), persons=ids)
     new = renewed(model, records(2_000, 6), persons=ids, n_records=500)
     assert new.certificate_.terms["n_persons"] == 500
-    assert new.ledger_.public_facts["recalibration_released_sizes"][0] == pytest.approx(500, abs=60)
+    assert new.ledger_.public_facts["new_released_sizes"][0] == pytest.approx(500, abs=60)
     with pytest.raises(ValueError, match="only there"):
         renewed(model, records(2_000, 6))
 

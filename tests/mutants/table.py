@@ -692,7 +692,7 @@ mutant(
 )
 mutant(
     "pipeline.own_mechanism:own_mechanism",
-    "Preprocessed((PublicBounds(*request.feature_bounds),), found)",
+    "Preprocessed((PublicBounds(*request.scaled_feature_bounds),), found)",
     "found",
     "declared feature bounds do not reach an own mechanism",
     "tests/test_wiring.py::test_declared_bounds_reach_an_own_mechanism",
@@ -722,7 +722,7 @@ mutant(
 )
 mutant(
     "tasks:Regression.training_targets",
-    "targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))",
+    "to_scale(np.clip(targets, *self.y_bounds), self.y_scale)",
     "np.asarray(targets)",
     "targets beyond their bounds reach the mechanism",
     "tests/test_wiring.py::test_a_mechanism_sees_clipped_targets_and_the_public_number_of_records",
@@ -1082,6 +1082,79 @@ mutant(
     "tests/test_promised_numbers.py::test_a_trained_model_pays_for_its_solver",
 )
 
+# ---- the recipe on tables
+
+mutant(
+    "training.recalibration:Recalibrated._recalibrate",
+    "require_noise(self.noise_multiplier) * SENSITIVITY",
+    "require_noise(self.noise_multiplier)",
+    "the noise of a step is that of sensitivity one",
+    "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
+)
+mutant(
+    "training.recalibration:Recalibrated.own_event",
+    "self.steps",
+    "1",
+    "the event has one of several noisy sums",
+    "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
+)
+mutant(
+    "training.recalibration:Recalibrated.train_source",
+    "compose(trained.event, own)",
+    "trained.event",
+    "recalibration is not paid for",
+    "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
+)
+mutant(
+    "training.recalibration:RecordSums.__call__",
+    "block.weights is None",
+    "True",
+    "every row of a person counts in full",
+    "tests/training/test_recalibration.py::test_neighbors_differ_by_the_sensitivity_at_most",
+)
+mutant(
+    "training.recalibration:record_sums",
+    "np.maximum(u, -_CUT)",
+    "u",
+    "confident errors pull without a bound on their instrument",
+    "tests/training/test_recalibration.py::test_the_sums_are_the_equations_and_their_derivatives",
+)
+mutant(
+    "training.recalibration:record_sums",
+    "curved /= np.maximum(1.0, np.linalg.norm(curved, axis=1, keepdims=True))",
+    "pass",
+    "the curvature of one record is not bounded",
+    "tests/training/test_recalibration.py::test_the_curvature_of_many_classes_is_shortened",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.n_releases",
+    "self.n_features * len(self.branching)",
+    "self.n_features",
+    "the counts of one level are paid for, those of the others are not",
+    "tests/training/test_quantile_transform.py::test_the_event_is_that_of_every_count_a_record_changes",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.release",
+    "counts * noise.scale + drawn",
+    "counts * noise.scale",
+    "the counts of the columns are released without noise",
+    "tests/training/test_quantile_transform.py::test_what_is_released_is_noisy",
+)
+mutant(
+    "training.quantile_transform:QuantileTransform.fit_source",
+    "unit_of_blocks(source).by_person",
+    "False",
+    "every row of a person is counted",
+    "tests/training/test_quantile_transform.py::test_a_person_counts_as_one_record",
+)
+mutant(
+    "tasks:Regression._of_targets",
+    "to_scale(targets, self.y_scale)",
+    "targets",
+    "scores use units where the model uses the scale",
+    "tests/test_scales.py::test_a_target_is_in_its_interval_exactly_if_its_score_is_within_the_threshold",
+)
+
 # ---- units of privacy, the budget store, small parts, torch modules
 
 mutant(
@@ -1302,6 +1375,48 @@ mutant(
     "self.coverage < useless",
     "a promise that only full sets keep is no warning",
     "tests/test_guarantees.py::TestCertificate::test_vacuous_is_said_in_plain_words",
+)
+mutant(
+    "report.numbers:judge_release",
+    "estimator.ledger_.seeded",
+    "False",
+    "a run whose noise anybody can repeat is called usable",
+    "tests/report/test_report.py::test_the_verdict_follows_the_worst_that_is_known",
+)
+mutant(
+    "report.spending:_secret_chances",
+    "1 - event.fraction",
+    "event.fraction",
+    "the bar shows training as the part of the held-out records",
+    "tests/report/test_officer.py::test_the_bar_of_a_secret_split_is_one_whole_divided_by_the_chances",
+)
+mutant(
+    "report.numbers:find_low_parts",
+    "rate.interval[1] < target",
+    "rate.interval[0] > target",
+    "a class that the private evaluation finds below the target is not flagged",
+    "tests/report/test_officer.py::test_a_low_class_of_the_private_evaluation_is_flagged_as_private",
+)
+mutant(
+    "report.numbers:PartEvaluation.is_below",
+    "self.interval[1] < target",
+    "self.interval[1] > target",
+    "a class that the evaluation finds below the target is not flagged",
+    "tests/report/test_officer.py::test_a_class_clearly_below_the_target_is_flagged",
+)
+mutant(
+    "estimators.fitted:FittedEstimator._repr_html_",
+    "float(self.delta)",
+    "1e-5",
+    "a notebook states epsilon at another delta than that of the fit",
+    "tests/report/test_officer.py::test_a_notebook_shows_the_promise_at_the_delta_of_the_fit",
+)
+mutant(
+    "report.planner:offset_times_mu",
+    "float(whole) + aim.mean_rise",
+    "float(whole)",
+    "the planner's table leaves out the rise of the earlier steps",
+    "tests/report/test_planner.py::test_the_shipped_offsets_are_those_of_the_library",
 )
 mutant(
     "report.page:_plan_alternatives",

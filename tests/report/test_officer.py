@@ -119,6 +119,13 @@ def test_stages_on_all_records_and_plain_parts_are_explained(model):
     assert "No stage used the records." in told(dp.Ledger())
 
 
+def test_a_stage_without_protection_promises_nothing_about_attackers(model):
+    leaking = model.ledger_.add("scaler", dp.privacy.non_private_event())
+    shown = text_of(html_report(with_attributes(model, ledger_=leaking)))
+    assert "A stage used the records without protection" in shown
+    assert not re.search("(holds|hold) for anybody", shown)
+
+
 def test_the_first_screen_has_words_and_a_picture_but_no_table(page):
     first = page.split('id="attacker"')[0]
     assert "<table" not in first
@@ -255,3 +262,11 @@ def test_glossary_and_colors(model, page):
     lines = calibration_figure(model.certificate_).axes[0].get_lines()
     colors = [line.get_color() for line in lines]
     assert len(set(colors)) == len(colors) == 4
+
+
+def test_a_notebook_shows_the_promise_at_the_delta_of_the_fit(model):
+    other = with_attributes(model, delta=1e-7)
+    shown = other._repr_html_()
+    assert model.ledger_.html_card(1e-7) in shown
+    assert model.certificate_._repr_html_() in shown
+    assert shown.count("dpscp-card") == 2

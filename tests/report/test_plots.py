@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
-from dpscp.report import plot_calibration, plot_intervals, plot_sets
+from dpscp.report import plot_calibration, plot_intervals, plot_reliability, plot_sets
 from dpscp.report.figures import PALETTE
 
 
@@ -38,3 +38,10 @@ def test_calibration_is_one_point_a_level():
     assert all(low < high for (_, low), (_, high) in bars.get_segments())
     with pytest.raises(ValueError, match="one level for each"):
         plot_calibration(np.zeros(100, dtype=int), sets, [0.8])
+
+
+def test_reliability_is_one_point_a_bin():
+    p = np.array([[0.9, 0.1]] * 10 + [[0.35, 0.65]] * 4)
+    bars, points = plot_reliability([0] * 8 + [1] * 6, p, bins=10).axes[0].collections
+    assert points.get_offsets().tolist() == pytest.approx(np.array([[0.65, 1.0], [0.9, 0.8]]))
+    assert all(low < high for (_, low), (_, high) in bars.get_segments())

@@ -296,7 +296,11 @@ def test_the_verdict_follows_the_worst_that_is_known():
     )
     checked = evaluate(model, X[3000:], LABELS[3000:])
     wrong = evaluate(model, X[3000:], np.roll(LABELS[3000:], 1))
+    assert [judge_release(model, e)[0] for e in (None, checked, wrong)] == [*["for tests only"] * 2, "contradicted"]
+    assert "No promise: this run is not private" in html_report(model)
+    model.ledger_ = dp.Ledger(model.ledger_.entries, model.ledger_.public_facts)  # as if its noise had been secret
     assert [judge_release(model, e)[0] for e in (None, checked, wrong)] == ["usable", "usable", "contradicted"]
+    assert "No promise" not in html_report(model)
     assert "Verdict: contradicted." in html_report(model, evaluation=wrong)
     small = dp.PrivateConformalClassifier(random_state=0, classes=["a", "b", "c"], n_records=20)
     with pytest.warns(dp.GuaranteeWarning):
@@ -305,7 +309,10 @@ def test_the_verdict_follows_the_worst_that_is_known():
     asymptotic = dp.PrivateConformalClassifier(
         random_state=0, guarantee="asymptotic", classes=["a", "b", "c"], n_records=3000
     ).fit(X[:3000], LABELS[:3000])
+    asymptotic.ledger_ = dp.Ledger(asymptotic.ledger_.entries, asymptotic.ledger_.public_facts)
     assert judge_release(asymptotic, checked)[0] == "not certified"
+    page = html_report(asymptotic)
+    assert (page.count('class="expected"'), page.count('class="in"')) == (90, 0)
 
 
 def test_labels_and_groups_are_counted_by_hand():

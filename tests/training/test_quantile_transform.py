@@ -134,6 +134,14 @@ def test_without_noise_the_functions_are_those_of_the_counts():
     assert np.abs(out).max() <= 5
 
 
+def test_what_is_released_is_noisy():
+    X, _ = table(3000)
+    step = QuantileTransform(*BOUNDS, n_features=4).with_noise(3.0)
+    scales = np.array([fitted(step, X, seed=seed).scaled.shift[1] for seed in range(8)])
+    # the mean of the even column moves by some hundred counts in 3,000
+    assert 1e-4 < scales.std() < 0.1
+
+
 @pytest.mark.parametrize("columns", [1, 3])
 def test_columns_without_spread_and_huge_numbers_fit(columns):
     values = np.array([0.0, 1e300, -1e300, 5e-324] * 25)

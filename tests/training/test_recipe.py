@@ -56,11 +56,11 @@ def test_low_dimensional_table_gets_a_dense_net():
 
 def test_wide_rows_get_a_linear_head_behind_private_centring_and_whitening():
     plan = recipe("classification", n_records=13_671, n_features=512, epsilon=1.0, delta=1e-5)
-    names = [type(s).__name__ for s in plan.mechanism.steps]
+    names = [type(s).__name__ for s in plan.mechanism.mechanism.steps]
     assert names == ["UnitNorm", "PrivateCentring", "UnitNorm", "PrivateWhitening"]
     assert engine(plan.mechanism).hidden == ()
     wider = recipe("classification", n_records=13_671, n_features=4096, epsilon=1.0, delta=1e-5)
-    assert not any(isinstance(s, PrivateWhitening) for s in wider.mechanism.steps)
+    assert not any(isinstance(s, PrivateWhitening) for s in wider.mechanism.mechanism.steps)
 
 
 def test_a_weak_signal_gets_a_linear_model():
@@ -305,7 +305,8 @@ def test_whitening_helps_where_long_directions_say_nothing():
         delta=1e-5,
         guarantee="universal",
     )
-    without = replace(plan.mechanism, steps=plan.mechanism.steps[:-1])
+    inner = plan.mechanism.mechanism
+    without = replace(plan.mechanism, mechanism=replace(inner, steps=inner.steps[:-1]))
 
     def accuracy(mechanism):
         calibrated = mechanism.calibrated(plan.train_epsilon, 1e-5)

@@ -128,3 +128,39 @@ def html_paragraph(text: str) -> str:
     '<p>1 &lt; 2</p>'
     """
     return f"<p>{html.escape(text)}</p>"
+
+
+# Colors are transparent greys and the text color of the notebook, so that one card serves light and dark schemes.
+_CARD = (
+    "flex:1 1 19em;min-width:0;max-width:34em;box-sizing:border-box;border:1px solid rgba(128,128,128,.4);"
+    "border-radius:8px;padding:10px 14px;background:rgba(128,128,128,.07);color:inherit;text-align:left"
+)
+_WARNING = "border-left:4px solid #d97706;background:rgba(217,119,6,.14);padding:4px 8px;margin:6px 0"
+
+
+def html_card(
+    title: str, headline: str, texts: Sequence[str], warnings: Sequence[str] = (), details: Sequence[str] = ()
+) -> str:
+    """Return one promise as a card for a notebook; every text is escaped except ``details``, which are elements.
+
+    The details are folded.
+    """
+    shown = [
+        f'<div style="opacity:.75;font-size:.9em">{html.escape(title)}</div>',
+        f'<div style="font-size:1.45em;font-weight:650;line-height:1.3">{html.escape(headline)}</div>',
+        *(f'<p style="margin:6px 0">{html.escape(text)}</p>' for text in texts),
+        *(f'<p style="{_WARNING}">{html.escape(text)}</p>' for text in warnings),
+    ]
+    if details:
+        folded = f'<div style="overflow-x:auto">{"".join(details)}</div>'
+        shown.append(f'<details><summary style="cursor:pointer">Details</summary>{folded}</details>')
+    return f'<div class="dpscp-card" style="{_CARD}">{"".join(shown)}</div>'
+
+
+def html_cards(cards: Sequence[str]) -> str:
+    """Return cards side by side, or below each other where there is little width.
+
+    >>> html_cards(["<div>a</div>"])
+    '<div style="display:flex;flex-wrap:wrap;gap:10px;align-items:flex-start"><div>a</div></div>'
+    """
+    return f'<div style="display:flex;flex-wrap:wrap;gap:10px;align-items:flex-start">{"".join(cards)}</div>'

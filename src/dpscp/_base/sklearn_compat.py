@@ -23,8 +23,16 @@ if TYPE_CHECKING:
     class ClassifierMixin:
         """Accuracy as ``score``."""
 
+        def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+            """Return the accuracy of ``predict``."""
+            raise NotImplementedError
+
     class RegressorMixin:
         """R^2 as ``score``."""
+
+        def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+            """Return R^2 of ``predict``."""
+            raise NotImplementedError
 
 else:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin

@@ -350,8 +350,9 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    if options.figure is not None:
-        check_output(options.figure)
+    written = {"figure": options.figure, "page": options.html}
+    for path in filter(None, written.values()):
+        check_output(path)
     if options.regression and options.classes is not None:
         raise CommandError("use --classes or --regression, not both")
     result = plan(
@@ -371,9 +372,10 @@ def _plan(options: argparse.Namespace) -> int:
     )
     if options.figure is not None:
         result.figure().savefig(options.figure, dpi=150)
-    _print_result(
-        options, result.to_dict(), str(result), *([] if options.figure is None else [f"figure: {options.figure}"])
-    )
+    if options.html is not None:
+        result.to_html(options.html)
+    lines = [f"{name + ':':<8}{path}" for name, path in written.items() if path is not None]
+    _print_result(options, result.to_dict(), str(result), *lines)
     return 0
 
 

@@ -252,6 +252,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp plan --n 10000 --epsilon 1",
         "dpscp plan --n 10000 --overshoot 0.01          # which epsilon is needed?",
         "dpscp plan --epsilon 1 --overshoot 0.01        # how many records are needed?",
+        "dpscp plan --n 10000 --epsilon 1 --html plan.html   # a page with sliders",
     )
     sub.add_argument("--n", type=int, help="number of records, or of persons with --rows-per-person")
     sub.add_argument("--rows-per-person", type=int, metavar="K", help="limit on the records of one person")
@@ -272,6 +273,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     sub.add_argument(
         "--evaluation-fraction", type=float, metavar="F", help="share of the records that measures the fit"
     )
+    sub.add_argument("--html", type=Path, help="write a page with sliders, one file that needs no server")
     sub.add_argument("--figure", type=Path, help="write a figure (PNG, SVG or PDF)")
 
     sub = command(

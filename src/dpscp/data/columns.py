@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range, real_number
 from dpscp.data.frames import SchemaError, describe_non_number, index_labels, label_text, parse_numbers, refuse_dates
+from dpscp.data.scales import LINEAR, check_scale, to_scale
 
 TYPES = ("numeric", "categorical", "ignore")
-_COLUMN_KEYS = ("type", "bounds", "missing", "categories", "unknown")
+_COLUMN_KEYS = ("type", "bounds", "scale", "missing", "categories", "unknown")
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Column:
     type : ``"numeric"``, ``"categorical"``, ``"ignore"``, or ``""`` if not declared yet
     bounds : (low, high), optional
         The public bounds of a numeric column.
+    scale : ``"linear"``, ``"log"`` or ``"log1p"``
+        The scale of the feature that a numeric column becomes. Bounds are in the units of the column.
     missing : ``"refuse"``, ``"indicator"`` or a public number
         How a numeric column treats missing values.
     categories : tuple of str, optional
@@ -38,6 +41,7 @@ class Column:
     missing: str | float = "refuse"
     categories: tuple[str, ...] | None = None
     unknown: str = "refuse"
+    scale: str = LINEAR
 
     def __post_init__(self) -> None:
         where = f"column {self.name!r}"
@@ -50,6 +54,7 @@ class Column:
             object.__setattr__(self, "missing", missing)
         check_declaration(lambda: check_choice(f"unknown of {where}", self.unknown, ("refuse", "other")))
         object.__setattr__(self, "bounds", read_bounds(self.bounds, where))
+        check_declaration(lambda: check_scale(f"scale of {where}", self.scale, self.bounds))
         object.__setattr__(self, "categories", read_labels(self.categories, f"categories of {where}", 1))
 
     @property
@@ -82,7 +87,8 @@ class Column:
         if self.type != "numeric":
             return ((0.0, 1.0),) * len(self.features)
         assert self.bounds is not None
-        return (self.bounds, (0.0, 1.0))[: len(self.features)]
+        low, high = to_scale(self.bounds, self.scale).tolist()
+        return ((low, high), (0.0, 1.0))[: len(self.features)]
 
     def encode(self, values: Any) -> NDArray[np.float64]:
         """Encode the values (a pandas Series) as features, (n, len(features))."""
@@ -129,7 +135,7 @@ class Column:
         if not isinstance(self.missing, str):
             numbers[absent] = self.missing
         # clip here too, because an infinite value is outside the bounds as well
-        numbers = np.clip(numbers, *self.bounds)
+        numbers = to_scale(np.clip(numbers, *self.bounds), self.scale)
         missing = (
             f'column {self.name!r} has missing values. Fill them in, or set missing = "indicator" or a public '
             "number in the schema"
@@ -144,6 +150,8 @@ class Column:
             found["bounds"] = list(self.bounds)
         if self.categories is not None:
             found["categories"] = list(self.categories)
+        if self.scale != LINEAR:
+            found["scale"] = self.scale
         if self.missing != "refuse":
             found["missing"] = self.missing
         if self.unknown != "refuse":

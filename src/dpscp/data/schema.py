@@ -6,7 +6,7 @@ it.
 
     task = "classification"
     target = "visits"
-    classes = ["none", "some"]          # regression: bounds = [low, high]
+    classes = ["none", "some"]          # regression: bounds = [low, high], and optionally scale = "log" or "log1p"
     person = "patient"                  # optional: the column of person ids, if a person can have several records
     rows_per_person = 3                 # with person: the public cap on the records of one person
     n_persons = 4000                    # with person, optional: the public nominal number of persons
@@ -17,6 +17,7 @@ it.
     [columns.age]
     type = "numeric"                    # "numeric", "categorical" or "ignore"
     bounds = [0, 110]
+    scale = "log1p"                     # optional: "linear" (default), "log" or "log1p"
     missing = "indicator"               # optional: "refuse" (default), "indicator", or a public number
 
     [columns.region]
@@ -52,11 +53,12 @@ from dpscp.data.frames import (
     select_columns,
 )
 from dpscp.data.persons import choose_unit
+from dpscp.data.scales import check_scale
 
 __all__ = ["ABSENT", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
-_OPTIONAL_KEYS = ("classes", "bounds", "person", "metadata", *_COUNT_KEYS)
+_OPTIONAL_KEYS = ("classes", "bounds", "scale", "person", "metadata", *_COUNT_KEYS)
 # What a schema or a caller may declare about a release, for its report.
 METADATA_KEYS = ("purpose", "data", "responsible", "contact", "legal_basis", "collection_period", "recipients")
 _SCHEMA_KEYS = ("format", "version", "task", "target", "columns", *_OPTIONAL_KEYS)
@@ -80,6 +82,8 @@ class Schema:
         The public labels of a classification.
     bounds : (low, high), optional
         The public range of a regression target.
+    scale : "linear", "log" or "log1p", optional
+        The scale on which a regression target is trained and scored.
     n_records : int, optional
         The public nominal number of records.
     person : str, optional
@@ -104,6 +108,7 @@ class Schema:
     rows_per_person: int | None = None
     n_persons: int | None = None
     metadata: Mapping[str, str] | None = field(default=None, hash=False)
+    scale: str | None = None
 
     def __post_init__(self) -> None:
         if self.metadata is not None:
@@ -118,6 +123,10 @@ class Schema:
             raise SchemaError("the schema declares two columns with the same name; remove one")
         object.__setattr__(self, "classes", read_labels(self.classes, "classes", 2))
         object.__setattr__(self, "bounds", read_bounds(self.bounds, "the target"))
+        if self.scale is not None:
+            check_declaration(lambda: check_scale("scale of the target", self.scale, self.bounds))
+            if self.task == "classification":
+                raise SchemaError("scale is for the target of a regression; remove it")
         for name in _COUNT_KEYS:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_declaration(partial(check_count, name, value)))
@@ -197,6 +206,7 @@ class Schema:
         return {
             "classes": None if self.classes is None else list(self.classes),
             "y_bounds": self.bounds,
+            "y_scale": self.scale,
             "feature_bounds": self.feature_bounds,
             "n_records": self.n_records,
             "rows_per_person": self.rows_per_person,
@@ -290,6 +300,12 @@ class Schema:
             )
         return np.array(self.classes, dtype=str)[places]
 
+    def encode_targets(self, values: Any) -> NDArray[Any]:
+        """Return the values of a target column as ``targets`` returns the column, (n,)."""
+        import pandas as pd
+
+        return self.targets(pd.DataFrame({self.target: np.asarray(values)}))
+
     def persons(self, frame: Any) -> Any:
         """Return the person ids, one for each row; None without a column of persons."""
         if self.person is None:
@@ -341,7 +357,7 @@ class Schema:
         for name in ("classes", "bounds"):
             if getattr(self, name) is not None:
                 found[name] = list(getattr(self, name))
-        for name in ("n_records", "person", "rows_per_person", "n_persons"):
+        for name in ("scale", "n_records", "person", "rows_per_person", "n_persons"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         if self.metadata:
@@ -371,6 +387,33 @@ class Schema:
             columns=tuple(Column.from_dict(str(name), column) for name, column in columns.items()),
             **{name: data.get(name) for name in _OPTIONAL_KEYS},
         )
+
+    @classmethod
+    def from_frame(
+        cls, frame: Any, target: str = "", *, task: str = "", public: bool | Sequence[str] = False
+    ) -> "Schema":
+        """Return a schema to complete: the names and types of a frame's columns.
+
+        No value of the frame is used, only how columns are stored. ``print(schema.to_toml())`` shows what is still to
+        be declared from public knowledge, and ``schema.lacks`` lists it.
+
+        Parameters
+        ----------
+        frame : pandas, polars or Arrow table
+        target : str, optional
+            The column to predict.
+        task : ``"classification"`` or ``"regression"``, optional
+        public : bool or sequence of str
+            The columns whose values in this frame are public knowledge, for example of a published table. Their bounds,
+            categories and classes are read from the frame. True: all columns.
+
+        Returns
+        -------
+        Schema
+        """
+        from dpscp.data.schema_template import schema_from_frame
+
+        return schema_from_frame(frame, target, task=task, public=public)
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> "Schema":
@@ -412,21 +455,14 @@ class Schema:
         elif self.rows_per_person is None:
             lines.append('# person = "id"   # the column of person ids, if a person can have several records')
             lines.append("# rows_per_person = 3   # with person: the largest number of records used of one person")
-        caps = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons}
-        lines += [f"{name} = {value}" for name, value in caps.items() if value is not None]
+        others = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons, "scale": self.scale}
+        lines += [f"{name} = {_format_toml(value)}" for name, value in others.items() if value is not None]
         if self.metadata:
             lines += ["", "[metadata]", *(f"{key} = {_format_toml(value)}" for key, value in self.metadata.items())]
         else:
             lines += ["", "# [metadata]   # optional, for the report", f"# keys: {', '.join(METADATA_KEYS)}"]
         for column in self.columns:
-            lines += ["", f"[columns.{_format_toml(column.name)}]"]
-            known = column.to_dict()
-            if not column.type:
-                lines.append('type = ""   # "numeric", "categorical" or "ignore"')
-                lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
-                lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
-                del known["type"]
-            lines += [f"{key} = {_format_toml(value)}" for key, value in known.items()]
+            lines += _column_lines(column)
         return "\n".join(lines) + "\n"
 
     def with_target(self, target: str) -> "Schema":
@@ -443,6 +479,20 @@ def check_metadata(metadata: Any) -> dict[str, str]:
     if wrong:
         raise SchemaError(f"metadata {wrong[0]!r} must be a text; put it in quotes")
     return dict(metadata)
+
+
+def _column_lines(column: Column) -> list[str]:
+    """Return the lines of a column in a TOML file, with comments for missing declarations."""
+    lines, known = ["", f"[columns.{_format_toml(column.name)}]"], column.to_dict()
+    if not column.type:
+        lines.append('type = ""   # "numeric", "categorical" or "ignore"')
+        del known["type"]
+    lines += [f"{key} = {_format_toml(value)}" for key, value in known.items()]
+    if column.lacks in ("type", "bounds"):
+        lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
+    if column.lacks in ("type", "categories"):
+        lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
+    return lines
 
 
 def template(columns: Sequence[str], *, target: str = "") -> Schema:

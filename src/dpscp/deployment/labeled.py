@@ -40,6 +40,7 @@ def labeled_outcomes(
     no message contains a value of a record.
     """
     classes = getattr(estimator, "classes_", None)
+    estimator.require_readable_rows(X)
     predicted, sets = estimator.predict_set(X) if classes is not None else estimator.predict_interval(X)
     n = len(sets)
     if n == 0:

@@ -28,7 +28,7 @@ from dpscp.privacy.random_streams import child_seeds, seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.training.mechanism import Trained
 
-STAGE = "recalibration"
+STAGE = "new thresholds"
 OTHER_PERSONS = (
     "the recalibration used records of other persons than the fit and earlier recalibrations; somebody who is in "
     "several of them pays for each (a budget store adds this up)"
@@ -137,7 +137,8 @@ def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> _S
             "privacy"
         )
     task, classes = estimator._task(), getattr(estimator, "classes_", None)
-    rows = estimator._validate_new_rows(X)
+    estimator.require_readable_rows(X)
+    rows = estimator._read_new_rows(X).rows
     n = len(rows)
     if n == 0:
         raise ValueError("X contains no record: pass at least one labeled record")
@@ -163,7 +164,7 @@ def _join(fitted: Ledger, added: Ledger) -> Ledger:
         stages, note, unit=fitted.unit.join(added.unit)
     )
     joined = joined.assume(*fitted.assumptions, *added.assumptions, OTHER_PERSONS)
-    sizes = {f"{STAGE}_{name}": value for name, value in added.public_facts.items() if name == "released_sizes"}
+    sizes = {f"new_{name}": value for name, value in added.public_facts.items() if name == "released_sizes"}
     joined = joined.declare(**sizes)
     return joined.mark_seeded() if added.seeded else joined
 

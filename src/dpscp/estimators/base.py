@@ -18,13 +18,21 @@ from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO, OVERLAPPING_GROU
 from dpscp.data.groups import Groups
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
+from dpscp.data.scales import column_scales
 from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.base import is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
 from dpscp.data.validation import check_levels, column_bounds, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
-from dpscp.estimators.ingest import BlockReader, FitInput, FitRecords, records_from_arrays, records_from_source
+from dpscp.estimators.ingest import (
+    BlockReader,
+    FitInput,
+    FitRecords,
+    NewRows,
+    records_from_arrays,
+    records_from_source,
+)
 from dpscp.estimators.outer_steps import OuterUse, find_outer_use
 from dpscp.estimators.prefit import Prefit
 from dpscp.estimators.refit_warning import remember_fit, warn_if_refit
@@ -233,8 +241,11 @@ class PrivateConformal(FittedEstimator):
     def _check_prefit(self) -> None:
         """Refuse parameters that do not apply to a trained estimator."""
         Prefit.of(self.estimator, task=self._name)
-        if self.feature_bound is not None or self.feature_bounds is not None:
-            raise ValueError("prefit=True passes X to the estimator unchanged; remove feature_bound and feature_bounds")
+        if any(value is not None for value in (self.feature_bound, self.feature_bounds, self.feature_scale)):
+            raise ValueError(
+                "prefit=True passes X to the estimator unchanged; remove feature_bound, feature_bounds and "
+                "feature_scale"
+            )
         if self.guarantee not in (AUTO, SPLIT.name, SPLIT):
             raise ValueError(
                 f"prefit=True declares that training did not use these records, which needs guarantee='split', got "
@@ -247,23 +258,17 @@ class PrivateConformal(FittedEstimator):
         if schema is not None and self.prefit:
             raise ValueError("prefit=True passes X to the estimator unchanged; remove schema")
         if schema is None:
-            if isinstance(y, str):
-                raise TypeError(
-                    "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets "
-                    "as an array"
-                )
-            source = find_source(X, y)
-            if persons is not None and (source is not None or is_source(X)):
-                raise ValueError(
-                    "persons needs X and y in memory, because a person's rows may be in several blocks of a source. "
-                    "Pass a path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
-                )
-            return (X, y, persons) if source is None else (source, None, None)
+            return _read_without_schema(X, y, persons)
         if not isinstance(schema, Schema):
             raise TypeError(f"schema must be a dp.Schema (Schema.read, Schema.from_dict), got {type(schema).__name__}")
         by_name = isinstance(X, Frame | str | PathLike) or isinstance(y, str)
+        targets = None
+        if isinstance(X, Frame) and schema.target and y is not None and not isinstance(y, str):
+            y, targets = schema.target, y  # as cross_val_score passes them
         if by_name and (not isinstance(y, str) or schema.target not in ("", y)):
-            raise ValueError(f"with a schema and a frame, y must be the name of the target column, {schema.target!r}")
+            raise ValueError(
+                f"with a schema and a frame, y must be the name of the target column, {schema.target!r}, or its values"
+            )
         if by_name and persons is not None:
             raise ValueError("with a schema, its key person declares the column of ids; remove persons")
         schema = (schema.with_target(y) if by_name else schema).require_complete()
@@ -275,10 +280,11 @@ class PrivateConformal(FittedEstimator):
         self.schema_ = schema
         if not by_name:
             return X, y, schema.person if is_source(X) else persons
-        source = source_from_schema(X, schema)
+        source = source_from_schema(X, schema) if targets is None else None
         if source is not None:
             return source, None, schema.person
-        return schema.matrix(X), schema.targets(X), schema.persons(X)
+        y = schema.targets(X) if targets is None else schema.encode_targets(targets)
+        return schema.matrix(X), y, schema.persons(X)
 
     def _declared(self, name: str) -> Any:
         """Return a public declaration: the parameter, or what the schema declares."""
@@ -399,6 +405,7 @@ class PrivateConformal(FittedEstimator):
                     HintWarning,
                     stacklevel=4,
                 )
+        bounds = bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)
         return Request(
             task=task,
             estimator=self._find_pretrained_model(records.width) or self.estimator,
@@ -408,7 +415,8 @@ class PrivateConformal(FittedEstimator):
             train_share=self.train_share,
             calibration_fraction=self.calibration_fraction,
             feature_bound=self.feature_bound,
-            feature_bounds=bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names),
+            feature_bounds=bounds,
+            feature_scales=column_scales(self.feature_scale, records.width, names, bounds),
             n_records=n_records,
             n_found=declared is None,
             n_features=records.width,
@@ -483,18 +491,44 @@ class PrivateConformal(FittedEstimator):
             return ()
         return (GROUP_FUNCTION if self._count_groups_per_record() == 1 else OVERLAPPING_GROUP_FUNCTION,)
 
-    def _validate_new_rows(self, X: Any) -> NDArray[np.float64]:
+    def _read_new_rows(self, X: Any) -> NewRows:
+        """Validate rows to predict; those of a frame that do not fit the schema are marked."""
         check_is_fitted(self)
+        unreadable = None
         if self.schema_ is not None and isinstance(X, Frame):
-            X = self.schema_.matrix(X)
+            X, errors = self.schema_.rows(X)
+            unreadable = np.array([error is not None for error in errors], dtype=bool)
+            if unreadable.any():
+                warnings.warn(
+                    "some rows do not fit the schema; they get full sets and no prediction. schema_.rows(frame) lists "
+                    "the reason for each row",
+                    HintWarning,
+                    stacklevel=3,
+                )
         # models of this package check for NaN and infinity themselves, in parts that are in cache
-        return self._validate_table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
+        rows = self._validate_table(inputs_of(X), reset=False, finite=not self._reads_parts(fitted=True))
+        return NewRows(rows, unreadable if unreadable is not None and unreadable.any() else None)
 
     def _reads_parts(self, *, fitted: bool) -> bool:
         """Whether only code of this package reads the rows, and casts them in parts."""
         if fitted:
             return isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
         return self.estimator is None or trains_sources(self.estimator)
+
+
+def _read_without_schema(X: Any, y: Any, persons: Any) -> tuple[Any, Any, Any]:
+    """Return rows, targets and ids, or the source of a collection."""
+    if isinstance(y, str):
+        raise TypeError(
+            "y is the name of a column, which needs a schema; pass schema=dp.Schema..., or pass the targets as an array"
+        )
+    source = find_source(X, y)
+    if persons is not None and (source is not None or is_source(X)):
+        raise ValueError(
+            "persons needs X and y in memory, because a person's rows may be in several blocks of a source. Pass a "
+            "path or a frame with a schema that declares the column of ids, schema=dp.Schema..."
+        )
+    return (X, y, persons) if source is None else (source, None, None)
 
 
 def _is_fitted(name: str) -> bool:

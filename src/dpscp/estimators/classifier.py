@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.sklearn_compat import ClassifierMixin
 from dpscp.data.model_files import plain
 from dpscp.data.populations import LikelihoodRatio
 from dpscp.data.validation import class_list, label_index, validate_labels
 from dpscp.estimators.base import PrivateConformal
+from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.exceptions import GuaranteeWarning
 from dpscp.pipeline.plan import Request
@@ -80,6 +82,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         arrays of shape (n_features,), an array of shape (n_features, 2), or {column: (low, high)} (by index where X has
         no names). ``"private"`` finds bounds by noisy counts on a public grid of powers of two, for 5 % of the squared
         training budget. Known bounds cost nothing and are better.
+    feature_scale : str or mapping, optional
+        The scale of features that span orders of magnitude: ``"log"``, or ``"log1p"`` for numbers from 0 on, as one
+        scale for all features or {column: scale}. Bounds are in the units of the features.
     groups : "label", function, str or list, optional
         ``"label"`` gives each class its own threshold and promise. A function of X returns one of ``group_values`` for
         each row, from that row alone. With a schema, the name of a categorical column. An unknown group gets full sets.
@@ -236,54 +241,127 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         array of shape (n, n_classes)
+            NaN for a row of a frame that does not fit the schema.
         """
-        rows = self._validate_new_rows(X)
-        return np.asarray(self.model_.predict_proba(rows))
+        if is_path(X):
+            return join_blocks([(self.predict_proba(frame),) for frame in self._read_file(X)])[0]
+        probabilities, unreadable = self._probabilities(X)
+        return probabilities if unreadable is None else np.where(unreadable[:, None], np.nan, probabilities)
+
+    def predict_labels(self, X: Any, level: int = 0) -> list[list[Any]]:
+        """Predict the labels of each prediction set, as lists.
+
+        Parameters
+        ----------
+        X : array or frame with n rows, or the path of a table
+        level : int, default 0
+            The place of the confidence level, where several were requested.
+
+        Returns
+        -------
+        list of n lists of labels, in the order of ``classes_``
+        """
+        return [self.classes_[row].tolist() for row in self.predict_set(X)[1][:, :, level]]
+
+    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
+        import pyarrow as pa
+
+        labels, sets = self.predict_set(frame)
+        kind = pa.array(self.classes_.tolist()).type
+        lists = [self.classes_[row].tolist() for row in sets[:, :, 0]]
+        return {
+            "prediction": pa.array(labels.tolist(), kind),
+            "set": pa.array(lists, pa.list_(kind)),
+            "set_size": sets[:, :, 0].sum(axis=1),
+        }
+
+    def _probabilities(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Return the probabilities of all rows, and which rows do not fit the schema."""
+        new = self._read_new_rows(X)
+        return np.asarray(self.model_.predict_proba(new.rows)), new.unreadable
+
+    def _most_likely(self, probabilities: NDArray[Any], unreadable: NDArray[np.bool_] | None) -> NDArray[Any]:
+        """Return the most likely labels; None for rows that do not fit the schema."""
+        labels = np.asarray(self.classes_[probabilities.argmax(axis=1)])
+        if unreadable is not None:
+            labels = labels.astype(object)
+            labels[unreadable] = None
+        return labels
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy of ``predict`` on labeled records; an exact number, NOT private.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+        y : array of shape (n,), or the name of the target column of a frame
+        sample_weight : array of shape (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        self.require_readable_rows(X)
+        return float(super().score(X, self._read_targets(X, y), sample_weight))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the most likely label of each row.
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         array of shape (n,)
+            None for a row of a frame that does not fit the schema.
         """
-        probabilities = self.predict_proba(X)
-        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
+        if is_path(X):
+            return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
+        return self._most_likely(*self._probabilities(X))
 
     def predict_set(self, X: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Predict labels and prediction sets.
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         labels : array of shape (n,)
             The most likely labels.
         sets : bool array of shape (n, n_classes, n_levels)
-            Whether each label is in the set, for each level.
+            Whether each label is in the set, for each level. A row of a frame that does not fit the schema, such as
+            one with an undeclared category, has the full set and the label None; ``schema_.rows(frame)`` says why.
         """
+        if is_path(X):
+            labels, sets = join_blocks([self.predict_set(frame) for frame in self._read_file(X)])
+            return labels, sets
         X = inputs_of(X)
-        probabilities = self.predict_proba(X)
-        labels = self.classes_[probabilities.argmax(axis=1)]
+        probabilities, unreadable = self._probabilities(X)
+        labels = self._most_likely(probabilities, unreadable)
         self._require_fitted_score()
-        scores = self._task().score.of_labels(probabilities)
+        sets = self._sets_of_scores(self._task().score.of_labels(probabilities), X)
+        return labels, sets if unreadable is None else sets | unreadable[:, None, None]
+
+    def _sets_of_scores(self, scores: NDArray[Any], X: Any) -> NDArray[np.bool_]:
+        """Return which labels are in the sets, (n, n_classes, n_levels)."""
         if self.group_values_ is not None and self.groups == "label":
-            return labels, np.asarray(scores[:, :, None] <= self.threshold_)
+            return np.asarray(scores[:, :, None] <= self.threshold_)
         thresholds = self._select_thresholds(X, len(scores))
         if thresholds.ndim == 1:
-            return labels, label_set(scores, thresholds)
-        return labels, np.asarray(scores[:, :, None] <= thresholds[:, None, :])
+            return label_set(scores, thresholds)
+        return np.asarray(scores[:, :, None] <= thresholds[:, None, :])
 
     def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
         # an object array of strings is written as text, because objects would need pickle

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,13 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_count
+from dpscp._base.format import html_cards
 from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp.data import model_files as persistence
 from dpscp.data.groups import Groups, largest_thresholds
 from dpscp.data.model_files import NOT_PLAIN, plain
-from dpscp.data.schema import Schema
+from dpscp.data.schema import Frame, Schema
+from dpscp.estimators.file_predictions import read_frames, write_predictions
 from dpscp.guarantees import Certificate, Guarantee
 from dpscp.pipeline.evaluation import PrivateEvaluation, evaluation_from_state
 from dpscp.pipeline.tasks import Task
@@ -43,6 +45,7 @@ class _Parameters(BaseEstimator):
     release_confidence: float | None = None
     feature_bound: float | None = None
     feature_bounds: Any = None
+    feature_scale: Any = None
     groups: str | Callable[[Any], Any] | Sequence[str | Callable[[Any], Any]] | None = None
     group_values: Sequence[Any] | None = None
     n_records: int | None = None
@@ -107,6 +110,42 @@ class FittedEstimator(_Parameters, ABC):
         """Refuse prediction without the caller's own score, which files do not store."""
         if OWN_SCORE in self.ledger_.assumptions and OWN_SCORE not in self._task().score_assumptions:
             raise ValueError("conformity_score must be the score that was used in the fit; set it after loading")
+
+    @abstractmethod
+    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
+        """Predict the rows of a frame, as columns of a table."""
+
+    def predict_file(self, path: str | PathLike[str], out: str | PathLike[str]) -> None:
+        """Predict the rows of a table in a file and write another file, block by block.
+
+        Parameters
+        ----------
+        path : str or path
+            A CSV or Parquet file, or a folder of Parquet files, with the columns of the schema of the fit.
+        out : str or path
+            A ``.parquet`` or ``.csv`` file, with the predictions in the order of the rows. A classification has the
+            columns ``prediction``, ``set`` and ``set_size``; a set is a list of labels in Parquet, and ``a|b`` in CSV.
+            A regression has ``prediction``, ``lower`` and ``upper``. Of several levels, the first is written.
+        """
+        write_predictions(out, map(self._columns_of_frame, self._read_file(path)))
+
+    def _read_file(self, path: str | PathLike[str]) -> Iterator[Any]:
+        """Return the rows of a file as frames, one for each block."""
+        check_is_fitted(self)
+        return read_frames(path, self.schema_)
+
+    def _read_targets(self, X: Any, y: Any) -> Any:
+        """Return targets as predictions write them: a column of a frame by name, or its values by the schema."""
+        if self.schema_ is not None and isinstance(y, str):
+            return self.schema_.with_target(y).targets(X)
+        if self.schema_ is not None and y is not None and isinstance(X, Frame):
+            return self.schema_.encode_targets(y)
+        return y
+
+    def require_readable_rows(self, X: Any) -> None:
+        """Refuse a frame with a row that does not fit the schema, where every row counts."""
+        if self.schema_ is not None and isinstance(X, Frame):
+            self.schema_.matrix(X)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to exactly ``path``.
@@ -181,9 +220,7 @@ class FittedEstimator(_Parameters, ABC):
         check_is_fitted(self)
         if (X is None) != (y is None):
             raise ValueError("pass both X and y for an evaluation, or neither")
-        if self.schema_ is not None and isinstance(y, str):
-            y = self.schema_.with_target(y).targets(X)
-        evaluation = None if X is None else evaluate(self, X, y)
+        evaluation = None if X is None else evaluate(self, X, self._read_targets(X, y))
         write_report(path, self, evaluation=evaluation, title=title, about=about, metadata=metadata)
 
     def statement(self, *, study: "StudyBudget | None" = None) -> dict[str, Any]:
@@ -197,11 +234,12 @@ class FittedEstimator(_Parameters, ABC):
         return privacy_statement(self, study=study)
 
     def _repr_html_(self) -> str:
-        """Return scikit-learn's diagram and, once fitted, ledger and certificates."""
+        """Return scikit-learn's diagram and, once fitted, a card for each promise."""
         diagram = str(estimator_html_repr(self))
         if not self.__sklearn_is_fitted__():
             return diagram
-        return diagram + self.ledger_._repr_html_() + "".join(c._repr_html_() for c in self.certificates_)
+        promises = [self.ledger_.html_card(float(self.delta)), *(c._repr_html_() for c in self.certificates_)]
+        return diagram + html_cards(promises)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """Return what a notebook shows, with ledger and certificates."""

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_choice, check_range
 from dpscp._base.sklearn_compat import RegressorMixin
 from dpscp.data.populations import LikelihoodRatio
+from dpscp.data.scales import LINEAR, check_scale
 from dpscp.data.validation import validate_targets
 from dpscp.estimators.base import PrivateConformal
+from dpscp.estimators.file_predictions import is_path, join_blocks
 from dpscp.estimators.ingest import FitInput, FitRecords
 from dpscp.guarantees.registry import AUTO
 from dpscp.pipeline.plan import Request, choose_score
@@ -41,9 +44,13 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         ``"auto"`` chooses ``"cqr"`` if public numbers (records, budget, guarantee) predict that a pair can be learned,
         otherwise ``"absolute"``. With your own ``estimator`` it is always ``"absolute"``. ``conformity_score_``, ledger
         and certificate name the choice.
-    y_bounds : (low, high) or "private"
-        The public range of the target; required. ``"private"`` finds a range by noisy counts on a public grid of powers
-        of two, for 5 % of the squared training budget. A publicly known range is better.
+    y_bounds : (low, high) or "private", optional
+        The public range of the target. If it is left out, or ``"private"``, a range is found by noisy counts on a
+        public grid of powers of two, for 5 % of the squared training budget. A publicly known range is better.
+    y_scale : "linear", "log" or "log1p", optional
+        The scale on which the target is trained and scored. ``"log"`` is for positive targets of many sizes, such as
+        costs, and ``"log1p"``, the logarithm of 1 + y, for targets from 0 on. ``y_bounds``, predictions and intervals
+        are in the units of the target. None is ``"linear"``, or the scale that the schema declares.
     clip_to_bounds : bool, default False
         Declares that no target can lie outside ``y_bounds`` and cuts the intervals there. The certificate then states
         this assumption: a target outside is in no interval.
@@ -51,8 +58,8 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         Declares that ``estimator`` is a fitted regressor with ``predict`` that was trained without these records. See
         ``PrivateConformalClassifier``.
     epsilon, delta, confidence_level, guarantee, train_share, calibration_fraction, evaluation_fraction, \
-    release_confidence, feature_bound, feature_bounds, groups, group_values, n_records, rows_per_person, n_persons, \
-    accountant, random_state, device, verbose, likelihood_ratio, ratio_bound, \
+    release_confidence, feature_bound, feature_bounds, feature_scale, groups, group_values, n_records, \
+    rows_per_person, n_persons, accountant, random_state, device, verbose, likelihood_ratio, ratio_bound, \
     groups_per_record
         See ``PrivateConformalClassifier``; ``groups`` cannot be ``"label"``.
 
@@ -82,6 +89,7 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     conformity_score: str | IntervalScore = "auto"
     y_bounds: tuple[float, float] | str | None = None
     clip_to_bounds: bool = False
+    y_scale: str | None = None
 
     y_bounds_: tuple[float, float] = field(init=False)
     conformity_score_: str | None = field(init=False)
@@ -99,19 +107,17 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
         declared = self._declared("y_bounds")
         if declared is None:
-            raise ValueError(
-                "y_bounds is required; pass the public range of the target, y_bounds=(low, high), not read from the "
-                "data. If it is not known, y_bounds='private' finds one for a few percent of the budget"
-            )
+            declared = PRIVATE
         private = isinstance(declared, str) and bool(check_choice("y_bounds", declared, (PRIVATE,)))
         if private and self.clip_to_bounds:
             raise ValueError(
-                "clip_to_bounds=True declares that no target lies outside y_bounds, which cannot be declared of "
-                "y_bounds='private'. Pass y_bounds=(low, high), or remove clip_to_bounds"
+                "clip_to_bounds=True declares that no target lies outside y_bounds, which cannot be declared of a "
+                "range that is found privately. Pass y_bounds=(low, high), or remove clip_to_bounds"
             )
         bounds = (-1.0, 1.0) if private else check_range("y_bounds", declared)
+        scale = check_scale("y_scale", self._declared("y_scale") or LINEAR, None if private else bounds)
         records = self._read_records(fit_input, fit_input.y, validate_targets, None)
-        task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private)
+        task = Regression(bounds, hard_bounds=self.clip_to_bounds, private_range=private, y_scale=scale)
         request = self._request(task, records)
         auto = isinstance(self.conformity_score, str) and self.conformity_score == AUTO
         task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
@@ -134,38 +140,79 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         score = self.conformity_score if self.conformity_score_ is None else self.conformity_score_
         if score == AUTO:  # the caller's own score was not set after loading: predict still works
             score = "absolute"
-        return Regression(self.y_bounds_, interval_score(score), HARD_BOUNDS in self.certificate_.assumptions)
+        return Regression(
+            self.y_bounds_,
+            interval_score(score),
+            HARD_BOUNDS in self.certificate_.assumptions,
+            y_scale=check_scale("y_scale", self.ledger_.public_facts.get("y_scale", LINEAR), None),
+        )
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predict the target of each row, within ``y_bounds_``.
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         array of shape (n,)
+            NaN for a row of a frame that does not fit the schema.
         """
-        rows = self._validate_new_rows(X)
-        return self._task().pair(np.asarray(self.model_.outputs(rows))).centre
+        if is_path(X):
+            return join_blocks([(self.predict(frame),) for frame in self._read_file(X)])[0]
+        new = self._read_new_rows(X)
+        task = self._task()
+        center = task.predictions(task.pair(np.asarray(self.model_.outputs(new.rows))))
+        return center if new.unreadable is None else np.where(new.unreadable, np.nan, center)
+
+    def _columns_of_frame(self, frame: Any) -> dict[str, Any]:
+        center, intervals = self.predict_interval(frame)
+        return {"prediction": center, "lower": intervals[:, 0, 0], "upper": intervals[:, 1, 0]}
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R^2 of ``predict`` on labeled records; an exact number, NOT private.
+
+        Parameters
+        ----------
+        X : array or frame with n rows
+        y : array of shape (n,), or the name of the target column of a frame
+        sample_weight : array of shape (n,), optional
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        self.require_readable_rows(X)
+        return float(super().score(X, self._read_targets(X, y), sample_weight))
 
     def predict_interval(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predict targets and prediction intervals.
 
         Parameters
         ----------
-        X : array or frame with n rows
+        X : array or frame with n rows, or the path of a table
+            A file (CSV, Parquet) needs a fit with a schema. It is read block by block.
 
         Returns
         -------
         predictions : array of shape (n,)
         intervals : array of shape (n, 2, n_levels)
-            The lower and upper ends, infinite where no finite threshold exists.
+            The lower and upper ends, infinite where no finite threshold exists. A row of a frame that does not fit
+            the schema has the widest interval and the prediction NaN; ``schema_.rows(frame)`` says why.
         """
+        if is_path(X):
+            center, intervals = join_blocks([self.predict_interval(frame) for frame in self._read_file(X)])
+            return center, intervals
         X = inputs_of(X)
-        rows = self._validate_new_rows(X)
+        new = self._read_new_rows(X)
         self._require_fitted_score()
         task = self._task()
-        pair = task.pair(np.asarray(self.model_.outputs(rows)))
-        return pair.centre, task.intervals(pair, self._select_thresholds(X, len(rows)))
+        pair = task.pair(np.asarray(self.model_.outputs(new.rows)))
+        center, thresholds = task.predictions(pair), self._select_thresholds(X, len(new.rows))
+        if new.unreadable is None:
+            return center, task.intervals(pair, thresholds)
+        thresholds = np.where(new.unreadable[:, None], np.inf, thresholds)
+        return np.where(new.unreadable, np.nan, center), task.intervals(pair, thresholds)

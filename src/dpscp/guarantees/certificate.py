@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from dpscp._base.checks import check_probability
-from dpscp._base.format import at_least, at_most, format_level, format_odds, html_paragraph, html_table
+from dpscp._base.format import at_least, at_most, format_level, format_odds, html_card, html_paragraph, html_table
 from dpscp.guarantees.base import Guarantee
 from dpscp.guarantees.registry import AUTO, guarantee_of
 from dpscp.guarantees.terms import Terms
@@ -222,14 +222,26 @@ class Certificate:
         parts = [self._head(), *self._reasons(), f"Numbers: {numbers}."]
         return " ".join([*parts, self.advice] if self.advice else parts)
 
+    def _headline(self) -> str:
+        """Return the proven number in a few words."""
+        if not self.classes_declared:
+            return "not certified"
+        if self.promise is Promise.RISK:
+            return f"mean loss at most {at_most(self.risk)}"
+        if not self.is_certified:
+            return f"near {format_level(self.target)}, not proven"
+        return f"at least {at_least(self.coverage)}"
+
     def _repr_html_(self) -> str:
         rows = [
             ["requested", format_level(self.target)],
             ["proven", at_least(self.coverage)],
             ["guarantee", self.guarantee],
         ]
-        texts = [self._head(), *self._reasons(), *([self.advice] if self.advice else [])]
-        return "".join(map(html_paragraph, texts)) + html_table(["term", "value"], [*rows, *self._numbers()])
+        table = html_table(["term", "value"], [*rows, *self._numbers()])
+        warnings = [self.advice] if self.advice else []
+        details = [*map(html_paragraph, self._reasons()), table]
+        return html_card(self.promise.capitalize(), self._headline(), [self._head()], warnings, details)
 
 
 def check_release_confidence(confidence: object, guarantee: str | Guarantee) -> float:

@@ -28,7 +28,7 @@ def own_mechanism(request: "Request") -> Mechanism:
         )
     found = _put_before(steps, mechanism)
     if request.feature_bounds is not None and not request.private_features:
-        return Preprocessed((PublicBounds(*request.feature_bounds),), found)
+        return Preprocessed((PublicBounds(*request.scaled_feature_bounds),), found)
     if request.feature_bound is not None:
         return Preprocessed((NormClip(request.feature_bound),), found)
     return found

@@ -15,6 +15,7 @@ from dpscp._base.checks import check_choice, check_count, check_positive, check_
 from dpscp._base.object_state import copy_if_possible, refuse_memory
 from dpscp.data.groups import group_facts
 from dpscp.data.persons import require_unit
+from dpscp.data.scales import LINEAR, bounds_on_scales
 from dpscp.data.sources import DistributedSource, RecordSource
 from dpscp.data.sources.places import innermost, is_in_memory
 from dpscp.data.validation import suppress_float_warnings
@@ -43,9 +44,8 @@ from dpscp.privacy import (
     secret_split,
     sized_lattice_noise,
 )
-from dpscp.privacy.events import require_event
 from dpscp.privacy.split_budget import SplitBudget
-from dpscp.training import DPSGD, Mechanism, Model, Trained
+from dpscp.training import DPSGD, Mechanism, Model, Preprocessed, Trained
 from dpscp.training.engine.cuda import check_device
 from dpscp.training.engine.loop import StepObserver
 from dpscp.training.mechanism import (
@@ -56,16 +56,24 @@ from dpscp.training.mechanism import (
     paid_event,
     require_persons,
     require_sources,
+    stages_of,
+    stages_of_trained,
     train_on,
 )
 from dpscp.training.preprocessing.private_bounds import PRIVATE, PrivateBounds
 from dpscp.training.preprocessing.scaling import ScaledTarget
+from dpscp.training.preprocessing.sums import ColumnScales
 from dpscp.training.private_model import PrivateModel
+from dpscp.training.recalibration import Recalibrated
 from dpscp.training.recipe import Recipe, calibration_fraction, pair_levels, pays_as_pair, recipe, train_share
 from dpscp.training.torch.modules import comes_from_torch
 
 # Of the mu that a plan gives the search of a held-out part, what training must have left.
 _LEAST_ROOM = 0.8
+_STAGE_NOTES = {
+    "bounds": "noisy counts on a public grid",
+    Recalibrated.stage: "noisy sums for temperature and intercepts",
+}
 _PRIVATE_NAMES = {True: "feature_bounds", False: "y_bounds"}
 
 
@@ -86,6 +94,8 @@ class Request:
     calibration_fraction: float | str = "auto"
     feature_bound: float | None = None
     feature_bounds: Any = None
+    feature_scales: tuple[str, ...] | None = None
+    """The public scale of each feature; None: all are linear. ``feature_bounds`` are in units."""
     accountant: str | Accountant = "pld"
     group_values: tuple[Any, ...] | None = None
     groups_per_record: int = 1
@@ -142,6 +152,13 @@ class Request:
         return isinstance(self.feature_bounds, str)
 
     @property
+    def scaled_feature_bounds(self) -> Any:
+        """The declared bounds of the features on their scales."""
+        if self.feature_scales is None or self.feature_bounds is None or self.private_features:
+            return self.feature_bounds
+        return bounds_on_scales(self.feature_bounds, self.feature_scales)
+
+    @property
     def n_group_places(self) -> int:
         """How many groups of records are searched; 0 where all are and none is left out."""
         if self.group_values is not None:
@@ -165,7 +182,7 @@ class Request:
         facts |= self.task.chosen
         if self.feature_bounds is not None and not self.private_features:
             facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
-        return facts
+        return facts if self.feature_scales is None else {**facts, "feature_scale": list(self.feature_scales)}
 
 
 @dataclass(frozen=True)
@@ -201,11 +218,10 @@ class FitPlan:
         if self.model is not None:
             return self.model.ledger
         assert self.mechanism is not None
-        if isinstance(self.mechanism, PrivateBounds):
-            own, inner = self.mechanism.bounds_event, self.mechanism.mechanism
-            bounds = Ledger().add("bounds", require_event(own), unit=self.unit)
-            return bounds.add("training", paid_event(inner), unit=self.unit)
-        return Ledger().add("training", paid_event(self.mechanism), unit=self.unit)
+        ledger = Ledger()
+        for stage, event in stages_of(self.mechanism):
+            ledger = ledger.add(stage, event, unit=self.unit)
+        return ledger
 
     def train(self, source: RecordSource, random_state: int | None, observer: StepObserver | None = None) -> Trained:
         """Run the mechanism; use a model that was trained elsewhere unchanged."""
@@ -232,9 +248,9 @@ class FitPlan:
         if self.model is not None:
             # what this fit declares (its n_records, say) stands above what the model's training declared
             return ledger.then(self.model.ledger).declare(**ledger.public_facts)
-        for stage, event in trained.stages or (("training", trained.event),):
-            note = trained.public_facts.get("mechanism", "") if stage == "training" else "noisy counts on a public grid"
-            ledger = ledger.add(stage, event, str(note), unit=self.unit)
+        notes = {"training": str(trained.public_facts.get("mechanism", "")), **_STAGE_NOTES}
+        for stage, event in stages_of_trained(trained):
+            ledger = ledger.add(stage, event, notes.get(stage, ""), unit=self.unit)
         return ledger
 
 
@@ -356,6 +372,11 @@ def _for_private_model(request: Request) -> FitPlan:
             f"{_PRIVATE_NAMES[request.private_features]}='private' needs training in this fit, but a PrivateModel was "
             "trained elsewhere; pass public bounds"
         )
+    if request.task.y_scale != LINEAR or request.feature_scales is not None:
+        raise ValueError(
+            "y_scale and feature_scale need training in this fit, but a PrivateModel was trained elsewhere; transform "
+            "target and features yourself, and leave them out"
+        )
     model = request.estimator
     spent = require_unit(model.ledger, request.unit)
     _check_shape(request, model.model.input_shape if isinstance(model.model, Shaped) else None)
@@ -376,8 +397,8 @@ def _mechanism(
     if request.estimator is None:
         plan = _recipe(request, guarantee, share, fraction)
         mechanism, facts = plan.mechanism, plan.public_facts()
-        if guarantee.needs_stability and request.task.y_bounds is not None:
-            mechanism = ScaledTarget(mechanism, request.task.y_bounds)
+        if guarantee.needs_stability and request.task.scaled_bounds is not None:
+            mechanism = ScaledTarget(mechanism, request.task.scaled_bounds)
     else:
         mechanism = own_mechanism(request)
     if request.private_features or request.task.private_range:
@@ -389,6 +410,8 @@ def _mechanism(
         found = request.n_features if request.private_features else 0
         mechanism = PrivateBounds(mechanism, found, target=request.task.private_range)
         facts["bounds_share"] = mechanism.share
+    if request.feature_scales is not None:
+        mechanism = Preprocessed((ColumnScales(request.feature_scales),), mechanism)
     # labels travel as their index, so that a class without a record keeps its place
     needs = Needs(_indices(request.task), guarantee.needs_trajectory, request.input_shape)
     mechanism = configured(mechanism, needs)
@@ -497,8 +520,8 @@ def _recipe(request: Request, guarantee: Guarantee, share: float | None, fractio
         features=features,
         feature_bound=request.feature_bound,
         # behind private bounds every feature lies in the unit range
-        feature_bounds=(-1.0, 1.0) if request.private_features else request.feature_bounds,
-        y_bounds=request.task.y_bounds,
+        feature_bounds=(-1.0, 1.0) if request.private_features else request.scaled_feature_bounds,
+        y_bounds=request.task.scaled_bounds,
         quantiles=quantiles,
         train_epsilon=train_epsilon,
         held_out_fraction=fraction,

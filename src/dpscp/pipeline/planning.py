@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from dpscp._base.checks import check_choice, check_probability
@@ -40,7 +41,7 @@ _SIZES = tuple(round(20 * 1.25**k) for k in range(90))
 _TRIED_EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0)
 _TRIED_ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 # The exact integer noise of a fit exceeds the Gaussian formula by less than this.
-_MARGIN = 1.0005
+SEARCH_MARGIN = 1.0005
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class PlanRow:
 class Plan:
     """Hold the plans of all guarantees.
 
-    ``str()`` is a table, ``figure()`` a picture and ``to_dict()`` plain JSON values.
+    ``str()`` is a table, ``figure()`` a picture, ``to_html(path)`` an interactive page and ``to_dict()`` plain JSON
+    values.
 
     Attributes
     ----------
@@ -145,6 +147,30 @@ class Plan:
         from dpscp.report.figures import plan_figure
 
         return plan_figure(self)
+
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write an interactive page whose sliders begin at this plan; one file that needs no server.
+
+        The page plans the guarantee ``split``.
+
+        Parameters
+        ----------
+        path : str or path
+        """
+        from dpscp.report.planner import write_planner
+
+        write_planner(path, self)
+
+    @property
+    def n_classes(self) -> int | None:
+        """The number of labels; None for a regression."""
+        labels = None if self._numbers is None else self._numbers.task.classes
+        return None if labels is None else len(labels)
+
+    @property
+    def rows_per_person(self) -> int | None:
+        """The cap on the rows of a person; None for a plan about records."""
+        return None if self._numbers is None else self._numbers.rows_per_person
 
     def curves(self, vary: str) -> dict[str, tuple[list[float], list[float]]]:
         """Compute the overshoot of each guarantee over a range of ``vary``.
@@ -195,7 +221,7 @@ class Plan:
     def _describe_table(self) -> tuple[str, list[str], list[list[str]], list[str]]:
         """Return headline, titles, cells and notes of the table."""
         conditions = [f"{format_level(1 - self.alpha)} coverage", f"delta {self.delta:g}"]
-        persons = self._numbers is not None and self._numbers.rows_per_person is not None
+        persons = self.rows_per_person is not None
         conditions += [f"n {self.n:,}" + (" persons" if persons else "")] if self.n is not None else []
         conditions += [f"epsilon {self.epsilon:g}"] if self.epsilon is not None else []
         if self.solved_for and self.goal is not None:
@@ -244,7 +270,7 @@ class Plan:
 
     def _persons_note(self) -> list[str]:
         """Describe the cap on the rows of a person; Result H."""
-        k = None if self._numbers is None else self._numbers.rows_per_person
+        k = self.rows_per_person
         if k is None:
             return []
         text = f"persons: at most {k} rows of each person are used, with ids; privacy and coverage are per person."
@@ -489,7 +515,7 @@ def _plan_search_numbers(rule: CalibrationRule, public: PublicNumbers, mu_left: 
     """Plan the threshold search: steps, noise, offset, overshoot, single release."""
     if not rule.possible[0]:
         return {"steps": None, "count_noise": None, "rank_offset": None, "overshoot": None, "useful": False}
-    aim, covered = rule.planned_aim(0, mu_left / _MARGIN), None
+    aim, covered = rule.planned_aim(0, mu_left / SEARCH_MARGIN), None
     last = float(aim.whole_offset(rule.rank_buffer, None, rule.release_confidence, 1 - public.alpha))
     if rule.release_confidence is not None:
         covered = 1 - public.alpha

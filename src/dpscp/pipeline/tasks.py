@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.checks import check_range
 from dpscp.data.persons import Persons
+from dpscp.data.scales import LINEAR, finite_on_scale, from_scale, to_scale
 from dpscp.scores import OWN_SCORE, IntervalScore, LabelScore, Pair, interval_score, label_score
 from dpscp.scores.intervals import OwnIntervalScore, score_name
 from dpscp.scores.labels import OwnLabelScore
@@ -16,6 +17,7 @@ from dpscp.training.engine.influence import NoInfluenceFormError, corrected_outp
 from dpscp.training.engine.networks import softmax
 from dpscp.training.mechanism import Model, Trained
 
+_FLOATS = (-np.finfo(np.float64).max, np.finfo(np.float64).max)
 HARD_BOUNDS = "every target lies within y_bounds: intervals are cut there, and a target outside is in none"
 ALL_LABELS = "classes holds every label that can occur: a label that is not listed is in no set"
 _NO_CORRECTION = "no self-influence form is known for this model: this is Result F alone"
@@ -48,6 +50,8 @@ class Classification:
 
     name: ClassVar[str] = "classification"
     y_bounds: ClassVar[None] = None
+    scaled_bounds: ClassVar[None] = None
+    y_scale: ClassVar[str] = LINEAR
     private_range: ClassVar[bool] = False
     quantile_pair: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = (ALL_LABELS,)
@@ -140,6 +144,9 @@ class Regression:
         Whether the caller declares that no target lies outside ``y_bounds``; intervals then end there.
     private_range : bool
         Whether training finds the range.
+    y_scale : str
+        The public scale on which targets are trained and scored, see ``dpscp.data.scales``. ``y_bounds`` and intervals
+        are in the units of the target. A target where the scale is not defined has an infinite score.
     """
 
     y_bounds: tuple[float, float]
@@ -147,6 +154,7 @@ class Regression:
     hard_bounds: bool = False
     """Whether the caller says that no target lies outside ``y_bounds``: intervals then end there."""
     private_range: bool = False
+    y_scale: str = LINEAR
 
     name: ClassVar[str] = "regression"
     classes: ClassVar[None] = None
@@ -159,16 +167,26 @@ class Regression:
 
     @property
     def chosen(self) -> Mapping[str, Any]:
-        """The name of the score, if it has one."""
+        """The name of the score, if it has one, and the scale of the target, if it has one."""
         name = score_name(self.score)
-        return {} if name is None else {"conformity_score": name}
+        scale = {} if self.y_scale == LINEAR else {"y_scale": self.y_scale}
+        return scale if name is None else {"conformity_score": name, **scale}
 
     def after(self, trained: Trained) -> "Regression":
         """Return the task with the range that training found."""
         if not self.private_range:
             return self
-        low, high = check_range("y_bounds", trained.public_facts["y_bounds"])
+        found = check_range("y_bounds", trained.public_facts["y_bounds"])
+        low, high = np.clip(from_scale(found, self.y_scale), *_FLOATS).tolist()
         return replace(self, y_bounds=(low, high), private_range=False)
+
+    @property
+    def scaled_bounds(self) -> tuple[float, float]:
+        """The range of the target on its scale; where training has to find one, -1 to 1."""
+        if self.private_range:
+            return self.y_bounds
+        low, high = to_scale(self.y_bounds, self.y_scale).tolist()
+        return low, high
 
     @property
     def quantile_pair(self) -> bool:
@@ -183,7 +201,7 @@ class Regression:
     @property
     def score_range(self) -> tuple[float, float]:
         """The public range of the score."""
-        return self.score.range(self.y_bounds)
+        return self.score.range(self.scaled_bounds)
 
     @property
     def fine_near(self) -> float | None:
@@ -199,11 +217,13 @@ class Regression:
     def try_score(self) -> None:
         """Check a caller's own score on synthetic targets."""
         if isinstance(self.score, OwnIntervalScore):
-            self.score.check_on_synthetic_rows(self.y_bounds)
+            self.score.check_on_synthetic_rows(self.scaled_bounds)
 
     def training_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        """Clip the targets to the public range, unless training has to find one."""
-        return targets if self.private_range else np.asarray(np.clip(targets, *self.y_bounds))
+        """Return the targets on their scale, clipped to the public range unless training has to find one."""
+        if self.private_range:
+            return finite_on_scale(targets, self.y_scale)
+        return to_scale(np.clip(targets, *self.y_bounds), self.y_scale)
 
     def check_model(self, model: Model) -> None:
         """Refuse a model that is not for regression."""
@@ -211,15 +231,19 @@ class Regression:
             raise ValueError("estimator must train a regression model")
 
     def pair(self, outputs: NDArray[Any]) -> Pair:
-        """Return the model's outputs within the public range."""
+        """Return the model's outputs within the public range, on the scale of the target."""
         if outputs.shape[1] != self.score.outputs:
             needs = "a pair of quantiles" if self.quantile_pair else "one output"
             raise ValueError(f"conformity_score needs a model with {needs}, but this one has {outputs.shape[1]}")
-        return Pair.of(outputs, self.y_bounds)
+        return Pair.of(outputs, self.scaled_bounds)
+
+    def predictions(self, pair: Pair) -> NDArray[np.float64]:
+        """Return the predicted targets in their units, (n,)."""
+        return from_scale(pair.centre, self.y_scale)
 
     def intervals(self, pair: Pair, thresholds: NDArray[Any]) -> NDArray[Any]:
-        """Return the targets whose score is at most the threshold, (n, 2, n_levels)."""
-        found = self.score.interval(pair, thresholds)
+        """Return the targets whose score is at most the threshold, (n, 2, n_levels), in their units."""
+        found = from_scale(self.score.interval(pair, thresholds), self.y_scale)
         return np.asarray(np.clip(found, *self.y_bounds)) if self.hard_bounds else found
 
     def scores(
@@ -239,13 +263,13 @@ class Regression:
         if not corrected:
             return scores
         seen = self.training_targets(targets)
-        outputs = _outputs_without_own_influence(trained, rows, seen, persons, self.y_bounds)
+        outputs = _outputs_without_own_influence(trained, rows, seen, persons, self.scaled_bounds)
         if outputs is None:
             return scores
         return np.asarray(np.maximum(scores, self._of_targets(targets, outputs)))
 
     def _of_targets(self, targets: NDArray[Any], outputs: NDArray[Any]) -> NDArray[Any]:
-        scores = self.score.of_targets(targets, self.pair(outputs))
+        scores = self.score.of_targets(to_scale(targets, self.y_scale), self.pair(outputs))
         # a record that makes the model overflow gets the worst score; an error would reveal that it is present
         return np.where(np.isnan(outputs).any(axis=1), np.inf, scores)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpscp._base.checks import check_nonnegative, check_positive, check_probability
-from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
+from dpscp._base.format import at_most, format_epsilon, format_level, html_card, html_table, text_table
 from dpscp.exceptions import BudgetError
 from dpscp.privacy.accounting import (
     Accountant,
@@ -45,6 +45,8 @@ __all__ = ["Budget", "Entry", "Ledger"]
 _FORMAT = "dpscp-ledger"
 # The delta of the printed table: the default of the estimators.
 _SHOWN_DELTA = 1e-5
+# The false-alarm rate of the attacker in a notebook.
+_SHOWN_ALARMS = 0.05
 _SMALLEST_LOG_DELTA = -690.0
 _VERSION = 2
 # Releases 0.1 to 0.3 wrote no unit. It is derived from their public facts when such a ledger is read.
@@ -519,8 +521,29 @@ class Ledger:
         """Return the entries as a table at the default delta of the estimators."""
         return "\n".join([*text_table(*self._table(_SHOWN_DELTA)), *self._warnings()])
 
+    def html_card(self, delta: float) -> str:
+        """Return the privacy promise as a card for a notebook, with the table of entries folded.
+
+        Parameters
+        ----------
+        delta : float
+
+        Returns
+        -------
+        str
+        """
+        found, unit = at_most(1 - float(self.tradeoff(_SHOWN_ALARMS))), self.unit.protected
+        alarms = format_level(_SHOWN_ALARMS)
+        texts = [
+            f"An attacker with {alarms} false alarms finds at most {found} of the {unit}s in the data. Guessing finds "
+            f"{alarms}.",
+            f"For {self.neighbours}, at delta {delta:g}.",
+        ]
+        headline = f"epsilon {format_epsilon(self.epsilon(delta))}"
+        return html_card("Privacy", headline, texts, self._warnings(), [html_table(*self._table(delta))])
+
     def _repr_html_(self) -> str:
-        return html_table(*self._table(_SHOWN_DELTA)) + "".join(map(html_paragraph, self._warnings()))
+        return self.html_card(_SHOWN_DELTA)
 
     def remaining(self, budget: Budget, accountant: str | Accountant = "pld") -> float:
         """Return the budget's epsilon less that of the ledger; negative if overspent.

@@ -45,7 +45,7 @@ _STRIDE = 1.2
 # Where noise hardly changes the cost: the precision of the noise, and the first stride from a close guess.
 _FLAT_PRECISION, _SHORT_STRIDE = 2e-3, 1.02
 # Above this epsilon the mixture of a secret split costs within 1 % of its more expensive part.
-_LARGEST_MIXED = 8.0
+LARGEST_MIXED = 8.0
 
 
 def as_event(training: DpEvent | Ledger | None) -> DpEvent:
@@ -365,7 +365,7 @@ def counts_secrecy(epsilon: float, accountant: str | Accountant = "pld") -> bool
     -------
     bool
     """
-    return as_accountant(accountant).keeps_secrets and epsilon <= _LARGEST_MIXED
+    return as_accountant(accountant).keeps_secrets and epsilon <= LARGEST_MIXED
 
 
 def secret_shares(

@@ -18,10 +18,10 @@ __all__ = ["SplitBudget", "spare_mu", "split_budget"]
 
 # The relative decrease of the set size for an e-fold of training's mu (4 to 15 % per doubling on real tables), its
 # relative increase with an overshoot in coverage, and the overshoot times (held-out records * mu): docs/recipe.md.
-_TRAINING_GAIN = 0.1
-_SIZE_OF_OVERSHOOT, _OVERSHOOT = 3.0, 1.5
+TRAINING_GAIN = 0.1
+SIZE_OF_OVERSHOOT, OVERSHOOT = 3.0, 1.5
 # Candidate shares of its largest mu that training gives up for the search.
-_GIVEN_UP = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
+GIVEN_UP = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ def split_budget(epsilon: float, delta: float, fraction: float, n_records: int) 
     largest = _sampled_mu(epsilon, delta, 1 - fraction)
 
     def size(mu_training: float, mu: float) -> float:
-        overshoot = _OVERSHOOT / (fraction * n_records * mu) if mu > 0 else math.inf
-        return _SIZE_OF_OVERSHOOT * overshoot - _TRAINING_GAIN * math.log(mu_training)
+        overshoot = OVERSHOOT / (fraction * n_records * mu) if mu > 0 else math.inf
+        return SIZE_OF_OVERSHOOT * overshoot - TRAINING_GAIN * math.log(mu_training)
 
     # a level near delta costs no epsilon, so no noise could be computed for it: training then gets the whole epsilon
-    levels = [(1 - given_up) * largest for given_up in _GIVEN_UP]
+    levels = [(1 - given_up) * largest for given_up in GIVEN_UP]
     levels = [level for level in levels if gdp_epsilon(delta, level) > 0] or [gdp_mu(epsilon, delta)]
     shares = [(level, _held_out_mu(epsilon, delta, fraction, level)) for level in levels]
     mu_training, mu = min(shares, key=lambda share: size(*share))

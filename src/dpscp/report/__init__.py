@@ -5,7 +5,7 @@ matplotlib and jinja2 are imported only when a page or a figure is made (``pip i
 
 from dpscp.report.numbers import About, Evaluation, LevelEvaluation, StudyBudget, evaluate
 from dpscp.report.page import html_report, write_report
-from dpscp.report.plots import plot_calibration, plot_intervals, plot_sets
+from dpscp.report.plots import plot_calibration, plot_intervals, plot_reliability, plot_sets
 from dpscp.report.spending import budget_bar, budget_tracks
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "html_report",
     "plot_calibration",
     "plot_intervals",
+    "plot_reliability",
     "plot_sets",
     "write_report",
 ]

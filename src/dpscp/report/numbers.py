@@ -253,6 +253,11 @@ def judge_release(estimator: Any, evaluation: Evaluation | None) -> tuple[str, s
     useless = explain_useless_promise(estimator)
     if useless:
         return "vacuous", useless
+    if estimator.ledger_.seeded:
+        return (
+            "for tests only",
+            "Privacy is not proven: the noise came from a seed. Fit without random_state to publish.",
+        )
     if not all(certificate.is_certified for certificate in estimator.certificates_):
         return "not certified", "Privacy is proven. The requested coverage is expected, but not proven."
     if evaluation is None and measured is not None:
@@ -306,6 +311,7 @@ def evaluate(estimator: Any, X: Any, y: Any) -> Evaluation:
     -------
     Evaluation
     """
+    estimator.require_readable_rows(X)
     return evaluate_blocks(estimator, [(X, y)])
 
 

@@ -110,3 +110,29 @@ def plot_calibration(y: ArrayLike, sets: ArrayLike, levels: Sequence[float], *, 
     put_legend(axis, loc="upper left")
     name_axes(axis, "requested level", "coverage")
     return figure
+
+
+def plot_reliability(y: ArrayLike, probabilities: ArrayLike, *, classes: Any = None, bins: int = 15) -> "Figure":
+    """Plot how often the most likely label is right against its probability, with 95 % intervals.
+
+    Parameters
+    ----------
+    y : (n,) true labels.
+    probabilities : (n, n_classes), the result of ``predict_proba``.
+    classes : labels in the order of ``probabilities``; None for indices.
+    bins : the number of bins of the probability.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    confidence, accuracy, counts = metrics.reliability_curve(y, probabilities, classes=classes, bins=bins)
+    hits = np.rint(accuracy * counts).astype(np.int64)
+    ends = np.array([clopper_pearson(int(h), int(n)) for h, n in zip(hits, counts, strict=True)])
+    figure, (axis,) = bare_figure()
+    axis.plot([0, 1], [0, 1], color=PALETTE["muted"], linestyle="--", linewidth=1, label="calibrated")
+    axis.vlines(confidence, ends[:, 0], ends[:, 1], color=PALETTE["one"])
+    axis.scatter(confidence, accuracy, color=PALETTE["one"], s=24, label="observed, 95 % interval", zorder=3)
+    put_legend(axis, loc="upper left")
+    name_axes(axis, "probability of the most likely label", "share that is right")
+    return figure

@@ -12,13 +12,22 @@ from dpscp.training.preprocessing.components import PrivatePCA
 from dpscp.training.preprocessing.preprocess import Preprocessed, PreprocessedModel
 from dpscp.training.preprocessing.private_bounds import PrivateBounds
 from dpscp.training.preprocessing.quantile_transform import QuantileTransform
-from dpscp.training.preprocessing.sums import NormClip, PrivateCentring, PrivateStandardize, PublicBounds, UnitNorm
+from dpscp.training.preprocessing.sums import (
+    ColumnScales,
+    NormClip,
+    PrivateCentring,
+    PrivateStandardize,
+    PublicBounds,
+    UnitNorm,
+)
 from dpscp.training.preprocessing.whitening import PrivateWhitening
 from dpscp.training.private_model import FunctionModel, PrivateModel
+from dpscp.training.recalibration import Recalibrated
 from dpscp.training.torch.trainer import OpacusTraining
 
 __all__ = [
     "DPSGD",
+    "ColumnScales",
     "CoupledRun",
     "DenseModel",
     "FunctionModel",
@@ -38,6 +47,7 @@ __all__ = [
     "PrivateWhitening",
     "PublicBounds",
     "QuantileTransform",
+    "Recalibrated",
     "Stability",
     "SufficientStatistics",
     "Trained",

@@ -144,6 +144,19 @@ class Trained:
     unit: Unit = RECORDS
 
 
+Stages = tuple[tuple[str, "DpEvent"], ...]
+"""The entries of a ledger for one training: names and events, in order."""
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A mechanism whose parts are entries of their own in a ledger."""
+
+    @property
+    def stages(self) -> Stages:
+        """Return the entries; ValueError while some noise is not set."""
+
+
 class HasEvent(Protocol):
     """Something private: a mechanism, or one of its steps."""
 
@@ -465,6 +478,16 @@ def paid_event(part: "HasEvent") -> "DpEvent":
             f"{type(part).__name__}: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first"
         )
     return event
+
+
+def stages_of(mechanism: Mechanism) -> Stages:
+    """Return the entries of a ledger for one run of the mechanism, from public constants."""
+    return mechanism.stages if isinstance(mechanism, Staged) else (("training", paid_event(mechanism)),)
+
+
+def stages_of_trained(trained: Trained) -> Stages:
+    """Return the entries of a ledger for what was spent."""
+    return trained.stages or (("training", trained.event),)
 
 
 _SAVED: dict[str, type[Model]] = {}

@@ -33,6 +33,7 @@ from dpscp.training.preprocessing.sums import (
     UnitNorm,
 )
 from dpscp.training.preprocessing.whitening import PrivateWhitening
+from dpscp.training.recalibration import Recalibrated
 
 TASKS = ("classification", "regression")
 FEATURES = ("unit", "clipped", "bounded", "standardized")
@@ -50,12 +51,14 @@ LARGEST_BATCH = 20_000
 # feature scales.
 WEAK_SIGNAL = 300
 # What a search costs against what training gains, in units of records times mu: docs/recipe.md.
-_SEARCH_COST = 20.0
-_LEAST_HELD_OUT = 0.125
+SEARCH_COST = 20.0
+LEAST_HELD_OUT = 0.125
 # The part of the training mu^2 for the scales, and the quantiles, of a table's features.
 _TABLE_SHARE = 0.1
 # Above this noise of one count, as a share of the records, a quantile tells less than its noise hides.
 LARGEST_QUANTILE_NOISE = 0.08
+# Below it the noise of a private temperature is as large as what it corrects.
+LEAST_RECALIBRATION_SIGNAL = 150
 # Records times mu of the whole budget: below it a pair of quantiles is drowned by noise more than a forecast is.
 LEAST_PAIR_SIGNAL = 300
 # From here on a pair is learned at the levels of the interval; the levels move inwards below.
@@ -111,7 +114,7 @@ def train_share(guarantee: str | Guarantee, epsilon: float, delta: float, n_reco
     if n_records is None or chosen.held_out:
         return share
     signal = check_count("n_records", n_records) * mu
-    return min(share, 1 - min(0.7, math.pow(_SEARCH_COST / signal, 2 / 3)))
+    return min(share, 1 - min(0.7, math.pow(SEARCH_COST / signal, 2 / 3)))
 
 
 def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
@@ -127,7 +130,7 @@ def calibration_fraction(n_records: int, epsilon: float, delta: float) -> float:
     Theory: Results E, F and G
     """
     signal = check_count("n_records", n_records) * gdp_mu(epsilon, delta)
-    return min(0.5, max(_LEAST_HELD_OUT, math.sqrt(_SEARCH_COST / signal)))
+    return min(0.5, max(LEAST_HELD_OUT, math.sqrt(SEARCH_COST / signal)))
 
 
 def pays_as_pair(signal: float, n_features: int) -> bool:
@@ -149,6 +152,14 @@ def pays_as_quantiles(signal: float, n_features: int) -> bool:
     """
     counts = n_features * len(QuantileTransform.branching)
     return math.sqrt(counts / _TABLE_SHARE) / signal <= LARGEST_QUANTILE_NOISE
+
+
+def pays_as_recalibration(signal: float) -> bool:
+    """Whether a private temperature is expected to be nearer to the truth than none.
+
+    ``signal`` is records times mu of the training budget. Measured on tables: docs/recipe.md.
+    """
+    return signal >= LEAST_RECALIBRATION_SIGNAL
 
 
 def pair_levels(alpha: float, signal: float) -> tuple[float, float]:
@@ -211,7 +222,7 @@ def recipe(  # noqa: PLR0913 (public: one argument a choice)
     >>> plan.mechanism.hidden, plan.train_share
     ((32, 16), 0.9)
     >>> plan = recipe("classification", n_records=13_671, n_features=512, epsilon=1.0, delta=1e-5)
-    >>> [type(step).__name__ for step in plan.mechanism.steps]
+    >>> [type(step).__name__ for step in plan.mechanism.mechanism.steps]
     ['UnitNorm', 'PrivateCentring', 'UnitNorm', 'PrivateWhitening']
 
     Theory: sections 1.1 and 6; Results A to E
@@ -271,6 +282,9 @@ def _training(
         return _stable(problem, bounds, why)
     fits_table = bounds.width <= WIDEST_TABLE[problem.task] and not weak
     mechanism = (_table if fits_table else _embedding)(problem, bounds, guarantee, why)
+    if problem.task == "classification" and pays_as_recalibration(problem.signal) and not guarantee.needs_trajectory:
+        mechanism = Recalibrated(mechanism)
+        why["recalibration_share"] = (mechanism.share, "part of the training mu^2 that makes probabilities honest")
     if problem.task == "regression" and y_bounds is not None:
         mechanism = PrivateTarget(mechanism, y_bounds)
         why["target_share"] = (mechanism.share, "part of the training mu^2 that releases the target's mean and scale")

@@ -95,9 +95,13 @@ class TableSource(ReadSource):
                     )
                 yield batch
 
+    def frames(self) -> Iterator[Any]:
+        """Yield the columns of the schema as pandas frames, one for each block of the files."""
+        for batch in self._batches():
+            yield as_frame(batch, self._schema)
+
     def _table(self) -> Iterator[Block]:
-        for number, batch in enumerate(self._batches()):
-            frame = as_frame(batch, self._schema)
+        for number, frame in enumerate(self.frames()):
             yield Block(number, self._schema.matrix(frame), self._schema.targets(frame))
 
     def _persons(self) -> Iterable[Block]:
@@ -126,8 +130,7 @@ class TableSource(ReadSource):
         The first row has the number ``first``.
         """
         schema = self._schema
-        for batch in self._batches():
-            frame = as_frame(batch, schema)
+        for frame in self.frames():
             yield split_by_person(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, first)
             first += len(frame)
 

@@ -27,13 +27,14 @@ from dpscp.privacy.noise_search import start_below
 from dpscp.privacy.random_streams import PREPROCESSING, stream_seed
 from dpscp.training.engine.batching import ArrayTraining, nominal_count
 from dpscp.training.engine.gaussian_release import source_sum
-from dpscp.training.engine.networks import check_rows
+from dpscp.training.engine.networks import DenseModel, check_rows
 from dpscp.training.mechanism import (
     DryRun,
     HasEvent,
     Mechanism,
     Model,
     Needs,
+    Stages,
     Trained,
     Tunable,
     configured,
@@ -45,6 +46,7 @@ from dpscp.training.mechanism import (
     require_sources,
     saved_as,
     shift_bound,
+    stages_of,
     train_on,
     trains_persons,
     trains_sources,
@@ -57,10 +59,10 @@ from dpscp.training.preprocessing.sums import (
     SummedStep,
     WeightedStep,
 )
-from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform
+from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, ScaleTransform, Transform
 from dpscp.training.preprocessing.whitening import WhiteningTransform
 
-_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, WhiteningTransform)
+_TRANSFORMS = (ComponentTransform, FeatureTransform, QuantileRows, RowTransform, ScaleTransform, WhiteningTransform)
 
 
 @saved_as("preprocessed")
@@ -147,6 +149,22 @@ def unwrap_model(model: Model) -> tuple[Model, tuple[Rows, ...]]:
     return model, steps
 
 
+def with_affine_outputs(model: Model, scale: float, shift: ArrayLike) -> Model:
+    """Return the model with every output z as shift + scale * z; both go into its last layer.
+
+    TypeError for a model without a last layer of its own.
+    """
+    if isinstance(model, PreprocessedModel):
+        return replace(model, inner=with_affine_outputs(model.inner, scale, shift))
+    if not isinstance(model, DenseModel) or not model.network.intercept or model.loss.name == "logistic":
+        raise TypeError("the mechanism must release a DenseModel with an intercept and one output for each class")
+    parameters = np.array(model.parameters)
+    last = model.network.layers(parameters)[-1]
+    last *= scale
+    last[:, -1] += shift
+    return replace(model, parameters=parameters)
+
+
 def _length_after(transforms: list[Transform]) -> float | None:
     """Return the length that the last transform gives to rows, or None.
 
@@ -204,6 +222,11 @@ class Preprocessed(ArrayTraining):
     @property
     def _private_steps(self) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if not step.data_independent)
+
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of a ledger: those of the mechanism where no step costs anything, else one."""
+        return (("training", paid_event(self)),) if self._private_steps else stages_of(self.mechanism)
 
     def configured(self, needs: Needs) -> Self:
         return replace(self, mechanism=configured(self.mechanism, needs))
@@ -320,6 +343,7 @@ class Preprocessed(ArrayTraining):
             inner.stability if independent else None,
             inner.public_facts,
             trajectory,
+            stages=() if self._private_steps else inner.stages,
             unit=inner.unit,
         )
 

@@ -27,7 +27,16 @@ from dpscp.exceptions import HintWarning
 from dpscp.privacy import Accountant, IntegerSource, LatticeNoise, compose, gdp_mu, lattice_noise
 from dpscp.privacy.random_streams import BOUNDS, SCORED_ROWS, PlacedDraws, stream_seed
 from dpscp.training.engine.batching import WrappedMechanism
-from dpscp.training.mechanism import Model, Trained, require_persons, require_sources, train_on
+from dpscp.training.mechanism import (
+    Model,
+    Stages,
+    Trained,
+    require_persons,
+    require_sources,
+    stages_of,
+    stages_of_trained,
+    train_on,
+)
 from dpscp.training.preprocessing.preprocess import PreprocessedModel
 from dpscp.training.preprocessing.private_target import calibrate_beside
 from dpscp.training.preprocessing.scaling import ScaledTargetModel
@@ -92,6 +101,11 @@ class PrivateBounds(WrappedMechanism):
         """
         own, inner = self.bounds_event, self.mechanism.event
         return None if own is None or inner is None else compose(own, inner)
+
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of a ledger: the counts, then those of the mechanism."""
+        return (("bounds", _paid(self)), *stages_of(self.mechanism))
 
     def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
         check_positive("epsilon", epsilon)
@@ -163,7 +177,7 @@ class PrivateBounds(WrappedMechanism):
             None,
             {**inner.public_facts, **facts, "found_privately": tuple(facts)},
             inner.trajectory,
-            stages=(("bounds", own), ("training", inner.event)),
+            stages=(("bounds", own), *stages_of_trained(inner)),
             unit=inner.unit,
         )
 

@@ -28,10 +28,8 @@ from dpscp.training.engine.gaussian_release import (
     total_of_blocks,
     weighted_rows,
 )
-from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import (
     Mechanism,
-    Model,
     Trained,
     paid_event,
     require_noise,
@@ -39,7 +37,7 @@ from dpscp.training.mechanism import (
     require_sources,
     train_on,
 )
-from dpscp.training.preprocessing.preprocess import PreprocessedModel
+from dpscp.training.preprocessing.preprocess import with_affine_outputs
 from dpscp.training.targets import unit_targets
 
 # One record, or one person with weights that add up to one, changes the sum of (v, v^2 - 1/2), v in [-1, 1], by at most
@@ -145,7 +143,9 @@ class PrivateTarget(WrappedMechanism):
         inner = train_on(self.mechanism, standardized, random_state=random_state, n_records=n_records)
         low, high = self.y_bounds
         half, middle = (high - low) / 2, (low + high) / 2
-        model = _rescale_model(inner.model, scale * half, middle + mean * half)
+        if inner.model.task != "regression":
+            raise TypeError("PrivateTarget needs a mechanism for regression")
+        model = with_affine_outputs(inner.model, scale * half, middle + mean * half)
         # what the mechanism did spend: one that is not ours may say more than it planned
         event = compose(gaussian_event(require_noise(self.noise_multiplier)), inner.event)
         return Trained(model, event, None, {**inner.public_facts, "y_bounds": self.y_bounds}, unit=inner.unit)
@@ -180,16 +180,3 @@ def calibrate_beside(
             return found
         rest *= 0.999 * epsilon / spent
     raise BudgetError(f"no noise found for epsilon = {epsilon:g} at delta = {delta:g}; raise epsilon or delta")
-
-
-def _rescale_model(model: Model, scale: float, shift: float) -> Model:
-    """Return the regression model with every output z as shift + scale * z."""
-    if isinstance(model, PreprocessedModel):
-        return replace(model, inner=_rescale_model(model.inner, scale, shift))
-    if not isinstance(model, DenseModel) or model.task != "regression" or not model.network.intercept:
-        raise TypeError("PrivateTarget needs a regression mechanism that releases a DenseModel with intercept")
-    parameters = np.array(model.parameters)
-    last = model.network.layers(parameters)[-1]
-    last *= scale
-    last[:, -1] += shift
-    return replace(model, parameters=parameters)

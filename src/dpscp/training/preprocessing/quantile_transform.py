@@ -4,7 +4,7 @@ A few large values, or public bounds far wider than the values, leave a scaled c
 spread evenly whatever the column is like. One release of noisy counts (``count_trees``) gives the distribution function
 of every column. Mean, scale and quantile follow from it, so this step replaces ``PrivateStandardize``.
 
-Theory: sections 1.5 and 14
+Theory: section 1.5
 """
 
 import math
@@ -108,7 +108,7 @@ class QuantileTransform:
 
     The quantile of a feature is left out where it differs from the scaled feature by no more than its noise.
 
-    Theory: sections 1.1, 1.5 and 14; Result H
+    Theory: sections 1.1 and 1.5; Result H; docs/guarantees.md
     """
 
     low: Any

@@ -21,12 +21,19 @@ from dp_accounting.dp_event import DpEvent, NoOpDpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_count, check_positive
+from dpscp.data.scales import check_scale
 from dpscp.data.sources import RecordSource
 from dpscp.privacy import gaussian_event
 from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, weighted_rows
 from dpscp.training.engine.networks import check_rows, row_width
 from dpscp.training.mechanism import require_noise
-from dpscp.training.preprocessing.transforms import FeatureTransform, RowTransform, Transform, scaled_rows
+from dpscp.training.preprocessing.transforms import (
+    FeatureTransform,
+    RowTransform,
+    ScaleTransform,
+    Transform,
+    scaled_rows,
+)
 
 Array = NDArray[np.float64]
 
@@ -168,6 +175,25 @@ class PublicBounds(_PublicStep):
     def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> FeatureTransform:  # noqa: ARG002
         low, high = broadcast_bounds(self.low, self.high, row_width(X))
         return FeatureTransform(low, high, (low + high) / 2, (high - low) / 2)
+
+
+@dataclass(frozen=True)
+class ColumnScales(_PublicStep):
+    """Put each feature on a public scale: "linear", "log" or "log1p"; no privacy cost.
+
+    Theory: section 1.1
+    """
+
+    scales: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scales", tuple(check_scale("scales[i]", scale, None) for scale in self.scales))
+
+    def fit(self, X: ArrayLike, *, n_records: int, rng: np.random.Generator) -> ScaleTransform:  # noqa: ARG002
+        width = row_width(X)
+        if width != len(self.scales):
+            raise ValueError(f"scales must contain one scale for each of the {width} features, got {len(self.scales)}")
+        return ScaleTransform(self.scales)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_positive
+from dpscp.data.scales import LINEAR, check_scale, finite_on_scale
 from dpscp.training.engine.networks import check_rows, largest_entries, squared_norms
 from dpscp.training.engine.padding import aligned_empty
 
@@ -81,6 +82,38 @@ class FeatureTransform:
             np.asarray(arrays[name], dtype=np.float64) for name in ("low", "high", "shift", "scale")
         )
         return cls(low, high, shift, scale, limit)
+
+
+@dataclass(frozen=True)
+class ScaleTransform:
+    """Put each feature on its public scale; numbers where it is not defined become its smallest one.
+
+    Theory: section 1.1
+    """
+
+    scales: tuple[str, ...]
+
+    kind: ClassVar[str] = "scale"
+
+    def apply(self, X: ArrayLike) -> Array:
+        rows = np.array(check_rows(X, len(self.scales), finite=False), dtype=np.float64)
+        for place, scale in enumerate(self.scales):
+            if scale != LINEAR:
+                # a number that is not finite stays so, and is refused by the reader of all rows
+                rows[:, place] = np.where(
+                    np.isfinite(rows[:, place]), finite_on_scale(rows[:, place], scale), rows[:, place]
+                )
+        return rows
+
+    def arrays(self) -> dict[str, Array]:
+        return {}
+
+    def config(self) -> dict[str, Any]:
+        return {"kind": self.kind, "scales": list(self.scales)}
+
+    @classmethod
+    def from_parts(cls, config: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:  # noqa: ARG003
+        return cls(tuple(check_scale("scales[i]", scale, None) for scale in config["scales"]))
 
 
 @dataclass(frozen=True)

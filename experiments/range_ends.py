@@ -1,0 +1,215 @@
+"""The ends of the range: the default against the best of a small grid, on synthetic development tables.
+
+    python -m experiments range_ends --trials 5 --workers 16
+
+Few records, many one-hot columns, many classes, a rare class, a target with a heavy tail, missing values, 10^6 records.
+Every case is fitted by the defaults and by the recipe's model with another learning rate or other hidden layers. The
+page shows how far the default is behind the best of them. More than 3 % is a defect.
+"""
+
+import csv
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import make_classification
+
+import dpscp as dp
+from dpscp.privacy import gdp_mu
+from dpscp.training import DPSGD
+from dpscp.training.recipe import pair_levels, pays_as_pair, recipe
+from experiments import tables
+from experiments.runner import ALPHA, DELTA, EPSILONS, Header, Options, Outcome, Row, Study, Task, seed_of
+
+NAME = "range_ends"
+Array = NDArray[Any]
+N_TEST = 4_000
+# changes of the recipe's engine: a factor of the learning rate, and hidden layers where they are not the recipe's
+GRID: dict[str, dict[str, Any]] = {
+    "rate x 0.5": {"rate": 0.5},
+    "rate x 2": {"rate": 2.0},
+    "linear": {"hidden": ()},
+    "hidden 16": {"hidden": (16,)},
+    "hidden 64": {"hidden": (64,)},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table of so many records: a function of the seed and the number of rows, and what is declared of it."""
+
+    n: int
+    draw: Callable[[np.random.Generator, int], tuple[Array, Array]]
+    declared: dict[str, Any]
+    most_trials: int | None = None
+    epsilons: tuple[float, ...] = EPSILONS
+
+
+def _friedman(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    u = rng.uniform(size=(n, 10))
+    y = 10 * np.sin(np.pi * u[:, 0] * u[:, 1]) + 20 * (u[:, 2] - 0.5) ** 2 + 10 * u[:, 3] + 5 * u[:, 4]
+    return u, y + rng.normal(size=n)
+
+
+def _heavy_target(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    u, y = _friedman(rng, n)
+    return u, np.exp(y / 5)
+
+
+def _missing(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+    u, y = _friedman(rng, n)
+    absent = rng.uniform(size=u.shape) < 0.25
+    return np.hstack([np.where(absent, 0.5, u), absent]), y
+
+
+def _one_hot(columns: int) -> Callable[[np.random.Generator, int], tuple[Array, Array]]:
+    def draw(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+        public = np.random.default_rng(columns)  # the same population for all trials
+        pulls = public.normal(size=columns) * (public.uniform(size=columns) < 0.2)
+        chosen = rng.integers(0, 10, size=(n, columns // 10)) + 10 * np.arange(columns // 10)
+        X = np.zeros((n, columns), dtype=np.float32)
+        np.put_along_axis(X, chosen, 1.0, axis=1)
+        margin = 4 * pulls[chosen].sum(axis=1) / np.sqrt((pulls**2).sum() / 10)
+        return X, (rng.uniform(size=n) < 1 / (1 + np.exp(-margin))).astype(np.int64)
+
+    return draw
+
+
+def _classes(n_classes: int, **options: Any) -> Callable[[np.random.Generator, int], tuple[Array, Array]]:
+    def draw(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+        # one population for all trials: scikit-learn draws its clusters from the seed
+        width = options.get("n_features", 10)
+        settings = {"n_features": width, "n_informative": width - 2, "n_redundant": 0, **options}
+        X, y = make_classification(40_000, n_classes=n_classes, random_state=n_classes, **settings)
+        kept = rng.permutation(len(X))[:n]
+        return X[kept], y[kept]
+
+    return draw
+
+
+_NUMBERS = {"feature_bounds": (0.0, 1.0), "y_bounds": (-10.0, 40.0)}
+_HEAVY = {"feature_bounds": (0.0, 1.0), "y_bounds": (0.01, 1000.0)}
+CASES: dict[str, Case] = {
+    **{f"numbers, n = {n:,}": Case(n, _friedman, _NUMBERS) for n in (200, 500, 1_000, 3_000)},
+    **{
+        f"3 classes, n = {n:,}": Case(n, _classes(3), {"feature_bounds": (-8.0, 8.0), "classes": [0, 1, 2]})
+        for n in (200, 500, 1_000, 3_000)
+    },
+    **{
+        f"{width:,} one-hot columns": Case(
+            10_000, _one_hot(width), {"feature_bounds": (0.0, 1.0), "classes": [0, 1]}, most_trials=3
+        )
+        for width in (200, 1_000, 2_000)
+    },
+    "50 classes": Case(
+        20_000,
+        _classes(50, n_features=20, n_clusters_per_class=1, class_sep=2.0),
+        {"feature_bounds": (-10.0, 10.0), "classes": list(range(50))},
+    ),
+    "a class of 1 %": Case(
+        20_000, _classes(2, weights=[0.99], flip_y=0.002), {"feature_bounds": (-8.0, 8.0), "classes": [0, 1]}
+    ),
+    "heavy target": Case(8_000, _heavy_target, _HEAVY),
+    "heavy target, log": Case(8_000, _heavy_target, {**_HEAVY, "y_scale": "log"}),
+    "a quarter missing": Case(8_000, _missing, _NUMBERS),
+    "10^6 records": Case(1_000_000, _friedman, _NUMBERS, most_trials=1, epsilons=(0.5,)),
+}
+
+
+def tasks(options: Options) -> list[Task]:
+    """One trial of everything after the other."""
+    found = []
+    for name, case in CASES.items():
+        for trial in range(options.trials_of(quick=1, most=case.most_trials)):
+            for epsilon in case.epsilons:
+                choices = ("", *GRID) if "y_scale" not in case.declared else ("",)
+                found += [Task(NAME, name, trial, options.seed, {"epsilon": epsilon, "grid": g}) for g in choices]
+    return sorted(found, key=lambda task: task.trial)
+
+
+def run(task: Task, data: Path | None) -> list[Row]:  # noqa: ARG001 (all tables are synthetic)
+    """One fit, measured on records that it did not see."""
+    case, epsilon = CASES[task.kind], task.config["epsilon"]
+    seed = seed_of(task.seed, NAME, task.kind, task.trial)
+    X, y = case.draw(np.random.default_rng(seed), case.n + N_TEST)
+    settings: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "random_state": seed, **case.declared}
+    if task.config["grid"]:
+        settings |= changed_settings(case, X.shape[1], epsilon, GRID[task.config["grid"]])
+    is_labeled = "classes" in case.declared
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kind = dp.PrivateConformalClassifier if is_labeled else dp.PrivateConformalRegressor
+        model: Any = kind(**settings).fit(X[: case.n], y[: case.n])
+    rows, targets = X[case.n :], y[case.n :]
+    sets = (model.predict_set(rows) if is_labeled else model.predict_interval(rows))[1][:, :, 0]
+    measured = {"size": dp.metrics.efficiency(sets), "coverage": dp.metrics.coverage(targets, sets)}
+    return [{"epsilon": epsilon, "grid": task.config["grid"], **measured}]
+
+
+def changed_settings(case: Case, width: int, epsilon: float, change: dict[str, Any]) -> dict[str, Any]:
+    """The recipe's mechanism with a change of its engine, as an estimator of the caller's own."""
+    classes = case.declared.get("classes")
+    signal = case.n * gdp_mu(epsilon, DELTA)
+    pair = classes is None and pays_as_pair(signal, width)
+    plan = recipe(
+        "regression" if classes is None else "classification",
+        n_records=case.n,
+        n_features=width,
+        classes=None if classes is None else tuple(range(len(classes))),
+        epsilon=epsilon,
+        delta=DELTA,
+        features="bounded",
+        feature_bounds=case.declared["feature_bounds"],
+        y_bounds=case.declared.get("y_bounds"),
+        quantiles=pair_levels(ALPHA, signal) if pair else None,
+    )
+    own: dict[str, Any] = {"estimator": _changed(plan.mechanism, change), "feature_bounds": None, "guarantee": "split"}
+    return own | ({"conformity_score": "cqr" if pair else "absolute"} if classes is None else {})
+
+
+def _changed(mechanism: Any, change: dict[str, Any]) -> Any:
+    """The mechanism with its innermost engine changed."""
+    if not isinstance(mechanism, DPSGD):
+        return replace(mechanism, mechanism=_changed(mechanism.mechanism, change))
+    rate = mechanism.learning_rate * change.get("rate", 1.0)
+    return replace(mechanism, learning_rate=rate, hidden=change.get("hidden", mechanism.hidden))
+
+
+def report(outcomes: list[Outcome], header: Header, options: Options) -> None:
+    """Mean size of the default and of the best of the grid, as CSV and page."""
+    found: dict[tuple[str, float], dict[str, list[Row]]] = {}
+    for outcome in outcomes:
+        for row in outcome.rows:
+            found.setdefault((outcome.task.kind, row["epsilon"]), {}).setdefault(row["grid"], []).append(row)
+    options.results.mkdir(parents=True, exist_ok=True)
+    body = []
+    with (options.results / f"{NAME}.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["case", "epsilon", "choice", "trials", "size", "coverage"])
+        for (case, epsilon), choices in found.items():
+            sizes = {name: float(np.mean([row["size"] for row in rows])) for name, rows in choices.items()}
+            covered = {name: float(np.mean([row["coverage"] for row in rows])) for name, rows in choices.items()}
+            for name, rows in choices.items():
+                numbers = [f"{sizes[name]:.6g}", f"{covered[name]:.6g}"]
+                writer.writerow([case, f"{epsilon:g}", name or "default", len(rows), *numbers])
+            best = min(sizes, key=lambda name: sizes[name])
+            behind = 100 * (sizes[""] / sizes[best] - 1) if np.isfinite(sizes[best]) else 0.0
+            numbers = [f"{sizes['']:.4g} ({covered['']:.3f})", f"{sizes[best]:.4g}", best or "default"]
+            body.append([case, f"{epsilon:g}", *numbers, f"{behind:.1f} %"])
+    tables.write_page(
+        options.results / f"{NAME}.md",
+        "The default at the ends of the range",
+        header,
+        [
+            "Mean width of intervals or mean size of sets at 90 %, delta 1e-5, on synthetic development tables. The "
+            "best of the grid is chosen by the same trials, so a few tenths of a percent are its luck.",
+            "\n".join(tables.grid(["case", "eps", "default (coverage)", "best", "which", "behind"], body)),
+        ],
+    )
+
+
+STUDY = Study(NAME, tasks, run, report)

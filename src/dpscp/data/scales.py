@@ -1,0 +1,91 @@
+"""Public scales of a column or target: as it is, its logarithm, or the logarithm of one plus it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpscp._base.checks import check_choice
+
+Array = NDArray[np.float64]
+
+LINEAR = "linear"
+SCALES = (LINEAR, "log", "log1p")
+# A scale is defined above this number.
+_ENDS = {LINEAR: -np.inf, "log": 0.0, "log1p": -1.0}
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    LINEAR: (np.asarray, np.asarray),
+    "log": (np.log, np.exp),
+    "log1p": (np.log1p, np.expm1),
+}
+
+
+def check_scale(name: str, scale: Any, bounds: tuple[float, float] | None) -> str:
+    """Return the scale; ValueError for an unknown one, or for declared bounds where it is not defined."""
+    chosen: str = check_choice(name, scale, SCALES)
+    if bounds is not None and not bounds[0] > _ENDS[chosen]:
+        raise ValueError(
+            f"{name} = {chosen!r} needs a lower bound above {_ENDS[chosen]:g}, got {bounds[0]:g}; raise the bound, or "
+            "use 'log1p' for numbers from 0 on"
+        )
+    return chosen
+
+
+def column_scales(value: Any, width: int, names: Sequence[Any] | None, bounds: Any) -> tuple[str, ...] | None:
+    """Return the scale of each feature; None where all are linear.
+
+    ``value`` is None, one scale for all features, or {column: scale} by name (by index where X has no names).
+    ``bounds`` are the declared (low, high), or anything else where none are declared.
+    """
+    if value is None:
+        return None
+    columns = list(range(width)) if names is None else list(names)
+    given = dict(value) if isinstance(value, Mapping) else dict.fromkeys(columns, value)
+    unknown = [column for column in given if column not in columns]
+    if unknown:
+        raise ValueError(f"feature_scale names {unknown[0]!r}, but there is no such column; remove it")
+    lows, highs = (None, None) if not isinstance(bounds, tuple) else (np.broadcast_to(end, width) for end in bounds)
+    scales = tuple(
+        check_scale(
+            f"feature_scale[{column!r}]",
+            given.get(column, LINEAR),
+            None if lows is None or highs is None else (float(lows[place]), float(highs[place])),
+        )
+        for place, column in enumerate(columns)
+    )
+    return None if set(scales) <= {LINEAR} else scales
+
+
+def bounds_on_scales(bounds: tuple[Any, Any], scales: tuple[str, ...]) -> tuple[Array, Array]:
+    """Return (low, high) of the features on their scales."""
+    ends = [np.broadcast_to(end, len(scales)) for end in bounds]
+    low, high = (np.array([float(to_scale(v, s)) for v, s in zip(end, scales, strict=True)]) for end in ends)
+    return low, high
+
+
+def to_scale(values: ArrayLike, scale: str) -> Array:
+    """Return numbers on the scale; those where it is not defined become minus infinity."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if scale == LINEAR:
+        return numbers
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(numbers > _ENDS[scale], _FUNCTIONS[scale][0](numbers), -np.inf)
+
+
+def from_scale(values: ArrayLike, scale: str) -> Array:
+    """Return numbers in their own units.
+
+    Minus infinity stands for no lower limit and stays, so that an interval without ends holds every number.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    if scale == LINEAR:
+        return numbers
+    with np.errstate(over="ignore"):
+        return np.where(np.isneginf(numbers), -np.inf, _FUNCTIONS[scale][1](numbers))
+
+
+def finite_on_scale(values: ArrayLike, scale: str) -> Array:
+    """Return finite numbers on the scale: those where it is not defined become its smallest one."""
+    smallest = {LINEAR: -np.inf, "log": np.log(np.finfo(np.float64).tiny), "log1p": np.log(np.finfo(np.float64).eps)}
+    return np.asarray(np.maximum(to_scale(values, scale), smallest[scale]))

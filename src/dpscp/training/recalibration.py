@@ -1,0 +1,280 @@
+"""Recalibrate class probabilities privately: a temperature and intercepts for the outputs of a trained model.
+
+Clipped gradients let records that a model predicts wrongly, and with confidence, pull too little. So its probabilities
+are too near 0 and 1. A few noisy Newton steps on the training records find a common factor of the logits (the inverse
+temperature) and an intercept for each class. Both are folded into the last layer, so the released model is an ordinary
+one. For two classes the new probability is an increasing function of the old one.
+
+The steps solve the equations sum_i (p_i - e_i) = 0 and sum_i <p_i - e_i, h_i> = 0. Here e_i is the indicator of the
+label, and h_i are the logits below the largest one, cut at -2. Wherever the recalibrated probabilities are right, both
+sums have mean zero whatever h is. So the cut bounds what one record adds and bends nothing.
+
+Theory: sections 1.1, 1.5; Result B
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
+
+from dpscp._base.checks import check_count, check_positive, check_probability
+from dpscp.data.sources import Block, RecordSource
+from dpscp.data.sources.places import is_in_memory, unit_of_blocks
+from dpscp.privacy import Accountant, compose, gaussian_event, gdp_mu, secure_generator
+from dpscp.privacy.random_streams import RECALIBRATION, stream_seed
+from dpscp.training.engine.batching import WrappedMechanism, nominal_count
+from dpscp.training.engine.gaussian_release import gaussian_release, sum_in_parts, sum_slack, total_of_blocks
+from dpscp.training.labels import encode_labels
+from dpscp.training.mechanism import (
+    Model,
+    Stages,
+    Trained,
+    paid_event,
+    require_noise,
+    require_persons,
+    require_sources,
+    stages_of,
+    stages_of_trained,
+    train_on,
+)
+from dpscp.training.preprocessing.preprocess import with_affine_outputs
+from dpscp.training.preprocessing.private_target import calibrate_beside
+
+Array = NDArray[np.float64]
+
+# The instrument h is cut here. Lower cuts need more noise and gain nothing on the tables of docs/recipe.md.
+_CUT = 2.0
+# The curvature of one record counts with this weight, and with norm at most one: it only sets the length of a step.
+_CURVATURE_WEIGHT = 0.3
+# |<p - e, h>| <= 2, |p - e| <= sqrt(2), weighted curvature <= 1.
+SENSITIVITY = math.sqrt(_CUT**2 + 2 + 1)
+# Intercepts are found up to this many classes: noise would hide those of more.
+MOST_INTERCEPTS = 16
+# Prior of the factor and of an intercept, by which noise is shrunk: medians and standard deviations, factor in logs.
+_FACTOR, _FACTOR_SPREAD, _INTERCEPT_SPREAD = 0.7, 0.5, 0.25
+# What earlier steps found counts by this factor beside the next one; the rest is prior again.
+_MEMORY = 0.5
+_LONGEST_STEP = 1.0
+
+
+@dataclass(frozen=True)
+class Recalibrated(WrappedMechanism):
+    """Train a classification mechanism, then recalibrate its probabilities privately.
+
+    ``share`` is the part of the squared Gaussian-DP budget that ``calibrated`` spends on ``steps`` noisy sums.
+
+    Privacy: each step releases one sum over the records with Gaussian noise. A record adds a vector of norm at most
+    sqrt(7), see ``record_sums``; the weights of a person add up to at most one. The unit is one record or person.
+    ``event`` composes the mechanism and ``steps`` Gaussian events. The cost counts as training.
+
+    Assumes: the wrapped mechanism releases a `DenseModel` with logits and intercept, possibly behind preprocessing.
+    There is no stability bound, and no trajectory is passed on, because the released parameters are others.
+
+    Theory: sections 1.1, 1.5; Result B
+    """
+
+    share: float = 0.05
+    steps: int = 3
+    noise_multiplier: float | None = None
+
+    stage: ClassVar[str] = "recalibration"
+
+    def __post_init__(self) -> None:
+        check_probability("share", self.share)
+        check_count("steps", self.steps)
+        if self.noise_multiplier is not None:
+            check_positive("noise_multiplier", self.noise_multiplier)
+
+    @property
+    def own_event(self) -> DpEvent | None:
+        """Return the cost of the steps; None while the noise is not set."""
+        return None if self.noise_multiplier is None else gaussian_event(self.noise_multiplier, self.steps)
+
+    @property
+    def event(self) -> DpEvent | None:
+        """Return the event of the mechanism, composed with the steps.
+
+        None while some noise is not set.
+        """
+        own, inner = self.own_event, self.mechanism.event
+        return None if own is None or inner is None else compose(inner, own)
+
+    @property
+    def stages(self) -> Stages:
+        """Return the entries of a ledger: those of the mechanism, then the steps."""
+        return (*stages_of(self.mechanism), (self.stage, _paid(self)))
+
+    def calibrated(self, epsilon: float, delta: float, *, accountant: str | Accountant = "pld") -> Self:
+        """Return a new mechanism whose whole event is (epsilon, delta)-DP."""
+        check_positive("epsilon", epsilon)
+        mu = gdp_mu(epsilon, check_probability("delta", delta))
+        noise = math.sqrt(self.steps / self.share) / mu
+        beside = gaussian_event(noise, self.steps)
+        inner = calibrate_beside(self.mechanism, beside, self.share, epsilon, delta, accountant)
+        return replace(self, noise_multiplier=noise, mechanism=inner)
+
+    def train_source(
+        self, source: RecordSource, *, random_state: int | None = None, n_records: int | None = None
+    ) -> Trained:
+        """Train, then recalibrate on the same records."""
+        own = _paid(self)  # fails before any record is used while some noise is not set
+        paid_event(self.mechanism)
+        if unit_of_blocks(source).by_person:
+            require_persons(self)  # before anything is released
+        if not is_in_memory(source):
+            require_sources(self)
+        n, _ = nominal_count(source, n_records)
+        trained = train_on(self.mechanism, source, random_state=random_state, n_records=n_records)
+        model = self._recalibrate(trained.model, source, n, stream_seed(random_state, RECALIBRATION))
+        return replace(
+            trained,
+            model=model,
+            event=compose(trained.event, own),
+            stability=None,
+            trajectory=None,
+            stages=(*stages_of_trained(trained), (self.stage, own)),
+        )
+
+    def _recalibrate(self, model: Model, source: RecordSource, n_records: int, seed: int | None) -> Model:
+        """Return the model with the factor and the intercepts in its last layer."""
+        classes = model.classes
+        with_affine_outputs(model, 1.0, 0.0)  # refuses a model without a last layer before anything is released
+        assert classes is not None
+        rng = secure_generator(seed)
+        noise = require_noise(self.noise_multiplier) * SENSITIVITY * (1 + sum_slack(n_records))
+        search = _Search.start(len(classes))
+        for _ in range(self.steps):
+            total = total_of_blocks(RecordSums(model, search.place, len(classes)), source, n_records)
+            search = search.after(gaussian_release(total, noise, rng, n_records), noise)
+        return with_affine_outputs(model, math.exp(search.place[0]), search.intercepts)
+
+
+def n_intercepts(n_classes: int) -> int:
+    """Return how many intercepts are found for so many classes."""
+    return n_classes if n_classes <= MOST_INTERCEPTS else 0
+
+
+@dataclass(frozen=True)
+class RecordSums:
+    """The exact sums of one step over a block, which a step adds noise to.
+
+    ``place`` is the logarithm of the factor, then the intercepts, all released before.
+    """
+
+    model: Model
+    place: Array
+    n_classes: int
+
+    def __call__(self, block: Block) -> Array:
+        """Return the weighted sums over a block.
+
+        Never released as they are.
+        """
+        assert self.model.classes is not None
+        logits = np.empty((len(block), self.n_classes))
+        for part, rows in block.parts():
+            logits[part] = self.model.outputs(rows)
+        labels = encode_labels(block.targets, self.model.classes)
+        weights = np.ones(len(block)) if block.weights is None else block.weights
+        return sum_in_parts(self._part_sums, logits, labels, weights)
+
+    def _part_sums(self, logits: Array, labels: NDArray[np.int64], weights: Array) -> Array:
+        return np.asarray(weights @ record_sums(logits, labels, self.place))
+
+
+def record_sums(logits: Array, labels: NDArray[np.int64], place: Array) -> Array:
+    """Return what each record adds to the sums of a step, one row each, of norm at most `SENSITIVITY`.
+
+    With u = factor * logits + intercepts less the largest, p = softmax(u), h = max(u, -2) and the label y, these are
+
+    - <p - e_y, h>, of size at most 2 because h lies in [-2, 0] and p adds up to one;
+    - p - e_y, of norm at most sqrt(2); it is left out where there are no intercepts;
+    - the derivatives of these with respect to ``place``, a symmetric matrix. It is weighted and shortened to norm one;
+      entries off the diagonal stand once, times sqrt(2).
+
+    A record whose logits are not finite adds zeros.
+    """
+    n, n_classes = logits.shape
+    has_intercepts = len(place) > 1
+    u = math.exp(place[0]) * logits + (place[1:] if has_intercepts else 0.0)
+    finite = np.isfinite(u).all(axis=1, keepdims=True)
+    u = np.where(finite, u, 0.0)
+    u -= u.max(axis=1, keepdims=True)
+    p = np.exp(u)
+    p /= p.sum(axis=1, keepdims=True)
+    h = np.maximum(u, -_CUT)
+    centered = h - (p * h).sum(axis=1, keepdims=True)
+    mixed = p * centered
+    rows = np.arange(n)
+    pull = np.clip(-centered[rows, labels], -_CUT, _CUT)[:, None]
+    steep = (mixed * u).sum(axis=1, keepdims=True)
+    if has_intercepts:
+        error = p.copy()
+        error[rows, labels] -= 1
+        upper = np.triu_indices(n_classes)
+        curved = np.eye(n_classes)[upper] * p[:, upper[0]] - p[:, upper[0]] * p[:, upper[1]]
+        curved *= np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
+        pull, curved = np.hstack([pull, error]), np.hstack([steep, math.sqrt(2) * mixed, curved])
+    else:
+        curved = steep
+    curved *= _CURVATURE_WEIGHT
+    curved /= np.maximum(1.0, np.linalg.norm(curved, axis=1, keepdims=True))
+    return np.where(finite, np.hstack([pull, curved]), 0.0)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The estimate between two steps: a normal distribution of the place, from released numbers only."""
+
+    place: Array
+    mean: Array
+    precision: Array
+    n_classes: int
+
+    @classmethod
+    def start(cls, n_classes: int) -> Self:
+        """Return the prior."""
+        size = 1 + n_intercepts(n_classes)
+        place = np.zeros(size)
+        place[0] = math.log(_FACTOR)
+        spread = np.full(size, _INTERCEPT_SPREAD)
+        spread[0] = _FACTOR_SPREAD
+        return cls(place, place, np.diag(spread**-2.0), n_classes)
+
+    @property
+    def intercepts(self) -> Array:
+        """Return one intercept for each class."""
+        return self.place[1:] if len(self.place) > 1 else np.zeros(self.n_classes)
+
+    def after(self, noisy: Array, noise: float) -> "_Search":
+        """Return the estimate with the noisy sums of one more step.
+
+        The sums are about curvature @ (place - solution), with the variance of a sum over records (the curvature) and
+        of the noise. This is a measurement of the solution, which is combined with what is known.
+        """
+        size = len(self.place)
+        slope = noisy[:size]
+        curvature = np.zeros((size, size))
+        upper = np.triu_indices(size)
+        curvature[upper] = noisy[size:] / _CURVATURE_WEIGHT / np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
+        values, vectors = np.linalg.eigh(curvature + np.triu(curvature, 1).T)
+        curvature = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        gain = curvature @ np.linalg.inv(curvature + (noise**2 + 1) * np.eye(size))
+        weight = gain @ curvature
+        precision = self.precision + weight
+        found = np.linalg.solve(precision, self.precision @ self.mean + weight @ self.place - gain @ slope)
+        place = self.place + np.clip(found - self.place, -_LONGEST_STEP, _LONGEST_STEP)
+        prior = _Search.start(self.n_classes)
+        next_precision = (1 - _MEMORY) * prior.precision + _MEMORY * precision
+        known = (1 - _MEMORY) * prior.precision @ prior.mean + _MEMORY * precision @ found
+        return replace(self, place=place, mean=np.linalg.solve(next_precision, known), precision=next_precision)
+
+
+def _paid(mechanism: Recalibrated) -> DpEvent:
+    event = mechanism.own_event
+    if event is None:
+        raise ValueError("Recalibrated: noise_multiplier is not set; pass it, or call calibrated(epsilon, delta) first")
+    return event

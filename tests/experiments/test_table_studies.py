@@ -1,0 +1,98 @@
+"""The studies of the recipe on tables: what is varied, what is measured, and what the pages say."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from experiments.runner import Header, Options, Outcome, Task
+from scipy.special import softmax
+
+from dpscp.training import DPSGD, recipe
+from experiments import range_ends, table_recipe
+
+HEADER = Header("x", 0, "c", "d", "m", 0.0)
+
+
+def test_the_slope_and_the_errors_are_those_of_the_probabilities() -> None:
+    rng = np.random.default_rng(0)
+    for n_classes in (2, 4):
+        logits = rng.normal(size=(20_000, n_classes)) * 1.5
+        y = (softmax(logits, axis=1).cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
+        right = table_recipe.calibration(softmax(logits, axis=1), y)
+        twice = table_recipe.calibration(softmax(2 * logits, axis=1), y)
+        # the standard error of a slope is about 1 / sqrt(.3 n)
+        assert right["slope"] == pytest.approx(1.0, abs=0.06)
+        assert twice["slope"] == pytest.approx(0.5, abs=0.03)
+        assert right["log_loss"] < twice["log_loss"]
+        assert right["calibration_error"] < 0.02 < twice["calibration_error"]
+
+
+def test_a_part_of_the_recipe_is_switched_off_and_on_again() -> None:
+    before = recipe.LARGEST_QUANTILE_NOISE
+    with table_recipe._without("no quantiles"):
+        assert not recipe.pays_as_quantiles(1e9, 1)
+    with table_recipe._without(""):
+        assert before == recipe.LARGEST_QUANTILE_NOISE
+    assert recipe.pays_as_quantiles(1e9, 1)
+
+
+def test_the_page_of_the_recipe_has_every_variant(tmp_path: Path) -> None:
+    tasks = table_recipe.tasks(Options(trials=2))
+    assert {task.kind for task in tasks} == set(table_recipe.TABLES)
+    rows = {"size": 1.5, "coverage": 0.9, "slope": 1.0}
+    outcomes = [
+        Outcome(t, [{**rows, "epsilon": t.config["epsilon"], "variant": t.config["variant"]}], 1.0, "c") for t in tasks
+    ]
+    table_recipe.report(outcomes, HEADER, Options(results=tmp_path))
+    with (tmp_path / "table_recipe.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert {(r["table"], r["variant"]) for r in found} >= {
+        ("housing", "nothing declared"),
+        ("adult", "no recalibration"),
+    }
+    assert {(r["trials"], r["size"], r["size_sd"], r["log_loss"]) for r in found} == {("2", "1.5", "0", "")}
+    assert "| housing | no quantiles |" in (tmp_path / "table_recipe.md").read_text()
+
+
+def test_tables_are_those_that_are_named() -> None:
+    for name, width in (("log-normal", 10), ("uniform", 10), ("two classes", 10), ("four classes", 10)):
+        table, declared = table_recipe.load_table(name, None, 0)
+        assert table.X.shape == (20_000, width)
+        assert "feature_bounds" in declared
+
+
+def test_the_grid_changes_the_engine_alone() -> None:
+    case = range_ends.CASES["numbers, n = 3,000"]
+    own = range_ends.changed_settings(case, 10, 1.0, {"rate": 2.0, "hidden": (7,)})
+    plain = range_ends.changed_settings(case, 10, 1.0, {})
+    engines = []
+    for mechanism in (own["estimator"], plain["estimator"]):
+        while not isinstance(mechanism, DPSGD):
+            mechanism = mechanism.mechanism
+        engines.append(mechanism)
+    assert engines[0].hidden == (7,)
+    assert engines[0].learning_rate == 2 * engines[1].learning_rate
+    assert own["conformity_score"] == plain["conformity_score"] == "cqr"
+
+
+def test_every_case_can_be_drawn() -> None:
+    for name, case in range_ends.CASES.items():
+        X, y = case.draw(np.random.default_rng(0), 50)
+        assert len(X) == len(y) == 50, name
+        assert np.isfinite(X).all()
+
+
+def test_the_page_of_the_ends_shows_how_far_the_default_is_behind(tmp_path: Path) -> None:
+    task = Task("range_ends", "50 classes", 0, 0)
+    sizes = {"": 2.2, "linear": 2.0, "rate x 2": 3.0}
+    outcomes = [
+        Outcome(task, [{"epsilon": 1.0, "grid": choice, "size": size, "coverage": 0.9}], 1.0, "c")
+        for choice, size in sizes.items()
+    ]
+    range_ends.report(outcomes, HEADER, Options(results=tmp_path))
+    assert "| 50 classes | 1 | 2.2 (0.900) | 2 | linear | 10.0 % |" in (tmp_path / "range_ends.md").read_text()
+    assert len((tmp_path / "range_ends.csv").read_text().splitlines()) == 4
+    kinds = [task.kind for task in range_ends.tasks(Options(trials=4))]
+    assert kinds.count("10^6 records") == 6
+    assert kinds.count("heavy target, log") == 12

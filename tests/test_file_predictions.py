@@ -1,0 +1,123 @@
+"""Rows of files are predicted block by block, as the same rows in memory are."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpscp as dp
+from dpscp.data.sources.files import TableSource
+
+SCHEMA = dp.Schema.from_dict(
+    {
+        "task": "classification",
+        "target": "bought",
+        "classes": ["no", "yes"],
+        "n_records": 400,
+        "columns": {
+            "age": {"type": "numeric", "bounds": [0, 110]},
+            "region": {"type": "categorical", "categories": ["north", "south", "west"]},
+        },
+    }
+)
+
+
+def people(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    age = rng.uniform(18, 90, n)
+    region = rng.choice(["north", "south", "west"], n)
+    bought = np.where(age + rng.normal(0, 9, n) > 50, "yes", "no")
+    return pd.DataFrame({"age": age, "region": region, "bought": bought})
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    training = dp.training.DPSGD(steps=5, learning_rate=1.0)
+    clf = dp.PrivateConformalClassifier(training, epsilon=8.0, confidence_level=[0.6, 0.8], random_state=1)
+    return clf.set_params(accountant="rdp").fit(people(), "bought", schema=SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    schema = dp.Schema("regression", "age", SCHEMA.columns[1:], bounds=(0, 110))
+    training = dp.training.DPSGD(loss="squared", steps=5)
+    reg = dp.PrivateConformalRegressor(training, epsilon=8.0, random_state=1, accountant="rdp")
+    return reg.fit(people(), "age", schema=schema)
+
+
+@pytest.fixture(params=["new.parquet", "new.csv"])
+def table(request, tmp_path, monkeypatch):
+    """A file of new rows without targets, in blocks of 7 rows, and the rows."""
+    new = people(30, 1).drop(columns="bought")
+    path = tmp_path / request.param
+    new.to_parquet(path) if path.suffix == ".parquet" else new.to_csv(path, index=False)
+    read = TableSource._batches
+
+    def in_small_batches(self):
+        for batch in read(self):
+            yield from (batch.slice(start, 7) for start in range(0, len(batch), 7))
+
+    monkeypatch.setattr(TableSource, "_batches", in_small_batches)
+    return path, new
+
+
+def test_a_path_gives_what_its_rows_give(classifier, regressor, table):
+    path, new = table
+    for found, expected in zip(classifier.predict_set(path), classifier.predict_set(new), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(classifier.predict(str(path)), classifier.predict(new))
+    np.testing.assert_array_equal(classifier.predict_proba(path), classifier.predict_proba(new))
+    assert classifier.predict_labels(path) == classifier.predict_labels(new)
+    new = new.assign(age=0.0)  # the target, which is not used
+    np.testing.assert_array_equal(regressor.predict(path), regressor.predict(new))
+    np.testing.assert_array_equal(regressor.predict_interval(path)[1], regressor.predict_interval(new)[1])
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_predictions_are_written_in_the_order_of_the_rows(classifier, regressor, table, tmp_path, ending):
+    path, new = table
+    out = tmp_path / f"predicted.{ending}"
+    read = pd.read_parquet if ending == "parquet" else pd.read_csv
+    classifier.predict_file(path, out)
+    found = read(out)
+    assert found["prediction"].tolist() == classifier.predict(new).tolist()
+    sets = classifier.predict_labels(new)
+    expected = sets if ending == "parquet" else ["|".join(labels) for labels in sets]
+    assert [list(s) if ending == "parquet" else s for s in found["set"].fillna("")] == expected
+    assert found["set_size"].tolist() == [len(labels) for labels in sets]
+    regressor.predict_file(path, out)
+    center, intervals = regressor.predict_interval(new)
+    np.testing.assert_allclose(read(out), np.column_stack([center, intervals[:, :, 0]]))
+
+
+def test_the_labels_of_a_level_are_lists(classifier):
+    new = people(5, 1)
+    sets = classifier.predict_set(new)[1]
+    for level in (0, 1):
+        found = classifier.predict_labels(new, level)
+        assert found == [
+            [c for c, inside in zip(["no", "yes"], row, strict=True) if inside] for row in sets[:, :, level]
+        ]
+
+
+def test_a_row_that_does_not_fit_has_a_full_set_in_the_file(classifier, tmp_path):
+    people(3, 1).assign(region=["north", "elsewhere", "west"]).to_csv(tmp_path / "new.csv", index=False)
+    classifier.predict_file(tmp_path / "new.csv", tmp_path / "out.parquet")
+    found = pd.read_parquet(tmp_path / "out.parquet")
+    assert found["prediction"].isna().tolist() == [False, True, False]
+    assert list(found["set"][1]) == ["no", "yes"]
+
+
+def test_what_cannot_be_read_is_refused_and_leaves_no_file(classifier, tmp_path):
+    people(0).to_parquet(tmp_path / "empty.parquet")
+    with pytest.raises(ValueError, match="holds no records"):
+        classifier.predict_set(tmp_path / "empty.parquet")
+    with pytest.raises(ValueError, match="holds no records"):
+        classifier.predict_file(tmp_path / "empty.parquet", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+    plain = dp.PrivateConformalClassifier(
+        dp.training.DPSGD(steps=5), epsilon=8.0, classes=[0, 1], random_state=0, accountant="rdp", confidence_level=0.6
+    ).fit(np.arange(800.0).reshape(400, 2) / 800, np.arange(400) % 2)
+    with pytest.raises(TypeError, match="needs the schema of the fit"):
+        plain.predict_set("new.parquet")
+    with pytest.raises(dp.NotFittedError):
+        dp.PrivateConformalClassifier().predict_file("new.parquet", "out.parquet")

@@ -1,0 +1,68 @@
+"""A schema from a frame has names and types, and values only of columns that are declared public."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import dpscp as dp
+from dpscp.data.schema import SchemaError, parse_schema
+
+FRAME = pd.DataFrame(
+    {
+        "age": [18.5, 93.25, np.nan],
+        "region": ["canary-north", "canary-south", None],
+        "kind": pd.Categorical(["canary-b", "canary-a", "canary-b"]),
+        "member": [True, False, True],
+        "day": [datetime.date(2020, 1, d) for d in (1, 2, 3)],
+        "since": pd.to_datetime(["2020-01-01"] * 3),
+        "y": ["canary-yes", "canary-no", "canary-no"],
+    }
+)
+
+
+def test_no_value_enters_a_template():
+    schema = dp.Schema.from_frame(FRAME, "y", task="classification")
+    text = schema.to_toml()
+    assert not any(mark in text for mark in ("canary", "18.5", "93.25", "2020"))
+    kinds = {column.name: column.type for column in schema.columns}
+    text_types = {"region": "categorical", "kind": "categorical", "member": "categorical", "day": "categorical"}
+    assert kinds == {"age": "numeric", "since": "", **text_types}
+    assert "the bounds of column 'age'" in schema.lacks
+    assert "the classes of the target" in schema.lacks
+    assert text.count("# bounds = [low, high]   # numeric") == 2  # of age, and of since without a type
+    assert parse_schema(text) == schema
+    other = FRAME.assign(age=[1.0, 2.0, 3.0], region="x", kind=pd.Categorical(["z"] * 3), y="w")
+    assert dp.Schema.from_frame(other, "y", task="classification") == schema
+
+
+def test_values_of_public_columns_are_read():
+    schema = dp.Schema.from_frame(FRAME, "y", task="classification", public=["age", "kind", "y", "since"])
+    columns = {column.name: column for column in schema.columns}
+    assert columns["age"].bounds == (18.5, 93.25)
+    assert columns["kind"].categories == ("canary-a", "canary-b")
+    assert columns["region"].categories is None
+    assert columns["since"].type == ""
+    assert schema.classes == ("canary-no", "canary-yes")
+    assert dp.Schema.from_frame(FRAME[["age", "y"]], "age", task="regression", public=True).bounds == (18.5, 93.25)
+    assert dp.Schema.from_frame(FRAME[["age", "y"]], "age", public=True).bounds is None
+
+
+@pytest.mark.parametrize("make", [pl.from_pandas, pa.Table.from_pandas])
+def test_other_frames_are_described_too(make):
+    frame = FRAME[["age", "region", "y"]]
+    assert dp.Schema.from_frame(make(frame), "y") == dp.Schema.from_frame(frame, "y")
+
+
+def test_what_is_wrong_is_refused():
+    with pytest.raises(SchemaError, match="no column 'z'"):
+        dp.Schema.from_frame(FRAME, "z")
+    with pytest.raises(SchemaError, match="public names column 'q'"):
+        dp.Schema.from_frame(FRAME, "y", public=["q"])
+    with pytest.raises(SchemaError, match="pass a frame"):
+        dp.Schema.from_frame(np.ones((2, 2)))
+    with pytest.raises(SchemaError, match="'age' has no two different numbers"):
+        dp.Schema.from_frame(FRAME[:1], "y", public=["age"])

@@ -1,0 +1,119 @@
+"""Columns at the ends of the range: each fits, its cost is in the ledger, and no message depends on a record."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import dpscp as dp
+from dpscp.data.schema import Schema
+from dpscp.data.sources import ArraySource, DaskSource
+from dpscp.exceptions import SeededWarning
+
+N = 1500
+COLUMNS = {
+    "heavy tail": lambda rng: np.exp(4 * rng.normal(size=N)),
+    "10^300": lambda rng: rng.choice([-1e300, 1e-300, 1e300], N),
+    "constants, two values, denormals": lambda rng: np.column_stack(
+        [np.full(N, 7.0), rng.integers(0, 2, N).astype(float), rng.choice([0.0, 5e-324], N)]
+    ),
+}
+
+
+def fit_with_messages(estimator, *data, **options):
+    """Return the fitted estimator and the texts of all warnings but that of the seed."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator.fit(*data, **options)
+    return estimator, [str(w.message) for w in caught if not issubclass(w.category, SeededWarning)]
+
+
+def table(name, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([COLUMNS[name](rng), rng.uniform(size=N)])
+    return X, 5 * X[:, -1] + rng.normal(size=N)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_without_declared_bounds_fits_at_a_cost_in_the_ledger(name):
+    X, y = table(name)
+    reg = dp.PrivateConformalRegressor(epsilon=2.0, guarantee="universal", random_state=0)
+    reg, messages = fit_with_messages(reg, X, y)
+    assert messages == []
+    assert [entry.stage for entry in reg.ledger_.entries] == ["bounds", "training", "calibration"]
+    assert set(reg.ledger_.public_facts["found_privately"]) == {"feature_bounds", "y_bounds"}
+    assert reg.ledger_.epsilon(1e-5) <= 2.0
+    prediction, intervals = reg.predict_interval(X)
+    assert np.isfinite(prediction).all()
+    assert dp.metrics.coverage(y, intervals[:, :, 0]) > 0.85
+
+
+def test_messages_and_cost_are_those_of_a_neighbor():
+    X, y = table("heavy tail")
+    found = []
+    for extra in ([0.5, 0.5], [1e308, -1e308]):
+        rows, targets = np.vstack([X, extra]), np.append(y, extra[0])
+        settings = {"epsilon": 1.0, "random_state": 0, "n_records": N, "guarantee": "universal"}
+        reg, messages = fit_with_messages(dp.PrivateConformalRegressor(**settings), rows, targets)
+        found.append((messages, [entry.event for entry in reg.ledger_.entries]))
+    assert found[0] == found[1]
+
+
+def test_missing_values_with_an_indicator():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"dose": np.exp(rng.normal(size=N)), "age": rng.uniform(0, 90, N)})
+    frame["y"] = np.where(frame["dose"] > 1, "yes", "no")
+    frame.loc[rng.random(N) < 0.3, "dose"] = np.nan
+    columns = {"dose": {"bounds": [0, 1000], "missing": "indicator"}, "age": {"bounds": [0, 120]}}
+    schema = Schema.from_dict(
+        {
+            "task": "classification",
+            "target": "y",
+            "classes": ["no", "yes"],
+            "columns": {name: {"type": "numeric", **declared} for name, declared in columns.items()},
+        }
+    )
+    clf = dp.PrivateConformalClassifier(epsilon=2.0, guarantee="universal", random_state=0)
+    clf, messages = fit_with_messages(clf, frame, "y", schema=schema)
+    assert messages == []
+    assert "QuantileTransform" in clf.ledger_.public_facts["preprocessing"]
+    assert clf.n_features_in_ == 3
+    assert [entry.stage for entry in clf.ledger_.entries] == ["training", "recalibration", "calibration"]
+
+
+@pytest.mark.parametrize("kind", [dp.PrivateConformalClassifier, dp.PrivateConformalRegressor])
+def test_five_hundred_columns_at_a_small_budget(kind):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(600, 500))
+    y = (X[:, 0] > 0.5).astype(int)
+    declared = {"classes": [0, 1]} if kind is dp.PrivateConformalClassifier else {"y_bounds": (0, 1)}
+    model, messages = fit_with_messages(kind(epsilon=0.1, feature_bounds=(0, 1), random_state=0, **declared), X, y)
+    again, same = fit_with_messages(kind(epsilon=0.1, feature_bounds=(0, 1), random_state=0, **declared), X, 1 - y)
+    assert messages == same
+    assert model.ledger_.event == again.ledger_.event
+    assert 0.09 < model.ledger_.epsilon(1e-5) <= 0.1
+
+
+def test_files_dask_and_persons_use_the_transform(tmp_path):
+    da = pytest.importorskip("dask.array")
+    pd = pytest.importorskip("pandas")
+    X, y = table("heavy tail")
+    settings = {"epsilon": 2.0, "guarantee": "universal", "random_state": 0}
+    public = {**settings, "feature_bounds": ([0, 0], [1e6, 1]), "y_bounds": (-10, 20)}
+    memory = dp.PrivateConformalRegressor(**public).fit(X, y)
+    chunks = DaskSource(da.from_array(X, chunks=(500, 2)), da.from_array(y, chunks=500))
+    for source in (ArraySource(X, y, n_blocks=3), chunks):
+        found = dp.PrivateConformalRegressor(**public, n_records=N).fit(source)
+        steps = [model.model_.transforms[0] for model in (memory, found)]
+        assert steps[0].columns == steps[1].columns == (0,)
+        np.testing.assert_array_equal(steps[0].functions[0].levels, steps[1].functions[0].levels)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "id": np.arange(N) // 2})
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    columns = {"a": {"type": "numeric", "bounds": [0, 1e6]}, "b": {"type": "numeric", "bounds": [0, 1]}}
+    declared = {"task": "regression", "target": "y", "bounds": [-10, 20], "columns": columns}
+    persons = {"person": "id", "rows_per_person": 2, "n_persons": N // 2}
+    schema = Schema.from_dict({**declared, **persons})
+    found = dp.PrivateConformalRegressor(**settings).fit(str(tmp_path / "table.csv"), "y", schema=schema)
+    assert found.model_.transforms[0].columns == (0,)
+    assert found.ledger_.unit.by_person
