@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 import dpscp as dp
 from dpscp._base.trust import GROUP_FUNCTION, OVERLAPPING_GROUP_FUNCTION
+from dpscp.cli import main
 from dpscp.data.groups import Groups, RecordGroups, largest_thresholds, name_groups, places_of_matrix
 from dpscp.data.schema import Schema
 from dpscp.data.sources import ArraySource
@@ -405,3 +406,32 @@ def test_sources_of_a_column_list_are_refused():
         classifier(groups=["sex"]).fit(ArraySource(X, y, n_blocks=2))
     with pytest.raises(ValueError, match="groups must be None or a function of rows"):
         classifier(groups="sex").fit(ArraySource(X, y, n_blocks=2))
+
+
+def test_the_command_line_takes_several_columns_and_plans_them(tmp_path, capsys):
+    rng = RNG(0)
+    frame = pd.DataFrame({"sex": rng.choice(["f", "m"], 600), "site": rng.choice(["a", "b"], 600)})
+    frame["y"] = np.where((frame.sex == "f") ^ (rng.random(600) < 0.2), "yes", "no")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    listed = "".join(
+        f'[columns.{name}]\ntype = "categorical"\ncategories = {json.dumps(values)}\n'
+        for name, values in (("sex", ["f", "m"]), ("site", ["a", "b"]))
+    )
+    head = 'task = "classification"\ntarget = "y"\nclasses = ["no", "yes"]\nn_records = 600\n'
+    (tmp_path / "t.toml").write_text(head + listed)
+    fit = ["fit", "t.csv", "--schema", "t.toml", "--groups", "sex", "--groups", "site", "-o", "m.dpscp", "--seed", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert main([*fit, "--epsilon", "8", "--confidence", "0.6"]) == 0
+        assert dp.load("m.dpscp").group_values_ == ("sex=f", "sex=m", "site=a", "site=b")
+        assert main(["predict", "m.dpscp", "t.csv", "-o", "out.csv"]) == 0
+    capsys.readouterr()
+    options = ["--n-groups", "4", "--groups-per-record", "2", "--evaluation-fraction", "0.2", "--json"]
+    assert main(["plan", "--n", "8000", "--epsilon", "1", *options]) == 0
+    rows = {row["guarantee"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    planned = dp.plan(8_000, 1.0, n_groups=4, groups_per_record=2, evaluation_fraction=0.2)
+    assert rows["split"]["count_noise"] == planned.row("split").count_noise
+    assert rows["split"]["evaluation_interval"] == list(planned.row("split").evaluation_interval)
+    assert "20% of the records measure a split" in str(planned)
+    with pytest.raises(ValueError, match="leave records for training"):
+        dp.plan(8_000, 1.0, calibration_fraction=0.9, evaluation_fraction=0.2)
