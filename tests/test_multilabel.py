@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import dpscp as dp
 from dpscp.estimators.multilabel import check_indicators
-from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of
+from dpscp.privacy import SecretSplitDpEvent, compose, epsilon_of, gaussian_event
 from dpscp.privacy.events import DiscreteGaussianDpEvent, possible_histories
 from dpscp.scores import class_costs, false_discoveries, missed_labels
 from dpscp.training import DPSGD
@@ -101,6 +101,20 @@ def test_the_heads_together_stay_within_the_budget():
     assert 1.9 < epsilon_of(heads.event, DELTA, "rdp") <= 2.0
     with pytest.raises(dp.BudgetError):
         OneVsRest(QUICK, 4).calibrated(2.0, 1e-300, accountant="rdp")
+
+    class NoisyEnough:
+        """A mechanism whose noise does not follow the budget."""
+
+        event = gaussian_event(0.5)
+
+        def calibrated(self, epsilon, delta, *, accountant="pld"):  # noqa: ARG002
+            return self
+
+        def train(self, X, y, *, random_state=None, n_records=None):
+            raise NotImplementedError
+
+    with pytest.raises(dp.BudgetError, match="keeps 4 labels within"):
+        OneVsRest(NoisyEnough(), 4).calibrated(2.0, DELTA, accountant="rdp")
 
 
 def test_heads_of_different_widths_are_refused():

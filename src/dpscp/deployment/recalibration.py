@@ -140,8 +140,6 @@ def _score(estimator: Any, X: Any, y: Any, persons: Any, seed: int | None) -> _S
     estimator.require_readable_rows(X)
     rows = estimator._read_new_rows(X).rows
     n = len(rows)
-    if n == 0:
-        raise ValueError("X contains no record: pass at least one labeled record")
     by_label = classes is not None and estimator.groups == "label"
     targets = validate_targets(y, n) if classes is None else label_index(validate_labels(y, n), tuple(classes.tolist()))
     with suppress_float_warnings():
