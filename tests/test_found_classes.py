@@ -7,7 +7,7 @@ import pytest
 
 import dpscp as dp
 from dpscp import GuaranteeWarning, PrivateConformalClassifier, PrivateModel
-from dpscp.cli.run import TableRecords, fit_estimator, summarize_fit
+from dpscp.cli.run import fit_estimator, summarize_fit
 from dpscp.data.schema import parse_schema
 from dpscp.pipeline.tasks import ALL_LABELS
 from dpscp.report import html_report
@@ -116,15 +116,15 @@ def test_the_report_says_it():
     assert "Of no use as it stands" not in page
 
 
-def test_classes_of_a_schema_are_declared():
+def test_classes_of_a_schema_are_declared(tmp_path):
     pandas = pytest.importorskip("pandas")
     X, y = records()
     text = 'task = "classification"\ntarget = "y"\nclasses = ["0", "1", "2"]\nn_records = 1000\n'
     columns = "".join(f'[columns.{name}]\ntype = "numeric"\nbounds = [-6, 6]\n' for name in "abc")
     frame = pandas.DataFrame(X, columns=list("abc")).assign(y=y.astype(str))
     schema = parse_schema(text + columns)
-    given = TableRecords(schema.matrix(frame), schema.targets(frame), len(frame))
-    model = fit_estimator(schema, given, epsilon=8.0, guarantee="split", random_state=0)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    model = fit_estimator(schema, tmp_path / "t.csv", epsilon=8.0, guarantee="split", random_state=0)
     assert model.certificate_.is_certified
     assert ALL_LABELS in summarize_fit(model)["certificates"][0]["assumptions"]
 

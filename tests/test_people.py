@@ -14,8 +14,8 @@ import dpscp as dp
 from dpscp._base.format import at_least, format_level, format_rate
 from dpscp.cli import main
 from dpscp.cli.demo import find_unused_folder
-from dpscp.cli.run import TableRecords, describe_size_mismatch
-from dpscp.data.person_ids import read_person_ids
+from dpscp.cli.run import count_units, describe_size_mismatch
+from dpscp.cli.tables import open_table
 from dpscp.data.schema import parse_schema
 from dpscp.data.validation import column_bounds
 
@@ -104,16 +104,16 @@ def test_a_wrong_number_of_records_is_told_here_and_nowhere_else(run, tmp_path):
         assert "publish this line" not in (tmp_path / "r.html").read_text()
 
 
-def test_a_wrong_number_of_persons_is_told_too():
+def test_a_wrong_number_of_persons_is_told_too(tmp_path):
     """The declared number is that of persons, however many rows they have."""
     frame = people(300, 0).assign(who=np.arange(300) // 3)
     for declared, told in ((100, False), (104, False), (110, True), (300, True)):
         text = f'person = "who"\nrows_per_person = 3\nn_persons = {declared}\n'
         schema = parse_schema(text + SCHEMA.replace("n_records = {n}\n", ""))
-        records = TableRecords(
-            schema.matrix(frame), schema.targets(frame), len(frame), read_person_ids(schema.persons(frame))
-        )
-        found = describe_size_mismatch(schema, records)
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        size = count_units(schema, open_table(tmp_path / "t.csv"))
+        assert size == 100
+        found = describe_size_mismatch(schema, size)
         assert (found is not None) == told
         assert found is None or f"n_persons = {declared}" in found
 
@@ -260,12 +260,24 @@ def test_the_mapie_page_keeps_its_promise(capsys):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("latin.csv", "age,city,bought\n30,M\u00fcnchen,no\n".encode("latin-1"), "is not UTF-8 (perhaps Latin-1"),
-        ("latin_head.csv", "\u00e2ge,bought\n30,no\n".encode("latin-1"), "is not UTF-8 (perhaps Latin-1"),
-        ("late.csv", b"age,bought\n" + b"30,no\n" * 2000 + b"31,\xfc\n", "is not UTF-8 (perhaps Latin-1"),
+        (
+            "latin.csv",
+            "age,city,bought\n30,M\u00fcnchen,no\n".encode("latin-1"),
+            "is not written in utf-8. Declare its encoding",
+        ),
+        (
+            "latin_head.csv",
+            "\u00e2ge,bought\n30,no\n".encode("latin-1"),
+            "is not written in utf-8. Declare its encoding",
+        ),
+        (
+            "late.csv",
+            b"age,score,bought\n" + b"30,1,no\n" * 2000 + b"31,1,\xfc\n",
+            "is not written in utf-8. Declare its encoding",
+        ),
         ("empty.csv", b"", "is empty: it contains neither"),
         ("semicolon.csv", b"age;score;bought\n30;1;no\n", "--separator ';'"),
-        ("tabs.csv", b"age\tscore\tbought\n30\t1\tno\n", "--separator $'\\t'"),
+        ("tabs.csv", b"age\tscore\tbought\n30\t1\tno\n", "--separator tab"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(run, tmp_path, name, content, said):
@@ -295,7 +307,7 @@ def test_an_interrupted_fit_tells_of_its_reservation(run, tmp_path, monkeypatch)
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpscp.cli.commands.fit_estimator", interrupted)
+    monkeypatch.setattr("dpscp.cli.fit.fit_estimator", interrupted)
     fit = "fit people.csv --schema people.toml"
     code, _, err = run(f"{fit} --budget study.budget --dataset people")
     assert code == 130
@@ -314,7 +326,7 @@ def test_a_weak_budget_gets_a_word(run, tmp_path, monkeypatch, options, said):
     people(100, 0).to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(SCHEMA.format(n=100))
     monkeypatch.setattr(
-        "dpscp.cli.commands.fit_estimator", lambda *_, **__: 1 / 0
+        "dpscp.cli.fit.fit_estimator", lambda *_, **__: 1 / 0
     )  # the word comes before anything is spent
     _, _, err = run(f"fit people.csv --schema people.toml {options}")
     assert ("dpscp: warning:" in err) == (said is not None)

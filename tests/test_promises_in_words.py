@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import dpscp as dp
 from dpscp._base.format import at_least, at_most, format_epsilon, format_level, format_rate, format_remaining_epsilon
-from dpscp.cli.commands import _promise_lines
+from dpscp.cli.lines import promise_lines
 from dpscp.cli.main import main
 from dpscp.cli.run import certificate_as_json, summarize_fit
 from dpscp.exceptions import GuaranteeWarning
@@ -48,7 +48,7 @@ def page_text(model):
 
 
 def told_lines(model):
-    return "\n".join(_promise_lines(summarize_fit(model)))
+    return "\n".join(promise_lines(summarize_fit(model)))
 
 
 # ---- the average
@@ -96,7 +96,7 @@ def test_a_lower_bound_is_never_rounded_up(split):
     assert "inner level 99.99%" in text
     assert "ideal miss bound 0.01%" in text
     told = summarize_fit(split) | {"certificates": [certificate_as_json(certificate)], "epsilon": 0.9991}
-    lines = "\n".join(_promise_lines(told))
+    lines = "\n".join(promise_lines(told))
     assert "at least 99.9% proven (target 99.96%" in lines
     assert "epsilon 1.000 " in lines
     promising = fitted(guarantee="split")

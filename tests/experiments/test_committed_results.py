@@ -6,6 +6,7 @@ it, not a change of the code. The tests of the last section run the code again w
 
 import csv
 import re
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -227,3 +228,8 @@ def test_the_hard_instance_of_today_gives_the_committed_coverage() -> None:
         # one trial against the mean of thirty: six of their standard deviations
         gap = abs(coverage[row["method"], row["epsilon"]] - float(row["coverage"]))
         assert gap <= 6 * float(row["coverage_sd"])
+
+
+def test_the_set_sizes_of_the_planner_are_the_measured_ones():
+    shipped = resources.files("dpscp.report").joinpath("set_sizes.csv").read_text(encoding="utf-8")
+    assert shipped == (RESULTS / "set_sizes.csv").read_text()

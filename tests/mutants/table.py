@@ -178,6 +178,48 @@ mutant(
     "the JSON summary tells the epsilon of one row where k are protected",
     "tests/test_promised_numbers.py::test_the_summary_of_a_fit_tells_the_groups_epsilon",
 )
+mutant(
+    "cli.fit:choose_csv_format",
+    "options.decimal",
+    "None",
+    "the decimal mark of the command line is dropped",
+    "tests/cli/test_cli_csv.py::test_one_table_in_every_form_gives_one_fit",
+)
+mutant(
+    "cli.wizard:_Wizard._store",
+    "write_atomically(self.path, schema.to_toml().encode())",
+    "None",
+    "answers are lost when the questions are interrupted",
+    "tests/cli/test_wizard.py::test_questions_resume_after_an_interruption_anywhere",
+)
+mutant(
+    "data.csv_format:CSVFormat._to_usual_numbers",
+    "pc.if_else(is_number, cells, pa.scalar(_NO_NUMBER, cells.type))",
+    "cells",
+    "a number in another format is read, a thousand times too large",
+    "tests/cli/test_cli_csv.py::test_a_number_in_another_format_is_never_read",
+)
+mutant(
+    "data.sources.files:TableSource.frames",
+    "as_frame(batch, self._schema, self._csv_format)",
+    "as_frame(batch, self._schema)",
+    "a source reads numbers without the declared marks",
+    "tests/cli/test_cli_csv.py::test_the_source_takes_the_format_too",
+)
+mutant(
+    "data.schema:Schema.groups",
+    "np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1)",
+    "index",
+    "an undeclared value gets the threshold of a group",
+    "tests/cli/test_cli_csv.py::test_an_undeclared_value_belongs_to_no_group",
+)
+mutant(
+    "cli.tables:Table.require_columns",
+    "self.column_names if 2 * len(missing) <= len(names) or is_parquet(self.path) else ()",
+    "self.column_names",
+    "cells of a file without header are suggested as names",
+    "tests/cli/test_cli_help.py::test_misspelt_columns_and_files",
+)
 # ---- conformal
 
 mutant(
@@ -189,8 +231,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._request",
-    "self.accountant",
-    "'rdp'",
+    "{name: getattr(self, name) for name in _UNCHANGED}",
+    "{name: getattr(self, name) for name in _UNCHANGED - {'accountant'}}",
     "the estimator's accountant is ignored",
     "tests/test_wiring.py::test_every_public_choice_reaches_the_ledger",
 )
@@ -203,8 +245,8 @@ mutant(
 )
 mutant(
     "conformal.base:PrivateConformal._apply_schema",
-    "schema.persons(X)",
-    "persons",
+    "return schema.encode(X)",
+    "return (*schema.encode(X)[:2], persons)",
     "the column of persons is not used",
     "tests/test_frames.py::test_persons_come_from_the_schema",
 )
@@ -492,7 +534,7 @@ mutant(
     "tests/quantile/test_release_level.py::test_the_low_end_of_the_size_is_not_the_worst",
 )
 mutant(
-    "quantile.release_level:NoisySize.spread",
+    "quantile.release_level:NoisySize.rank_deviation",
     "swing * self.size_noise",
     "0.0",
     "the noise of the released size is left out of what one release covers",
@@ -822,7 +864,7 @@ mutant(
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_step_but_through_its_release",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
+    "training.preprocess:Preprocessed._train",
     "n",
     "nominal_count(source, None)[0]",
     "the true number of records divides the released sums",
@@ -836,16 +878,16 @@ mutant(
     "tests/training/test_preprocess.py::test_calibrated_meets_the_budget_and_nearly_uses_it",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
+    "training.preprocess:Preprocessed._train",
     "source = source.map(methodcaller('with_steps', transforms[-1].apply))",
     "source.map(methodcaller('with_steps', transforms[-1].apply))",
     "training does not see the preprocessed rows",
     "tests/training/test_releases.py::test_training_sees_what_prediction_sees",
 )
 mutant(
-    "training.preprocess:Preprocessed.train_source",
-    "stream_seed(random_state, PREPROCESSING)",
-    "random_state",
+    "training.preprocess:Preprocessed._train",
+    "stream_seed(run.random_state, PREPROCESSING)",
+    "run.random_state",
     "steps and mechanism share a seeded stream",
     "tests/training/test_preprocess.py::test_steps_and_mechanism_do_not_share_a_seeded_stream",
 )
@@ -857,21 +899,21 @@ mutant(
     "tests/training/test_releases.py::test_every_private_part_is_in_the_event",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "inner.event",
     "paid_event(self.mechanism)",
     "a wrapper reports the plan and not what was spent",
     "tests/training/test_recipe.py::test_private_target_reports_what_its_mechanism_did_spend",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "mean, square = gaussian_release(total, noise, rng, n) / n",
     "mean, square = gaussian_release(total, noise, rng, n) / n\nsquare = source.sum(self._block_moments)[1] / n",
     "the target's scale is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.private_target:PrivateTarget.train_source",
+    "training.private_target:PrivateTarget._train",
     "mean, square = gaussian_release(total, noise, rng, n) / n",
     "mean, square = gaussian_release(total, noise, rng, n) / n\nmean = source.sum(self._block_moments)[0] / n",
     "the target's mean is exact",
@@ -907,28 +949,28 @@ mutant(
     "tests/training/test_releases.py::test_the_jacobian_is_paid_for",
 )
 mutant(
-    "training.perturbation:_prepare",
-    "bounded_targets(y, mechanism.y_bounds)",
+    "training.perturbation:_Perturbation._prepare",
+    "bounded_targets(y, self.y_bounds)",
     "np.asarray(y, dtype=float)",
     "targets beyond their bounds",
     "tests/training/test_perturbation.py::test_rows_and_targets_are_clipped_in_training_and_prediction",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "gaussian_release(cross, self.cross_noise, rng)",
     "np.array(cross)",
     "the cross moments are exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "self._release_gram(gram, rng)",
     "gram",
     "the Gram matrix is exact",
     "tests/training/test_releases.py::test_nothing_of_the_records_passes_a_mechanism_but_through_its_release",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
+    "training.summary:SufficientStatistics._train",
     "n * self.row_bound",
     "len(raw) * self.row_bound",
     "the true number of records bounds the cross moments",
@@ -1005,9 +1047,9 @@ mutant(
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
 mutant(
-    "training.summary:SufficientStatistics.train",
-    "self.moments(raw, y, units.weights)",
-    "self.moments(raw, y)",
+    "training.summary:SufficientStatistics._train",
+    "self.moments(raw, block.targets, units.weights)",
+    "self.moments(raw, block.targets)",
     "sufficient statistics drop the weights",
     "tests/training/test_persons.py::test_repeating_a_persons_only_row_changes_nothing",
 )
@@ -1040,7 +1082,7 @@ mutant(
     "tests/training/test_torch_files.py::test_a_module_comes_back_in_a_fresh_copy_of_its_architecture",
 )
 mutant(
-    "training.private_bounds:PrivateBounds.train_source",
+    "training.private_bounds:PrivateBounds._train",
     "compose(own, inner.event)",
     "inner.event",
     "what training reports leaves the bounds out",
@@ -1068,14 +1110,14 @@ mutant(
     "tests/test_promised_numbers.py::test_the_profile_of_objective_perturbation_is_the_integral_of_its_loss",
 )
 mutant(
-    "training.perturbation:OutputPerturbation.train",
+    "training.perturbation:OutputPerturbation._train",
     "tolerance / data.n_records",
     "0.0",
     "the stability bound forgets the tolerance of the solver",
     "tests/test_promised_numbers.py::test_a_trained_model_pays_for_its_solver",
 )
 mutant(
-    "training.perturbation:ObjectivePerturbation.train",
+    "training.perturbation:ObjectivePerturbation._train",
     "tolerance / data.n_records",
     "0.0",
     "the stability bound of objective perturbation forgets the tolerance of the solver",
@@ -1099,7 +1141,7 @@ mutant(
     "tests/training/test_recalibration.py::test_the_event_is_that_of_every_noisy_sum",
 )
 mutant(
-    "training.recalibration:Recalibrated.train_source",
+    "training.recalibration:Recalibrated._train",
     "compose(trained.event, own)",
     "trained.event",
     "recalibration is not paid for",
@@ -1160,7 +1202,7 @@ mutant(
 mutant(
     "quantile.counted_size:counted_miss_bound",
     "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (sizes + 1)",
-    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.planned) + 1)",
+    "misses = count_noise * worst_excess(needed / count_noise, check_count('steps', steps), graded=graded) / (float(size.nominal_size) + 1)",
     "a gap in a small part counts as much as one in a large part",
     "tests/quantile/test_counted_size.py::test_the_offset_is_the_smallest_that_the_sum_allows",
 )
@@ -1228,7 +1270,7 @@ mutant(
     "tests/privacy/test_accounting.py::test_losses_are_not_below_the_exact_cost_at_tiny_deltas",
 )
 mutant(
-    "baselines.threshold:PrivateThreshold._fit_records",
+    "baselines.threshold:PrivateThreshold._plan",
     "mechanism, found = _declare_labels(mechanism, y)",
     "found = False",
     "labels of the secret half are listed",
@@ -1650,6 +1692,27 @@ mutant(
     "rows",
     "the likelihood ratio of losses is ignored",
     "tests/deployment/test_populations.py::test_the_risk_of_the_declared_population_is_bounded",
+)
+mutant(
+    "training.preprocessing.preprocess:PreprocessedModel.is_row_wise",
+    "is_row_wise(self.inner)",
+    "True",
+    "a caller's model behind preprocessing keeps what it sees of the records",
+    "tests/test_from_outside.py::test_a_model_keeps_nothing_of_the_records_that_score_or_evaluate_it",
+)
+mutant(
+    "training.preprocessing.scaling:ScaledTargetModel.influence_form",
+    "replace(form, target_ranges=(self.y_bounds, *form.target_ranges))",
+    "form",
+    "the correction takes targets in other units than training",
+    "tests/training/test_influence.py::test_models_of_scaled_targets_are_corrected_in_the_units_of_the_target",
+)
+mutant(
+    "training.engine.batching:SourceTraining.train_source",
+    "unit_of_blocks(source).by_person",
+    "False",
+    "a mechanism for single records trains on persons",
+    "tests/training/test_persons.py::test_a_mechanism_that_cannot_says_so_before_anything_is_released",
 )
 
 # ---- scikit-learn code around a fit

@@ -13,7 +13,7 @@ import pytest
 import dpscp as dp
 from dpscp._base.format import format_epsilon
 from dpscp.cli import main
-from dpscp.cli.commands import _promise_lines
+from dpscp.cli.lines import promise_lines
 from dpscp.cli.run import summarize_fit
 from dpscp.data.persons import keep_rows
 from dpscp.privacy import (
@@ -270,7 +270,7 @@ def test_every_printed_promise_is_that_of_the_unit(model, name):
     assert told["epsilon"] == pytest.approx(total, rel=1e-12)
     assert told["neighbours"] == words
     assert told["unit"] == UNITS[name].to_dict()
-    assert f"epsilon {printed} at delta 1e-05 (budget 4), for {words}" in _promise_lines(told)[0]
+    assert f"epsilon {printed} at delta 1e-05 (budget 4), for {words}" in promise_lines(told)[0]
     page = " ".join(html_report(fitted).split())
     shown = dict(re.findall('data-name="([^"]*)" value="([^"]*)"', page))
     assert float(shown["ledger.epsilon"]) == pytest.approx(total, rel=1e-12)

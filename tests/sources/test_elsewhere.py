@@ -165,7 +165,7 @@ def test_what_is_no_source_is_refused(tmp_path):
     with pytest.raises(TableError, match="no Parquet file"):
         ParquetSource(tmp_path, SCHEMA)
     (tmp_path / "t.csv").write_bytes(b"\xff\xfe")
-    with pytest.raises(TableError, match="cannot be read"):
+    with pytest.raises(TableError, match="is not written in utf-8"):
         CSVSource(tmp_path / "t.csv", SCHEMA)
     (tmp_path / "t.parquet").write_text(CANARY)
     with pytest.raises(TableError, match="cannot be read as Parquet"):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpscp import PrivateConformalClassifier
+from dpscp._base import progress as _progress
 from dpscp.training import DPSGD
-from dpscp.training.engine import progress as _progress
 
 
 class Terminal(io.StringIO):

@@ -69,8 +69,7 @@ def format_epsilon(epsilon: float) -> str:
     >>> format_epsilon(0.9993), format_epsilon(0.12341), format_epsilon(1.0000000001), format_epsilon(0.00012341)
     ('1.000', '0.124', '1.001', '0.000124')
     """
-    tiny = 0 < epsilon < 1e-3
-    return _round_decimal(epsilon, math.floor(math.log10(epsilon)) - 2 if tiny else -3, ROUND_CEILING)
+    return _round_decimal(epsilon, _last_place(epsilon), ROUND_CEILING)
 
 
 def format_remaining_epsilon(epsilon: float) -> str:
@@ -78,8 +77,15 @@ def format_remaining_epsilon(epsilon: float) -> str:
 
     >>> format_remaining_epsilon(0.9999), format_remaining_epsilon(0.25), format_remaining_epsilon(-0.0001)
     ('0.999', '0.250', '-0.001')
+    >>> format_remaining_epsilon(1.2345e-9)
+    '1.23E-9'
     """
-    return _round_decimal(epsilon, -3, ROUND_FLOOR)
+    return _round_decimal(epsilon, _last_place(epsilon), ROUND_FLOOR)
+
+
+def _last_place(epsilon: float) -> int:
+    """Return the power of ten of the last printed digit: three digits of a tiny number."""
+    return math.floor(math.log10(epsilon)) - 2 if 0 < epsilon < 1e-3 else -3
 
 
 def _round_decimal(value: float, place: int, rounding: str) -> str:

@@ -8,19 +8,23 @@ book, not from the records.
 
 import itertools
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpscp import metrics
+from dpscp.cli.errors import CommandError
 from dpscp.cli.evaluation import LabeledTable, origin_path, write_origin
-from dpscp.cli.run import describe_release, evaluate_labeled, fit_estimator, read_records, summarize_fit
-from dpscp.cli.tables import CommandError, check_output, open_table, open_writer, refuse_existing
+from dpscp.cli.outputs import check_output, open_writer, refuse_existing
+from dpscp.cli.run import describe_release, evaluate_labeled, fit_estimator, summarize_fit
+from dpscp.cli.tables import open_table
 from dpscp.data.schema import Column, Schema
 from dpscp.report.numbers import Reference
 from dpscp.report.page import write_atomically, write_report
 
+_PACKAGES = ("pandas", "pyarrow", "statsmodels", "matplotlib", "jinja2")
 CLASSES = ("none", "some")
 _DATA = "RAND Health Insurance Experiment, public domain"
 _HEALTH = ("excellent", "good", "fair", "poor")
@@ -56,11 +60,9 @@ def load_demo_tables() -> tuple[Any, Any]:
     so a change of these answers marks the next person. Runs of more than five years are several persons who cannot be
     separated, and are left out. The random choice of persons is the same in every call.
     """
-    try:
-        import pandas as pd
-        import statsmodels.api as sm
-    except ImportError:  # pragma: no cover (the test environment has it)
-        raise CommandError("the demo data are part of statsmodels; install it with pip install 'dpscp[demo]'") from None
+    import pandas as pd
+    import statsmodels.api as sm
+
     raw = sm.datasets.randhie.load_pandas().data
     interview = raw.drop(columns="mdvis")
     person = (interview != interview.shift()).any(axis=1).cumsum() - 1
@@ -108,6 +110,24 @@ def evaluate_reference(records: Any, held_out: LabeledTable, level: float) -> Re
     return Reference("split conformal, logistic regression", float(covered.mean()), float(sets.sum(axis=1).mean()))
 
 
+def require_packages() -> None:
+    """Refuse a demo without the packages for tables, the data and the report."""
+    missing = [name for name in _PACKAGES if not _is_installed(name)]
+    if missing:
+        raise CommandError(
+            f"the demo needs {', '.join(missing)}, which the plain installation does not bring; install the extra: "
+            "pip install 'dpscp[demo]'"
+        )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
 def find_unused_folder(folder: Path) -> Path:
     """Return the first of ``folder``, ``folder-2``, ``folder-3``, ... that does not exist."""
     numbered = (folder if k == 1 else folder.with_name(f"{folder.name}-{k}") for k in itertools.count(1))
@@ -119,6 +139,7 @@ def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force:
 
     Existing files are refused before anything is written, unless ``force`` is set.
     """
+    require_packages()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -133,8 +154,7 @@ def run_demo(folder: Path, *, epsilon: float, delta: float, level: float, force:
         with open_writer(paths[name]) as write:
             write(pa.RecordBatch.from_pandas(frame, preserve_index=False))
     write_atomically(paths["schema.toml"], SCHEMA.to_toml().encode())
-    records = read_records(SCHEMA, open_table(paths["records.csv"]))
-    estimator = fit_estimator(SCHEMA, records, epsilon=epsilon, delta=delta, confidence_level=level)
+    estimator = fit_estimator(SCHEMA, paths["records.csv"], epsilon=epsilon, delta=delta, confidence_level=level)
     estimator.save(paths["model.dpscp"])
     write_origin(paths["model.dpscp"], paths["records.csv"], None)
     # a comparison of records proves nothing here, because many persons share all values; the split by person does

@@ -2,20 +2,19 @@
 
 import argparse
 import json
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpscp._base.format import format_epsilon
-from dpscp.cli.run import (
-    Estimator,
-    TableRecords,
-    describe_release,
-    load_model,
-    open_labeled_table,
-    read_records,
-    require_schema,
-)
-from dpscp.cli.tables import CommandError, check_output, open_table
+from dpscp.cli.errors import CommandError
+from dpscp.cli.fit import choose_csv_format, open_store
+from dpscp.cli.outputs import check_output
+from dpscp.cli.run import Estimator, describe_release, load_model, open_labeled_table, require_schema
+from dpscp.cli.tables import open_table
+from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.deployment import CoverageMonitor, evaluate, recalibrate, statement_markdown
 from dpscp.report.monitoring import monitor_page
 from dpscp.report.page import write_atomically
@@ -33,7 +32,7 @@ def evaluate_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[st
         epsilon=options.epsilon,
         delta=options.delta,
         confidence=options.confidence,
-        budget=_budget_store(options),
+        budget=open_store(options),
         random_state=options.seed,
     )
     return evaluation.to_dict(), [str(evaluation)]
@@ -48,7 +47,7 @@ def monitor_table(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
     monitor = _open_monitor(options, estimator)
     records = _labeled_records(estimator, options)
     name = options.batch or options.table.name
-    step = monitor.update(records.X, records.y, records.persons, batch=name, budget=_budget_store(options))
+    step = monitor.update(records.X, records.y, records.persons, batch=name, budget=open_store(options))
     write_atomically(options.state, monitor.to_json().encode())
     if options.report is not None:
         write_atomically(options.report, monitor_page(monitor).encode())
@@ -90,7 +89,7 @@ def recalibrate_model(options: argparse.Namespace) -> tuple[dict[str, Any], list
         epsilon=options.epsilon,
         delta=options.delta,
         n_records=options.n,
-        budget=_budget_store(options),
+        budget=open_store(options),
         random_state=options.seed,
     )
     new.save(options.output)
@@ -143,19 +142,21 @@ def _open_monitor(options: argparse.Namespace, estimator: Any) -> CoverageMonito
     return CoverageMonitor(estimator, **{"epsilon": 0.5, "delta": 1e-6, **chosen}, random_state=options.seed)
 
 
-def _labeled_records(estimator: Estimator, options: argparse.Namespace) -> TableRecords:
+@dataclass(frozen=True)
+class _LabeledRecords:
+    """Features (n, n_features), targets (n,) and, with a column of persons, ids of a table."""
+
+    X: NDArray[np.float64]
+    y: NDArray[Any]
+    persons: PersonIds | None
+
+
+def _labeled_records(estimator: Estimator, options: argparse.Namespace) -> _LabeledRecords:
     """Read labeled records; refuse the table of the fit."""
-    open_labeled_table(estimator, options.model, options.table, options.separator)  # refuses the training table
-    records = read_records(require_schema(estimator), open_table(options.table, options.separator))
-    if records.y is None:
-        raise CommandError(f"{str(options.table)!r} does not fit into memory: split it into several files")
-    return records
-
-
-def _budget_store(options: argparse.Namespace) -> Any:
-    """Open the budget store; return None if the options name none."""
-    if options.budget is None:
-        return None
-    from dpscp.privacy.store import BudgetStore
-
-    return BudgetStore.open(Path(options.budget), dataset=options.dataset)
+    schema = require_schema(estimator)
+    table = open_table(options.table, choose_csv_format(options, schema.csv))
+    table.require_columns(schema.column_names)
+    open_labeled_table(estimator, options.model, options.table, table.csv_format)  # refuses the training table
+    X, y, persons = zip(*(schema.encode(frame) for frame in table.frames("reading", schema)), strict=True)
+    ids = None if schema.person is None else PersonIds.joined([read_person_ids(part) for part in persons])
+    return _LabeledRecords(np.concatenate(X), np.concatenate(y), ids)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpscp.cli.tables import CommandError, Table
+from dpscp.cli.errors import CommandError
+from dpscp.cli.tables import Table
 from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.data.persons import keep_rows
 from dpscp.data.schema import Schema, SchemaError

@@ -4,9 +4,13 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import dpscp
+from dpscp._base.progress import show_life
+from dpscp._base.suggestions import suggest
 from dpscp.audit.run import GAMES
+from dpscp.cli.completion import SHELLS
 
 _RELEASE_HELP = "cover the level in this single release with probability C, for example 0.95 (guarantee split)"
 _EVALUATE_HELP = "labeled table for an evaluation without privacy; not the records of the fit"
@@ -17,12 +21,40 @@ _DATASET_HELP = "name of the records for which the budget store was created"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; print an error as one line."""
     try:
-        options = build_parser().parse_args(arguments)
-        from dpscp.cli.commands import run
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        options = build_parser().parse_args(words)
+        options.words = words  # to repeat the command in a message
+        with show_life(f"dpscp {options.command}"):
+            from dpscp.cli.commands import run
+
+            return run(options)
     except KeyboardInterrupt:  # while the libraries load; a running command handles it itself
         sys.stderr.write("dpscp: interrupted before the command started\n")
         return 130
-    return run(options)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors suggest the command or option that a misspelt one may stand for."""
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; refuse unknown ones of a command with a suggestion."""
+        self._given = list(sys.argv[1:] if args is None else args)
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the error with suggestions, and exit."""
+        known = self._option_string_actions
+        words = [word.split("=")[0] for word in self._given if word.startswith("--")]
+        hints = [suggest(word, known) for word in words if not any(option.startswith(word) for option in known)]
+        commands = next((a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction)), None)
+        if commands and self._given and self._given[0] not in commands:
+            hints.append(suggest(self._given[0], commands))
+        super().error(message + "".join(dict.fromkeys(hints)))
 
 
 class _GuaranteeNames:
@@ -41,7 +73,7 @@ def _share(text: str) -> float | str:
 
 def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement an option)
     """Build the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dpscp",
         description="Train differentially private models with prediction sets, and prove privacy and coverage.",
         epilog="Start with dpscp demo or dpscp schema TABLE. Exit codes: 0 success, 1 refused, 2 usage, 3 over budget.",
@@ -61,8 +93,19 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         sub.add_argument("--debug", action="store_true", help="print the traceback of an unexpected error")
         return sub
 
-    def add_separator(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--separator", help="separator of CSV files (default: comma; tab for .tsv)")
+    def add_csv_format(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "--separator", help="separator of CSV files (default: as the schema says, or comma; tab for .tsv)"
+        )
+        sub.add_argument(
+            "--encoding", help="encoding of CSV files, such as cp1252 (default: as the schema says, or utf-8)"
+        )
+        sub.add_argument(
+            "--decimal", choices=(".", ","), help="decimal mark in CSV files (default: as the schema says, or .)"
+        )
+        sub.add_argument(
+            "--thousands", metavar="MARK", help="thousands mark in CSV files, or none (default: as the schema says)"
+        )
 
     def add_header(sub: argparse.ArgumentParser) -> None:
         sub.add_argument(
@@ -111,7 +154,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     sub.add_argument("-o", "--output", type=Path, help="output file (default: the name of the table with .schema.toml)")
     add_force(sub)
     add_header(sub)
-    add_separator(sub)
+    add_csv_format(sub)
 
     sub = command(
         "fit",
@@ -119,6 +162,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp fit people.csv --schema people.schema.toml --epsilon 1 --delta 1e-6",
         "dpscp fit people.csv --schema people.schema.toml --confidence 0.8 0.95 -o model.dpscp --report report.html",
         "dpscp fit people.csv --schema people.schema.toml --budget study.budget --dataset 'people 2025'",
+        "dpscp fit export.csv --separator ';' --decimal , --encoding cp1252      # asks for what is not declared",
     )
     sub.add_argument("table", type=Path, help="CSV or Parquet file with one record in each row")
     sub.add_argument("--schema", type=Path, help="TOML or JSON file with the public declarations")
@@ -142,6 +186,11 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         help="promise coverage for each category of this column, or for each 'label'; repeat it for overlapping groups",
     )
     add_unknown(sub, "in the training table")
+    sub.add_argument(
+        "--clip-to-bounds",
+        action="store_true",
+        help="regression: cut intervals at the bounds of the target; declares that no target lies outside",
+    )
     sub.add_argument("--device", help="device for training: cuda, cuda:1, ... (default: CPU)")
     sub.add_argument("--release-confidence", type=float, metavar="C", help=_RELEASE_HELP)
     sub.add_argument("-o", "--output", type=Path, default=Path("model.dpscp"), help="model file (default model.dpscp)")
@@ -153,7 +202,7 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     sub.add_argument("--dataset", help=_DATASET_HELP)
     sub.add_argument("--seed", type=int, help=_SEED_HELP)
     add_header(sub)
-    add_separator(sub)
+    add_csv_format(sub)
 
     sub = command(
         "predict",
@@ -164,27 +213,29 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
     sub.add_argument("table", type=Path, help="CSV or Parquet file with the columns of the schema")
     sub.add_argument("-o", "--output", type=Path, required=True, help="CSV or Parquet file to write")
     add_unknown(sub, "in the table to predict")
-    add_separator(sub)
+    add_csv_format(sub)
 
     sub = command(
         "report",
         "write an HTML report about a model",
         "dpscp report model.dpscp -o report.html",
         "dpscp report model.dpscp -o report.html --evaluate heldout.csv",
+        "dpscp report model.dpscp --pdf report.pdf",
     )
     sub.add_argument("model", type=Path, help="model file of dpscp fit or estimator.save")
     sub.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="report file (default report.html)")
     sub.add_argument("--evaluate", type=Path, help=_EVALUATE_HELP)
+    sub.add_argument("--pdf", type=Path, help="also print the report to this PDF file; needs Chromium or Chrome")
     sub.add_argument("--title", help="title of the report")
     add_declarations(sub)
     sub.add_argument("--budget", type=Path, help="budget store, to report the spent and the remaining budget")
-    add_separator(sub)
+    add_csv_format(sub)
 
     def add_payment(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("--budget", type=Path, help="budget store of these records that pays (see dpscp budget)")
         sub.add_argument("--dataset", help=_DATASET_HELP)
         sub.add_argument("--seed", type=int, help=_SEED_HELP)
-        add_separator(sub)
+        add_csv_format(sub)
 
     sub = command(
         "evaluate",
@@ -333,4 +384,13 @@ def build_parser() -> argparse.ArgumentParser:  # noqa: PLR0915 (one statement a
         "dpscp reproduce -- --help",
     )
     sub.add_argument("arguments", nargs="*", help="names of studies; options of the experiments follow after --")
+
+    sub = command(
+        "completion",
+        "print a script that completes commands and options in your shell",
+        "source <(dpscp completion bash)",
+        "source <(dpscp completion zsh)",
+        "dpscp completion fish | source",
+    )
+    sub.add_argument("shell", choices=SHELLS, help="your shell")
     return parser

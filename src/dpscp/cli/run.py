@@ -1,21 +1,19 @@
 """Fit, predict and summarize for the commands."""
 
 import hashlib
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpscp.cli.errors import CommandError
 from dpscp.cli.evaluation import LabeledTable, is_held_out, read_origin, refuse_training_table
-from dpscp.cli.tables import CommandError, Table, open_table
+from dpscp.cli.tables import Table, open_table
+from dpscp.data.csv_format import CSVFormat
 from dpscp.data.person_ids import PersonIds, read_person_ids
 from dpscp.data.schema import Schema
-from dpscp.data.sources import RecordSource
-from dpscp.data.sources.files import table_source
-from dpscp.data.sources.tables import as_frame
 from dpscp.estimators import PrivateConformalClassifier, PrivateConformalRegressor, load
 from dpscp.guarantees import Certificate
 from dpscp.report.numbers import (
@@ -26,64 +24,36 @@ from dpscp.report.numbers import (
     explain_useless_promise,
     nominal_size,
 )
-from dpscp.training.engine.batching import unit_count
 
 # A declared size may be rounded. A larger difference gets a warning.
 _SIZE_TOLERANCE = 0.05
 # A privacy promise above this epsilon is weak.
 _WEAK_EPSILON = 10.0
-# A table whose numbers take more bytes is read block by block.
-_IN_MEMORY = 2**28
 
 Estimator = PrivateConformalClassifier | PrivateConformalRegressor
 
 
-@dataclass(frozen=True)
-class TableRecords:
-    """Hold the records of a table: arrays, or for a large table a source.
-
-    Attributes
-    ----------
-    X : (n, n_features) array, or a source that also holds the targets.
-    y : (n,) targets; None with a source.
-    count : number of rows; of a source with person ids, number of persons.
-    persons : one id for each row, if the schema declares a column of ids.
-    """
-
-    X: NDArray[np.float64] | RecordSource
-    y: NDArray[Any] | None
-    count: int
-    persons: PersonIds | None = None
-
-
-def read_records(schema: Schema, table: Table) -> TableRecords:
-    """Read the records of a table; leave a large table in its file."""
-    if table.estimate_bytes(len(schema.feature_names)) > _IN_MEMORY:
-        source = table_source(table.path, schema, separator=table.separator)
-        return TableRecords(source, None, source.sum(unit_count))
-    parts = [
-        (schema.matrix(frame), schema.targets(frame), schema.persons(frame))
-        for frame in table.frames("reading", schema)
-    ]
-    X, y, persons = zip(*parts, strict=True)
-    ids = None if persons[0] is None else PersonIds.joined([read_person_ids(part) for part in persons])
-    return TableRecords(np.concatenate(X), np.concatenate(y), sum(map(len, y)), ids)
-
-
-def fit_estimator(schema: Schema, records: TableRecords, *, budget: Any = None, **options: Any) -> Estimator:
-    """Fit the estimator for the schema's task on the records."""
+def fit_estimator(schema: Schema, table: Path, *, budget: Any = None, **options: Any) -> Estimator:
+    """Fit the estimator for the schema's task on a table, as in Python."""
     kind = PrivateConformalClassifier if schema.task == "classification" else PrivateConformalRegressor
-    return kind(**options).fit(records.X, records.y, persons=records.persons, schema=schema, budget=budget)
+    return kind(**options).fit(table, schema.target, schema=schema, budget=budget)
 
 
-def describe_size_mismatch(schema: Schema, records: TableRecords) -> str | None:
+def count_units(schema: Schema, table: Table) -> int:
+    """Count the records of a table, or the persons if the schema declares a column of ids; private."""
+    if schema.person is None:
+        return sum(map(len, table.blocks("reading", [schema.target])))
+    blocks = table.blocks("reading", [schema.person])
+    return len(np.unique(PersonIds.joined([read_person_ids(block[schema.person]) for block in blocks]).numbers()))
+
+
+def describe_size_mismatch(schema: Schema, size: int) -> str | None:
     """Describe a table whose size is not the declared one; return None if it is.
 
     The text reveals without noise whether the size lies in a range. It goes to standard error only, never into a file,
     a report or JSON. The size itself is not printed.
     """
     declared = schema.n_records if schema.person is None else schema.n_persons
-    size = records.count if records.persons is None else len(np.unique(records.persons.numbers()))
     if declared is None or abs(size - declared) <= _SIZE_TOLERANCE * declared:
         return None
     name = "n_records" if schema.person is None else "n_persons"
@@ -94,10 +64,10 @@ def describe_size_mismatch(schema: Schema, records: TableRecords) -> str | None:
     )
 
 
-def describe_weak_budget(schema: Schema, n_rows: int, epsilon: float, delta: float) -> list[str]:
+def describe_weak_budget(schema: Schema, size: int, epsilon: float, delta: float) -> list[str]:
     """Describe each number of the budget that makes the promise weak.
 
-    Only public numbers are used. ``n_rows`` counts if the schema declares no number: it is published then.
+    Only public numbers are used. ``size`` counts if the schema declares no number: it is published then.
     """
     texts = []
     if epsilon > _WEAK_EPSILON:
@@ -105,9 +75,8 @@ def describe_weak_budget(schema: Schema, n_rows: int, epsilon: float, delta: flo
             f"epsilon = {epsilon:g} is above {_WEAK_EPSILON:g}, so each person is protected weakly; "
             "1 is a common choice"
         )
-    n = n_rows if schema.person is None else None
-    n = schema.n_persons or schema.n_records or n
-    if n is not None and delta > 1 / n:
+    n = schema.n_persons or schema.n_records or size
+    if delta > 1 / n:
         texts.append(
             f"delta = {delta:g} is above 1/n = {1 / n:.2g}. A delta this large would permit publishing one random "
             "record; choose delta well below 1/n"
@@ -146,7 +115,7 @@ def predict_columns(estimator: Estimator, X: NDArray[np.float64]) -> dict[str, A
         labels, sets = estimator.predict_set(X)
         columns["prediction"] = labels
         for place, mark in enumerate(marks):
-            columns[f"set{mark}"] = _format_sets(estimator.classes_, sets[:, :, place])
+            columns[f"set{mark}"] = list_labels(estimator.classes_, sets[:, :, place])
             columns[f"set_size{mark}"] = sets[:, :, place].sum(axis=1)
     else:
         center, intervals = estimator.predict_interval(X)
@@ -157,7 +126,7 @@ def predict_columns(estimator: Estimator, X: NDArray[np.float64]) -> dict[str, A
 
 
 def predict_block(
-    estimator: Estimator, schema: Schema, block: Any, *, first: int = 1, unknown: str | None = None
+    estimator: Estimator, schema: Schema, table: Table, block: Any, *, first: int = 1, unknown: str | None = None
 ) -> tuple[Any, int]:
     """Add the prediction columns to a block of a table.
 
@@ -166,7 +135,7 @@ def predict_block(
 
     Parameters
     ----------
-    block : Arrow batch
+    block : Arrow batch of ``table``
     first : row number of the block's first row in the table.
     unknown : meaning of an undeclared category; None: as the schema says.
 
@@ -176,9 +145,10 @@ def predict_block(
     """
     import pyarrow as pa
 
-    X, errors = schema.rows(as_frame(block, schema), unknown=unknown)
+    X, errors = schema.rows(table.as_frame(block, schema), unknown=unknown)
     bad = np.array([error is not None for error in errors], dtype=bool)
-    columns = {name: pa.array(np.asarray(values), mask=bad) for name, values in predict_columns(estimator, X).items()}
+    places = pa.array(np.arange(len(bad)), mask=bad)
+    columns = {name: pa.array(values).take(places) for name, values in predict_columns(estimator, X).items()}
     texts = [error and f"row {first + place}: {error}" for place, error in enumerate(errors)]
     for name, values in {**columns, "errors": pa.array(texts, pa.string())}.items():
         if name in block.schema.names:
@@ -187,13 +157,15 @@ def predict_block(
     return block, int(bad.sum())
 
 
-def _format_sets(classes: NDArray[Any], sets: NDArray[np.bool_]) -> list[str]:
-    """Write each row of ``sets`` as a JSON list of its labels, once for each distinct set."""
+def list_labels(classes: NDArray[Any], sets: NDArray[np.bool_]) -> Any:
+    """Return the labels of each row of ``sets`` as an Arrow array of lists, built once for each distinct set."""
+    import pyarrow as pa
+
     packed = np.packbits(sets, axis=1)
-    keys = packed.view(f"V{packed.shape[1]}")[:, 0].tolist()
-    row_of = dict(zip(keys, range(len(keys)), strict=True))
-    texts = {key: json.dumps(classes[sets[row]].tolist(), ensure_ascii=False) for key, row in row_of.items()}
-    return [texts[key] for key in keys]
+    _, rows, place = np.unique(packed.view(f"V{packed.shape[1]}")[:, 0], return_index=True, return_inverse=True)
+    names = classes.astype(str)
+    distinct = pa.array([names[sets[row]].tolist() for row in rows], pa.list_(pa.string()))
+    return distinct.take(pa.array(place.astype(np.int64)))
 
 
 def evaluate_labeled(estimator: Estimator, records: LabeledTable) -> Evaluation:
@@ -212,15 +184,15 @@ def describe_release(model: Path, purpose: str | None, data: str | None, store: 
     return About(purpose, data, hashlib.sha256(model.read_bytes()).hexdigest(), study)
 
 
-def open_labeled_table(estimator: Estimator, model: Path, path: Path, separator: str | None) -> LabeledTable:
+def open_labeled_table(estimator: Estimator, model: Path, path: Path, csv_format: CSVFormat) -> LabeledTable:
     """Open a table of labeled records; refuse the records of the fit, if the note beside the model names them."""
     schema, note = require_schema(estimator), read_origin(model)
     if note is not None:
         refuse_training_table(path, note.table)
-    evaluated = LabeledTable(schema, open_table(path, separator), one_per_person=True)
+    evaluated = LabeledTable(schema, open_table(path, csv_format), one_per_person=True)
     if note is None or not note.is_current:
         return evaluated
-    training = LabeledTable(schema, open_table(note.table, note.separator))
+    training = LabeledTable(schema, open_table(note.table, schema.csv.with_changes(separator=note.separator)))
     return replace(
         evaluated, held_out=is_held_out(evaluated.fingerprint_records(), training.fingerprint_records(), path)
     )

@@ -1,31 +1,21 @@
-"""Read and write CSV and Parquet tables in blocks, without guessing types."""
+"""Open tables for a command: recognize the header, and name columns that are missing.
+
+The records themselves are read by ``dpscp.data.sources``, as everywhere else.
+"""
 
 import csv
-import gzip
 import io
-import os
-import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dpscp.data.model_files import open_atomically
+from dpscp._base.suggestions import suggest
+from dpscp.cli.errors import CommandError
+from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import ABSENT, Schema
-from dpscp.data.sources.tables import (
-    as_frame,
-    find_separator,
-    is_parquet,
-    not_utf8,
-    open_text,
-    parquet_names,
-    parquet_rows,
-    table_blocks,
-)
-from dpscp.training.engine.progress import progress
+from dpscp.data.sources.tables import as_frame, is_parquet, open_text, parquet_names, table_blocks, wrong_encoding
 
 _LONGEST_HEADER = 2**20
 # Separators to suggest if the first line does not contain the expected one.
@@ -34,10 +24,6 @@ _OTHER_SEPARATORS = (";", "\t", "|", ",")
 _COMPARED_RECORDS = 1000
 # Marks for a missing value; none of them is accepted as a column name.
 _NO_VALUE = {*ABSENT, "-", "unknown", "missing", "nil", "not known", "not available", "refused", "true", "false"}
-
-
-class CommandError(Exception):
-    """Report why a command refuses, and the remedy; never with content of the records."""
 
 
 def _require_readers() -> None:
@@ -57,7 +43,7 @@ class Table:
     """
 
     path: Path
-    separator: str
+    csv_format: CSVFormat
     column_names: tuple[str, ...]
     first_records: tuple[tuple[str, ...], ...]
 
@@ -70,7 +56,7 @@ class Table:
         """
         names = self.column_names
         is_known = 2 * sum(name in names for name in known) > len(known)
-        if confirmed or is_known or is_parquet(self.path) or _is_header(names, self.first_records):
+        if confirmed or is_known or is_parquet(self.path) or _is_header(names, self.first_records, self.csv_format):
             return names
         raise CommandError(
             f"the first line of {str(self.path)!r} may be a record, which must not enter a schema or a message. If it "
@@ -78,73 +64,85 @@ class Table:
             "names. If another character separates the cells, set --separator"
         )
 
+    def require_columns(self, names: Collection[str], what: str = "the schema declares") -> None:
+        """Refuse a table without these columns; suggest similar names if the first line is a header."""
+        missing = [name for name in names if name not in self.column_names]
+        if not missing:
+            return
+        # a first line that lacks most names may be a record
+        known = self.column_names if 2 * len(missing) <= len(names) or is_parquet(self.path) else ()
+        said = " ".join(f"{name!r}{suggest(name, known) or '.'}" for name in missing)
+        raise CommandError(f"{str(self.path)!r} lacks column{'s' * (len(missing) > 1)} that {what}: {said}")
+
     def blocks(self, label: str, columns: Collection[str] | None = None) -> Iterator[Any]:
         """Yield the records as Arrow batches of a few megabytes, and show progress with this label.
 
         ``columns`` selects columns; those that the table lacks are left out.
         """
         names = [name for name in self.column_names if columns is None or name in columns]
-
-        def show_progress(blocks: Iterable[Any], total: int, position: Callable[[], int] | None) -> Iterator[Any]:
-            return progress(blocks, total, label, position)
-
-        return table_blocks(self.path, names, separator=self.separator, watch=show_progress)
-
-    def estimate_bytes(self, n_features: int) -> int:
-        """Estimate the memory for this many numbers a record; for CSV, the size of the file."""
-        return 8 * n_features * parquet_rows(self.path) if is_parquet(self.path) else self.path.stat().st_size
+        return table_blocks(self.path, names, csv_format=self.csv_format, label=label)
 
     def frames(self, label: str, schema: Schema) -> Iterator[Any]:
         """Yield the columns of the schema as a pandas frame for each block."""
         for block in self.blocks(label, schema.column_names):
-            yield as_frame(block, schema)
+            yield self.as_frame(block, schema)
+
+    def as_frame(self, block: Any, schema: Schema) -> Any:
+        """Return the columns of the schema in a block as a pandas frame."""
+        return as_frame(block, schema, None if is_parquet(self.path) else self.csv_format)
 
 
-def open_table(path: Path, separator: str | None = None) -> Table:
+def open_table(path: Path, csv_format: CSVFormat | None = None) -> Table:
     """Open a table and read its first lines; refuse a file without column names."""
     if not path.is_file():
-        raise CommandError(f"file {str(path)!r} does not exist")
+        raise CommandError(f"file {str(path)!r} does not exist{_suggest_file(path)}")
     _require_readers()
-    between = find_separator(path, separator)
-    names, records = (parquet_names(path), []) if is_parquet(path) else _csv_head(path, between)
+    written = csv_format or CSVFormat()
+    names, records = (parquet_names(path), []) if is_parquet(path) else _csv_head(path, written)
     if len(set(names)) != len(names):
         raise CommandError(f"{str(path)!r} has two columns with the same name; rename one of them")
-    return Table(path, between, tuple(names), tuple(map(tuple, records)))
+    return Table(path, written, tuple(names), tuple(map(tuple, records)))
 
 
-def _csv_head(path: Path, separator: str) -> tuple[list[str], list[list[str]]]:
+def _suggest_file(path: Path) -> str:
+    folder = path.absolute().parent
+    return suggest(path.name, [file.name for file in folder.iterdir()]) if folder.is_dir() else ""
+
+
+def _csv_head(path: Path, csv_format: CSVFormat) -> tuple[list[str], list[list[str]]]:
     """Read the cells of the first line and of some records; no records if they are unreadable."""
     names: list[str] = []
     records: list[list[str]] = []
-    first, is_utf8 = "", True
+    separator = csv_format.separator_in(path)
+    first, is_readable = "", True
     try:
-        with open_text(path) as file:
+        with open_text(path, csv_format) as file:
             first = file.readline(_LONGEST_HEADER)
             names = next(csv.reader(io.StringIO(first), delimiter=separator), [])
             records = list(islice(csv.reader(file, delimiter=separator), _COMPARED_RECORDS))
-    except UnicodeDecodeError:
-        is_utf8 = False  # raised outside the handler: the decoder's message contains bytes of the file
+    except UnicodeError:
+        is_readable = False  # raised outside the handler: the decoder's message contains bytes of the file
     except (OSError, csv.Error, EOFError):
         records = []
-    if not is_utf8:
-        raise CommandError(not_utf8(path))
+    if not is_readable:
+        raise CommandError(wrong_encoding(path, csv_format))
     if path.stat().st_size == 0:
         raise CommandError(f"{str(path)!r} is empty: it contains neither column names nor records")
     others = [mark for mark in _OTHER_SEPARATORS if mark in first and separator not in first]
     if others:
-        suggestion = "$'\\t'" if others[0] == "\t" else f"'{others[0]}'"
+        suggestion = "tab" if others[0] == "\t" else f"'{others[0]}'"
         raise CommandError(
             f"the first line of {str(path)!r} contains no {separator!r}; if another character separates the cells, use "
             f"--separator {suggestion}"
         )
-    if not names or any(not name.strip() or _is_number(name) for name in names):
+    if not names or any(not name.strip() or _is_number(name, csv_format) for name in names):
         raise CommandError(
             f"the first line of {str(path)!r} does not look like column names; insert a line with column names"
         )
     return names, records
 
 
-def _is_header(names: Sequence[str], records: Sequence[Sequence[str]]) -> bool:
+def _is_header(names: Sequence[str], records: Sequence[Sequence[str]], csv_format: CSVFormat) -> bool:
     """Whether the first line looks like names and the records below like values."""
     if any(_looks_like_a_value(name) for name in names):
         return False
@@ -152,7 +150,7 @@ def _is_header(names: Sequence[str], records: Sequence[Sequence[str]]) -> bool:
     if any(name.strip() in {cell.strip() for cell in column} for name, column in zip(names, columns, strict=False)):
         return False
     filled = ([cell for cell in column if cell.strip().lower() not in _NO_VALUE] for column in columns)
-    return any(cells and all(map(_is_number, cells)) for cells in filled)
+    return any(cells and all(_is_number(cell, csv_format) for cell in cells) for cells in filled)
 
 
 def _looks_like_a_value(name: str) -> bool:
@@ -161,107 +159,10 @@ def _looks_like_a_value(name: str) -> bool:
     return text in _NO_VALUE or text[:1].isdigit() or not any(letter.isalpha() for letter in text)
 
 
-def _is_number(text: str) -> bool:
+def _is_number(text: str, csv_format: CSVFormat) -> bool:
+    whole = text if csv_format.thousands is None else text.replace(csv_format.thousands, "")
     try:
-        float(text)
+        float(whole.replace(csv_format.decimal, "."))
     except ValueError:
         return False
     return True
-
-
-def check_output(path: Path, *inputs: Path) -> None:
-    """Refuse an output that cannot be written, before any budget is spent."""
-    folder = path.absolute().parent
-    if path.is_dir():
-        raise CommandError(f"{str(path)!r} is a folder; use the name of a file")
-    if any(file.exists() and path.exists() and path.samefile(file) for file in inputs):
-        raise CommandError(f"{str(path)!r} is an input file; use another name for the output")
-    if not folder.is_dir():
-        raise CommandError(f"the folder {str(folder)!r} does not exist; create it first")
-    try:
-        handle, name = tempfile.mkstemp(prefix=".dpscp-", dir=folder)
-        os.close(handle)
-        os.unlink(name)
-    except OSError:
-        raise CommandError(f"the folder {str(folder)!r} is not writable; choose another folder") from None
-
-
-def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
-    """Refuse to replace existing files without ``force``, so that no paid model is lost."""
-    for path in () if force else paths:
-        if path.exists():
-            raise CommandError(f"{str(path)!r} already exists; use another name, or --force to replace it")
-
-
-@contextmanager
-def open_writer(path: Path) -> Iterator[Callable[[Any], None]]:
-    """Yield a function that writes Arrow batches as CSV or Parquet, by the name of the file.
-
-    The file appears when it is complete; a failure leaves no file.
-    """
-    with open_atomically(path) as file, ExitStack() as stack:
-        if is_parquet(path):
-            yield _parquet_writer(file, stack)
-        elif path.name.lower().endswith(".gz"):
-            yield _csv_writer(stack.enter_context(gzip.GzipFile("", "wb", 6, file)), find_separator(path, None))
-        else:
-            yield _csv_writer(file, find_separator(path, None))
-
-
-def _parquet_writer(file: Any, stack: ExitStack) -> Callable[[Any], None]:
-    import pyarrow.parquet as pq
-
-    writer: Any = None
-
-    def write(block: Any) -> None:
-        nonlocal writer
-        writer = writer or stack.enter_context(pq.ParquetWriter(file, block.schema))
-        writer.write_batch(block)
-
-    return write
-
-
-def _csv_writer(file: Any, separator: str) -> Callable[[Any], None]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    has_header = False
-
-    def write(block: Any) -> None:
-        nonlocal has_header
-        if not has_header:
-            file.write(separator.join(_cells(pa.array(block.schema.names), separator).to_pylist()).encode() + b"\n")
-            has_header = True
-        columns = [_cells(_as_text(name, block[name]), separator) for name in block.schema.names]
-        lines = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement="")
-        whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-        file.write(pc.binary_join(whole, "\n")[0].as_buffer())
-        file.write(b"\n")
-
-    return write
-
-
-def _as_text(name: str, column: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_floating(column.type):  # NaN becomes an empty cell
-        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    try:
-        return column.cast(pa.string())
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        pass
-    raise CommandError(f"column {name!r} cannot be written as CSV; drop it, or write to a .parquet file")
-
-
-def _cells(texts: Any, separator: str) -> Any:
-    """Quote the texts that contain a separator, a quote or a line end."""
-    import pyarrow.compute as pc
-
-    content = b"".join(bytes(buffer) for buffer in texts.buffers()[-1:] if buffer is not None)
-    marks = (separator, '"', "\r", "\n")
-    if not any(mark.encode() in content for mark in marks):
-        return texts
-    quoted = pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', "")
-    needed = [pc.match_substring(texts, mark) for mark in marks]
-    return pc.if_else(reduce(pc.or_, needed), quoted, texts)

@@ -1,17 +1,19 @@
 """The public declaration of one column, and the features that it defines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_range, real_number
+from dpscp._base.suggestions import suggest
 from dpscp.data.frames import SchemaError, describe_non_number, index_labels, label_text, parse_numbers, refuse_dates
 from dpscp.data.scales import LINEAR, check_scale, to_scale
 
 TYPES = ("numeric", "categorical", "ignore")
+Result = TypeVar("Result")
 _COLUMN_KEYS = ("type", "bounds", "scale", "missing", "categories", "unknown")
 
 
@@ -93,9 +95,9 @@ class Column:
     def encode(self, values: Any) -> NDArray[np.float64]:
         """Encode the values (a pandas Series) as features, (n, len(features))."""
         features, wrong = self.read(values, self.unknown)
-        for said, rows in wrong.items():
-            if rows.any():
-                raise SchemaError(said)
+        found = [said for said, rows in wrong.items() if rows.any()]
+        if found:
+            raise SchemaError(". ".join(found))
         return features
 
     def read(self, values: Any, unknown: str) -> tuple[NDArray[np.float64], dict[str, NDArray[np.bool_]]]:
@@ -176,11 +178,25 @@ def check_declaration(check: Any) -> Any:
         raise SchemaError(str(error)) from None
 
 
+def collect_errors(readings: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Run all readings and return their results, or raise all their errors as one ``SchemaError``."""
+    results, errors = [], []
+    for read in readings:
+        try:
+            results.append(read())
+        except SchemaError as error:
+            errors.append(str(error))
+    if errors:
+        raise SchemaError(". ".join(errors))
+    return results
+
+
 def refuse_unknown_keys(data: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     """Refuse a key that the schema format does not have."""
     unknown = [key for key in data if key not in known]
     if unknown:
-        raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; use one of {', '.join(known)}")
+        hint = suggest(str(unknown[0]), known)
+        raise SchemaError(f"{where} has an unknown key {str(unknown[0])!r}; use one of {', '.join(known)}{hint}")
 
 
 def read_bounds(value: Any, where: str) -> tuple[float, float] | None:

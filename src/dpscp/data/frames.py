@@ -99,6 +99,7 @@ def parse_numbers(values: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
 def describe_non_number(name: str) -> str:
     """Return the message for a numeric column with other values."""
     return (
-        f"column {name!r} is declared numeric but has a value that is not a number. Correct the table (convert a "
-        'date to days since a public day), or set the type to "categorical" or "ignore"'
+        f"column {name!r} is declared numeric but has a value that is not a number. If a CSV file writes numbers "
+        'in another way, declare it (decimal = "," and thousands = "." under [csv]). Otherwise correct the table '
+        '(convert a date to days since a public day), or set the type to "categorical" or "ignore"'
     )

@@ -64,8 +64,10 @@ def open_atomically(path: str | PathLike[str], *, mode: int = 0o666) -> Iterator
         with os.fdopen(handle, "wb") as file:
             yield file
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            error.filename = target  # a full disk is reported without the name of the file
         raise
 
 

@@ -11,6 +11,12 @@ it.
     rows_per_person = 3                 # with person: the public cap on the records of one person
     n_persons = 4000                    # with person, optional: the public nominal number of persons
 
+    [csv]                               # optional: how CSV files are written
+    separator = ";"                     # default: comma
+    decimal = ","                       # default: "."
+    thousands = "."                     # default: none
+    encoding = "cp1252"                 # default: "utf-8"
+
     [metadata]                          # optional: what the report says about the release
     responsible = "City hospital"       # also purpose, data, contact, legal_basis, collection_period, recipients
 
@@ -41,7 +47,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpscp._base.checks import check_choice, check_count
-from dpscp.data.columns import Column, check_declaration, read_bounds, read_labels, refuse_unknown_keys
+from dpscp.data.columns import Column, check_declaration, collect_errors, read_bounds, read_labels, refuse_unknown_keys
+from dpscp.data.csv_format import CSVFormat
 from dpscp.data.frames import (
     ABSENT,
     Frame,
@@ -54,15 +61,13 @@ from dpscp.data.frames import (
 )
 from dpscp.data.persons import choose_unit
 from dpscp.data.scales import check_scale
+from dpscp.data.schema_text import FORMAT, METADATA_KEYS, VERSION, format_schema
 
-__all__ = ["ABSENT", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
+__all__ = ["ABSENT", "CSVFormat", "Column", "Frame", "Schema", "SchemaError", "parse_schema", "read_schema", "template"]
 
 _COUNT_KEYS = ("n_records", "rows_per_person", "n_persons")
 _OPTIONAL_KEYS = ("classes", "bounds", "scale", "person", "metadata", *_COUNT_KEYS)
-# What a schema or a caller may declare about a release, for its report.
-METADATA_KEYS = ("purpose", "data", "responsible", "contact", "legal_basis", "collection_period", "recipients")
-_SCHEMA_KEYS = ("format", "version", "task", "target", "columns", *_OPTIONAL_KEYS)
-_FORMAT, _VERSION = "dpscp-schema", 1
+_SCHEMA_KEYS = ("format", "version", "task", "target", "csv", "columns", *_OPTIONAL_KEYS)
 _LARGEST_FILE = 16 * 2**20
 
 
@@ -92,6 +97,8 @@ class Schema:
         The public cap on the rows of one person.
     n_persons : int, optional
         The public nominal number of persons.
+    csv : CSVFormat
+        How CSV files with these columns are written.
     metadata : mapping of str to str, optional
         Declarations for the report: purpose, data, responsible, contact, legal_basis, collection_period, recipients.
     lacks : tuple of str
@@ -107,6 +114,7 @@ class Schema:
     person: str | None = None
     rows_per_person: int | None = None
     n_persons: int | None = None
+    csv: CSVFormat = field(default_factory=CSVFormat)
     metadata: Mapping[str, str] | None = field(default=None, hash=False)
     scale: str | None = None
 
@@ -119,6 +127,8 @@ class Schema:
             raise SchemaError("target must be the name of a column")
         if not all(isinstance(column, Column) for column in self.columns):
             raise SchemaError("columns must be a tuple of Column")
+        if not isinstance(self.csv, CSVFormat):
+            raise SchemaError("csv must be a CSVFormat")
         if len({column.name for column in self.columns}) != len(self.columns):
             raise SchemaError("the schema declares two columns with the same name; remove one")
         object.__setattr__(self, "classes", read_labels(self.classes, "classes", 2))
@@ -159,10 +169,10 @@ class Schema:
         if self.task == "regression" and self.bounds is None:
             needed.append("the bounds of the target")
         for what in ("type", "bounds", "categories"):
-            names = [repr(c.name) for c in self._feature_columns if c.lacks == what]
+            names = [repr(c.name) for c in self._candidate_columns if c.lacks == what]
             if names:
                 needed.append(f"the {what} of column{'s' if len(names) > 1 else ''} {', '.join(names)}")
-        if not any(c.type in ("", "numeric", "categorical") for c in self._feature_columns):
+        if not any(c.type in ("", "numeric", "categorical") for c in self._candidate_columns):
             needed.append("at least one column that is not ignored")
         return tuple(needed)
 
@@ -176,28 +186,29 @@ class Schema:
         return self
 
     @property
-    def _feature_columns(self) -> tuple[Column, ...]:
+    def _candidate_columns(self) -> tuple[Column, ...]:
         """The columns that may be features: neither target nor person ids."""
         return tuple(c for c in self.columns if c.name not in (self.target, self.person))
 
     @property
-    def _used_columns(self) -> tuple[Column, ...]:
-        return tuple(c for c in self._feature_columns if c.type != "ignore")
+    def feature_columns(self) -> tuple[Column, ...]:
+        """The columns that become features."""
+        return tuple(c for c in self._candidate_columns if c.type != "ignore")
 
     @property
     def column_names(self) -> tuple[str, ...]:
         """The columns of a table that are read: features, target and person ids."""
-        return (*(c.name for c in self._used_columns), *(name for name in (self.target, self.person) if name))
+        return (*(c.name for c in self.feature_columns), *(name for name in (self.target, self.person) if name))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of the columns of the matrix."""
-        return tuple(name for column in self._used_columns for name in column.features)
+        return tuple(name for column in self.feature_columns for name in column.features)
 
     @property
     def feature_bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The public lower and upper bounds of the matrix's columns, (n_features,) each."""
-        low, high = np.array([b for column in self._used_columns for b in column.feature_bounds], dtype=float).T
+        low, high = np.array([b for column in self.feature_columns for b in column.feature_bounds], dtype=float).T
         return low, high
 
     @property
@@ -229,9 +240,17 @@ class Schema:
         Raises
         ------
         SchemaError
-            If the frame does not fit the schema.
+            If the frame does not fit the schema; with the errors of all columns.
         """
-        return np.hstack([column.encode(values) for column, values in self._select_values(frame)])
+        columns = self._select_values(frame)
+        return np.hstack(collect_errors([partial(column.encode, values) for column, values in columns]))
+
+    def encode(self, frame: Any) -> tuple[NDArray[np.float64], NDArray[Any], Any]:
+        """Return matrix, targets and person ids of a frame, or raise all their errors at once."""
+        rows, targets, persons = collect_errors(
+            [partial(read, frame) for read in (self.matrix, self.targets, self.persons)]
+        )
+        return rows, targets, persons
 
     def rows(self, frame: Any, *, unknown: str | None = None) -> tuple[NDArray[np.float64], list[str | None]]:
         """Encode a frame for prediction and list the errors of each row.
@@ -260,14 +279,14 @@ class Schema:
 
     def _select_values(self, frame: Any) -> list[tuple[Column, Any]]:
         """Pair the columns that become features with their values."""
-        found = select_columns(frame, [c.name for c in self._used_columns])
-        missing = [c.name for c in self._used_columns if c.name not in found]
+        found = select_columns(frame, [c.name for c in self.feature_columns])
+        missing = [c.name for c in self.feature_columns if c.name not in found]
         if missing:
             raise SchemaError(
                 f"the table lacks column {', '.join(map(repr, missing))}, which the schema declares. Add it, or "
                 'set its type to "ignore" and fit again'
             )
-        return [(column, found[column.name]) for column in self._used_columns]
+        return [(column, found[column.name]) for column in self.feature_columns]
 
     def targets(self, frame: Any) -> NDArray[Any]:
         """Return the target column.
@@ -320,7 +339,7 @@ class Schema:
         return self._category_column(name)[1]
 
     def _category_column(self, name: str) -> tuple[Any, tuple[str, ...]]:
-        column = next((c for c in self._used_columns if c.name == name and c.type == "categorical"), None)
+        column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
         if column is None or column.categories is None:
             raise SchemaError(f"groups={name!r} must be a categorical column that the schema declares")
         return column, column.categories
@@ -347,19 +366,23 @@ class Schema:
                 raise SchemaError(f"the table lacks the column of groups, {name!r}; add it, or change groups")
             return index_labels(values, categories), categories
         first = self.feature_names.index(column.features[0])
-        shown = np.asarray(table)[:, first : first + len(column.features)] > 0
+        rows = np.asarray(table)[:, first : first + len(column.features)]
         hidden = len(categories) - len(column.features)
-        return np.where(shown.any(axis=1), shown.argmax(axis=1) + hidden, hidden - 1), categories
+        index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
+        # where one feature stands for two categories, another value is half-way between them
+        return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1), categories
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values that ``from_dict`` reads."""
-        found: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "task": self.task, "target": self.target}
+        found: dict[str, Any] = {"format": FORMAT, "version": VERSION, "task": self.task, "target": self.target}
         for name in ("classes", "bounds"):
             if getattr(self, name) is not None:
                 found[name] = list(getattr(self, name))
         for name in ("scale", "n_records", "person", "rows_per_person", "n_persons"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
+        if self.csv.to_dict():
+            found["csv"] = self.csv.to_dict()
         if self.metadata:
             found["metadata"] = dict(self.metadata)
         found["columns"] = {c.name: c.to_dict() for c in self.columns}
@@ -374,17 +397,19 @@ class Schema:
         if not isinstance(data, Mapping):
             raise SchemaError("a schema must be a mapping of declarations")
         refuse_unknown_keys(data, _SCHEMA_KEYS, "the schema")
-        if data.get("format", _FORMAT) != _FORMAT:
-            raise SchemaError(f"the schema has another format than {_FORMAT!r}; pass a schema of dpscp")
-        if data.get("version", _VERSION) != _VERSION:
-            raise SchemaError(f"this release reads schema version {_VERSION} only; update dpscp")
+        if data.get("format", FORMAT) != FORMAT:
+            raise SchemaError(f"the schema has another format than {FORMAT!r}; pass a schema of dpscp")
+        if data.get("version", VERSION) != VERSION:
+            raise SchemaError(f"this release reads schema version {VERSION} only; update dpscp")
         columns = data.get("columns", {})
         if not isinstance(columns, Mapping):
             raise SchemaError("columns must be a mapping of column names to tables")
+        read = [partial(Column.from_dict, str(name), column) for name, column in columns.items()]
         return cls(
             task=data.get("task") or "",
             target=data.get("target") or "",
-            columns=tuple(Column.from_dict(str(name), column) for name, column in columns.items()),
+            columns=tuple(collect_errors(read)),
+            csv=CSVFormat.from_dict(data.get("csv", {})),
             **{name: data.get(name) for name in _OPTIONAL_KEYS},
         )
 
@@ -428,42 +453,7 @@ class Schema:
 
     def to_toml(self) -> str:
         """Return the schema as a TOML file, with comments for missing declarations."""
-        lines = [
-            "# Public declarations for dpscp. Fill in what is publicly known (code books, units, physical limits).",
-            "# Do not look at the records for it: everything in this file is treated as published.",
-            f'format = "{_FORMAT}"',
-            f"version = {_VERSION}",
-            f'task = "{self.task}"' + ("" if self.task else '   # "classification" or "regression"'),
-            f"target = {_format_toml(self.target)}" + ("" if self.target else "   # the column to predict"),
-        ]
-        if self.classes is not None:
-            lines.append(f"classes = {_format_toml(list(self.classes))}")
-        elif self.task != "regression":
-            lines.append('# classes = ["no", "yes"]   # classification: the public labels')
-        if self.bounds is not None:
-            lines.append(f"bounds = {_format_toml(list(self.bounds))}")
-        elif self.task != "classification":
-            lines.append("# bounds = [low, high]   # regression: the public range of the target")
-        if self.n_records is not None:
-            lines.append(f"n_records = {self.n_records}")
-        else:
-            lines.append(
-                "# n_records = 10000   # the public number of records; without it, the table's length is published"
-            )
-        if self.person is not None:
-            lines.append(f"person = {_format_toml(self.person)}")
-        elif self.rows_per_person is None:
-            lines.append('# person = "id"   # the column of person ids, if a person can have several records')
-            lines.append("# rows_per_person = 3   # with person: the largest number of records used of one person")
-        others = {"rows_per_person": self.rows_per_person, "n_persons": self.n_persons, "scale": self.scale}
-        lines += [f"{name} = {_format_toml(value)}" for name, value in others.items() if value is not None]
-        if self.metadata:
-            lines += ["", "[metadata]", *(f"{key} = {_format_toml(value)}" for key, value in self.metadata.items())]
-        else:
-            lines += ["", "# [metadata]   # optional, for the report", f"# keys: {', '.join(METADATA_KEYS)}"]
-        for column in self.columns:
-            lines += _column_lines(column)
-        return "\n".join(lines) + "\n"
+        return format_schema(self)
 
     def with_target(self, target: str) -> "Schema":
         """Return the same declarations for another target column."""
@@ -479,20 +469,6 @@ def check_metadata(metadata: Any) -> dict[str, str]:
     if wrong:
         raise SchemaError(f"metadata {wrong[0]!r} must be a text; put it in quotes")
     return dict(metadata)
-
-
-def _column_lines(column: Column) -> list[str]:
-    """Return the lines of a column in a TOML file, with comments for missing declarations."""
-    lines, known = ["", f"[columns.{_format_toml(column.name)}]"], column.to_dict()
-    if not column.type:
-        lines.append('type = ""   # "numeric", "categorical" or "ignore"')
-        del known["type"]
-    lines += [f"{key} = {_format_toml(value)}" for key, value in known.items()]
-    if column.lacks in ("type", "bounds"):
-        lines.append('# bounds = [low, high]   # numeric; if values can be missing: missing = "indicator" or 0')
-    if column.lacks in ("type", "categories"):
-        lines.append('# categories = ["a", "b"]   # categorical; if other values can appear: unknown = "other"')
-    return lines
 
 
 def template(columns: Sequence[str], *, target: str = "") -> Schema:
@@ -528,8 +504,3 @@ def parse_schema(text: str, *, name: str = "schema") -> Schema:
         place = f" (line {line})" if line else f" ({error})" if isinstance(error, tomllib.TOMLDecodeError) else ""
         raise SchemaError(f"{name!r} is neither valid TOML nor valid JSON{place}") from None
     return Schema.from_dict(data)
-
-
-def _format_toml(value: Any) -> str:
-    """Format a TOML value; JSON's strings, numbers and lists are valid TOML."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

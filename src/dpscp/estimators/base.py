@@ -4,7 +4,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -15,13 +15,12 @@ from sklearn.utils.validation import check_is_fitted
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
 from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO, OVERLAPPING_GROUP_FUNCTION
-from dpscp.data.groups import Groups
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
 from dpscp.data.scales import column_scales
 from dpscp.data.schema import Frame, Schema
-from dpscp.data.sources import DistributedSource, RecordSource
-from dpscp.data.sources.base import is_source
+from dpscp.data.sources import RecordSource
+from dpscp.data.sources.base import Collective, is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
 from dpscp.data.validation import check_levels, column_bounds, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
@@ -47,14 +46,25 @@ from dpscp.privacy import Budget, gdp_mu
 from dpscp.privacy.random_streams import seed_of
 from dpscp.privacy.store import BudgetStore
 from dpscp.privacy.units import Unit
-from dpscp.training.engine.networks import DenseModel
 from dpscp.training.mechanism import trains_sources
-from dpscp.training.preprocessing.preprocess import PreprocessedModel
+from dpscp.training.model import checks_rows
 from dpscp.training.preprocessing.private_bounds import PRIVATE
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.private_model import PrivateModel, find_private_model
 from dpscp.training.recipe import WIDEST_TABLE, pays_as_quantiles
 from dpscp.training.torch.records import inputs_of, labeled_arrays
+
+# Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and
+# nothing between them names it. The others are computed from several parameters or from the records.
+_COMPUTED = {
+    "estimator",
+    "guarantee",
+    "feature_bounds",
+    "n_records",
+    "group_values",
+    "ratio_bound",
+    "groups_per_record",
+}
+_UNCHANGED = {field.name for field in fields(Request)} & {field.name for field in fields(FittedEstimator)} - _COMPUTED
 
 UNCOPIED = "{} cannot be copied, so the original object sees the records, and it stores nothing of them"
 
@@ -74,6 +84,10 @@ class PrivateConformal(FittedEstimator):
     @abstractmethod
     def _declared_ratio(self) -> LikelihoodRatio | None:
         """Return the declared population relative to that of the records; None for the same one."""
+
+    @abstractmethod
+    def _keep_task(self, released: Release, records: FitRecords) -> None:
+        """Set the fitted attributes of classification or regression alone."""
 
     @abstractmethod
     def _make_request(self, fit_input: FitInput) -> tuple[Request, FitRecords]:
@@ -127,7 +141,7 @@ class PrivateConformal(FittedEstimator):
         BudgetError
             If the budget, or what is left in the store, is too small.
         """
-        if isinstance(X, DistributedSource) and not X.is_leading:
+        if isinstance(X, Collective) and not X.is_leading:
             return self._fit_by_all(X, y, persons=persons, schema=schema, budget=budget, **fit_params)
         self._start(budget, fit_params)
         outer = find_outer_use()
@@ -144,7 +158,7 @@ class PrivateConformal(FittedEstimator):
         X, y = labeled_arrays(X, y)
         table = X
         X, y, persons = self._apply_schema(X, y, persons, schema)
-        if isinstance(X, DistributedSource) and X.by_person:
+        if isinstance(X, Collective) and X.by_person:
             persons = True  # its blocks hold them
         unit = self._unit(persons)
         rows = None
@@ -157,7 +171,7 @@ class PrivateConformal(FittedEstimator):
             self.input_shape_, self.n_features_in_ = None, X.width
         return FitInput(original, table, X, y, persons, rows, unit)
 
-    def _fit_by_all(self, source: DistributedSource, *arguments: Any, **options: Any) -> Self:
+    def _fit_by_all(self, source: Collective, *arguments: Any, **options: Any) -> Self:
         """Fit in process 0 and copy the fitted attributes to the others."""
 
         def fitted() -> dict[str, Any]:
@@ -209,6 +223,7 @@ class PrivateConformal(FittedEstimator):
         self.certificates_ = released.certificates
         self.certificate_ = released.certificates[0]
         self.evaluation_ = released.evaluation
+        self._keep_task(released, records)
         self._warn_if_sets_are_full(released.task)
 
     def _start(self, store: BudgetStore | None, fit_params: Mapping[str, Any]) -> None:
@@ -232,7 +247,7 @@ class PrivateConformal(FittedEstimator):
 
     def _list_uncopied_objects(self) -> tuple[str, ...]:
         """List the assumptions about the caller's objects that cannot be copied."""
-        met = self.prefit or isinstance(self.estimator, PrivateModel)  # a mechanism sees to its own module
+        met = self.prefit or find_private_model(self.estimator) is not None  # a mechanism sees to its own module
         held = {"groups": self.groups, "conformity_score": vars(self)["conformity_score"]}
         held["likelihood_ratio"] = self.likelihood_ratio
         held |= {"estimator": self.estimator} if met else {}
@@ -283,8 +298,9 @@ class PrivateConformal(FittedEstimator):
         source = source_from_schema(X, schema) if targets is None else None
         if source is not None:
             return source, None, schema.person
-        y = schema.targets(X) if targets is None else schema.encode_targets(targets)
-        return schema.matrix(X), y, schema.persons(X)
+        if targets is None:
+            return schema.encode(X)
+        return schema.matrix(X), schema.encode_targets(targets), schema.persons(X)
 
     def _declared(self, name: str) -> Any:
         """Return a public declaration: the parameter, or what the schema declares."""
@@ -341,12 +357,11 @@ class PrivateConformal(FittedEstimator):
             return BlockReader(targets)
         if self.groups == "label" and by_label is not None:
             return BlockReader(targets, "label", by_label)
-        # a block holds rows of numbers, no columns
-        groups = Groups.declared(self.groups, self.group_values, self.groups_per_record)
+        groups = self.declared_groups()
         if groups is None:
             raise ValueError(
-                f"groups must be None or a function of rows with public group_values{self._label_groups_hint} for "
-                f"records from a source, got {self.groups!r}"
+                f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, "
+                f"with a schema, a column with categories, for records from a source, got {self.groups!r}"
             )
         return BlockReader(targets, groups, groups.names)
 
@@ -390,7 +405,7 @@ class PrivateConformal(FittedEstimator):
         unit, names = records.unit, vars(self).get("feature_names_in_")
         declared = self._declared(unit.count_name)
         n_records = records.found if declared is None else check_count(unit.count_name, declared)
-        ratio = self._declared_ratio()
+        ratio, model = self._declared_ratio(), self._find_pretrained_model(records.width)
         budget = Budget(self.epsilon, self.delta)
         unbounded = self.feature_bound is None and bounds is None
         if self.estimator is None and unbounded and records.width <= WIDEST_TABLE[self._name]:
@@ -408,38 +423,32 @@ class PrivateConformal(FittedEstimator):
         bounds = bounds if isinstance(bounds, str) else column_bounds(bounds, records.width, names)
         return Request(
             task=task,
-            estimator=self._find_pretrained_model(records.width) or self.estimator,
+            estimator=None if model is not None else self.estimator,
+            model=model,
             budget=budget,
             alphas=alphas,
             guarantee=SPLIT if self.prefit else self.guarantee,
-            train_share=self.train_share,
-            calibration_fraction=self.calibration_fraction,
-            feature_bound=self.feature_bound,
             feature_bounds=bounds,
             feature_scales=column_scales(self.feature_scale, records.width, names, bounds),
             n_records=n_records,
             n_found=declared is None,
             n_features=records.width,
-            accountant=self.accountant,
             group_values=records.group_values,
             groups_per_record=self._count_groups_per_record(),
-            release_confidence=self.release_confidence,
             unit=unit,
             input_shape=self.input_shape_,
-            device=self.device,
-            evaluation_fraction=self.evaluation_fraction,
             groups_are_labels=isinstance(self.groups, str)
             and self.groups == "label"
             and self._name == "classification",
-            verbose=self.verbose,
             ratio_bound=None if ratio is None else ratio.bound,
+            **{name: getattr(self, name) for name in _UNCHANGED},
         )
 
     def _find_pretrained_model(self, n_outputs: int) -> PrivateModel | None:
         """Return the model of a release that trains none; None for one that does."""
         if self.prefit:
             return Prefit.of(self.estimator, task=self._name).model(n_outputs)
-        return self.estimator if isinstance(self.estimator, PrivateModel) else None
+        return find_private_model(self.estimator)
 
     def _warn_if_sets_are_full(self, task: Task) -> None:
         """Warn about promises that only full sets keep, from released numbers."""
@@ -512,7 +521,7 @@ class PrivateConformal(FittedEstimator):
     def _reads_parts(self, *, fitted: bool) -> bool:
         """Whether only code of this package reads the rows, and casts them in parts."""
         if fitted:
-            return isinstance(self.model_, DenseModel | PreprocessedModel | ScaledTargetModel)
+            return checks_rows(self.model_)
         return self.estimator is None or trains_sources(self.estimator)
 
 

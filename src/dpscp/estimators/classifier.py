@@ -23,7 +23,7 @@ from dpscp.pipeline.release import Release
 from dpscp.pipeline.tasks import Classification
 from dpscp.scores import LabelScore, label_score
 from dpscp.scores.sets import label_set
-from dpscp.training.private_model import PrivateModel
+from dpscp.training.private_model import find_private_model
 from dpscp.training.torch.records import inputs_of
 
 
@@ -214,8 +214,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             )
         return request, replace(records, classes=public)
 
-    def _keep(self, released: Release, records: FitRecords) -> None:
-        super()._keep(released, records)
+    def _keep_task(self, released: Release, records: FitRecords) -> None:  # noqa: ARG002
         self.classes_ = np.asarray(records.classes)
 
     def _task(self) -> Classification:
@@ -226,15 +225,15 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         declared: Sequence[Any] | None = self._declared("classes")
         if declared is None and self.prefit:
             return tuple(self.estimator.classes_)
-        if declared is None and isinstance(self.estimator, PrivateModel):
-            return self.estimator.classes
-        return declared
+        model = find_private_model(self.estimator)
+        return model.classes if declared is None and model is not None else declared
 
     def _has_found_classes(self) -> bool:
         """Whether the list comes from a model that took it from its training records."""
-        if self._declared("classes") is not None or not isinstance(self.estimator, PrivateModel):
+        model = find_private_model(self.estimator)
+        if self._declared("classes") is not None or model is None:
             return False
-        return "classes" in self.estimator.ledger.taken_from_data
+        return "classes" in model.ledger.taken_from_data
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Predict class probabilities.
@@ -371,8 +370,7 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
             "classes_objects": np.array(objects),
         }
 
-    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
-        super()._restore(header, arrays, module)
+    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         self.classes_ = arrays["classes"].astype(object) if arrays["classes_objects"] else arrays["classes"]
         if self.classes_.shape != (len(self.model_.classes or ()),):
             raise ValueError("its classes do not match its model")

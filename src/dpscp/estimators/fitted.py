@@ -80,6 +80,14 @@ class FittedEstimator(_Parameters, ABC):
     def _task(self) -> Task:
         """Return the task of the fit."""
 
+    @abstractmethod
+    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a file beside model and thresholds."""
+
+    @abstractmethod
+    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set the fitted attributes of classification or regression alone from a file."""
+
     def __sklearn_is_fitted__(self) -> bool:
         return "certificate_" in vars(self)
 
@@ -246,6 +254,7 @@ class FittedEstimator(_Parameters, ABC):
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
+        """Set the fitted attributes from a file."""
         prefix = "model/"
         parameters = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         self.model_ = load_model(header["model"], parameters, module)
@@ -274,6 +283,4 @@ class FittedEstimator(_Parameters, ABC):
             self.evaluation_ = evaluation_from_state(measured, self.ledger_, self.delta, classes, groups)
         if header["feature_names_in"] is not None:
             self.feature_names_in_ = np.asarray(header["feature_names_in"], dtype=object)
-
-    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
-        return {}
+        self._restore_task(header, arrays)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from dpscp.data.groups import Groups
 from dpscp.data.persons import keep_rows
 from dpscp.data.populations import Thinning
-from dpscp.data.sources import ArraySource, Block, DistributedSource, RecordSource
+from dpscp.data.sources import ArraySource, Block, RecordSource
+from dpscp.data.sources.base import Collective
 from dpscp.data.sources.digests import FirstReading, SameBlocks, is_fixed
 from dpscp.data.sources.persons import KeptRows
 from dpscp.data.sources.places import Census, Places, UnitSource, is_in_memory, take_census
@@ -125,7 +126,7 @@ def records_from_source(
         raise ValueError("X is a source, whose blocks contain the targets; remove y")
     source: RecordSource = given.X
     by_person = given.unit.by_person
-    if by_person and isinstance(source, DistributedSource) and not source.by_person:
+    if by_person and isinstance(source, Collective) and not source.by_person:
         raise ValueError(
             "the source has no person ids, but rows of one person may be in several processes. Pass "
             "DistributedSource(X, y, persons=ids), or files with a schema that declares the column of ids"

@@ -123,14 +123,15 @@ class PrivateConformalRegressor(RegressorMixin, PrivateConformal):
         task = replace(task, score=interval_score(choose_score(request) if auto else self.conformity_score))
         return replace(request, task=task), records
 
-    def _keep(self, released: Release, records: FitRecords) -> None:
-        super()._keep(released, records)
+    def _keep_task(self, released: Release, records: FitRecords) -> None:  # noqa: ARG002
         assert isinstance(released.task, Regression)
         self.y_bounds_ = check_range("y_bounds", released.task.y_bounds)
         self.conformity_score_ = score_name(released.task.score)
 
-    def _restore(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], module: Any = None) -> None:
-        super()._restore(header, arrays, module)
+    def _list_extra_arrays(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def _restore_task(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         self.y_bounds_ = check_range("y_bounds", self.ledger_.public_facts.get("y_bounds", self._declared("y_bounds")))
         # files of versions before 0.3 have the score only among the parameters
         saved = header["parameters"].get("conformity_score")

@@ -18,6 +18,7 @@ from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
 from dpscp import metrics
+from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp._base.object_state import copy_if_possible
 from dpscp.data.groups import has_group, largest_thresholds
@@ -28,12 +29,7 @@ from dpscp.pipeline.noisy_rates import rate_interval, size_reach
 from dpscp.pipeline.tasks import Classification, Task
 from dpscp.privacy import IntegerSource, LatticeNoise, Ledger
 from dpscp.privacy.random_streams import PlacedDraws
-from dpscp.training.engine.networks import DenseModel
-from dpscp.training.mechanism import Model
-from dpscp.training.preprocessing.preprocess import PreprocessedModel
-from dpscp.training.preprocessing.scaling import ScaledTargetModel
-
-Array = NDArray[Any]
+from dpscp.training.model import Model, is_row_wise
 
 # Each interval of a fit that measures itself holds its number with this probability.
 SELF_CONFIDENCE = 0.95
@@ -43,7 +39,11 @@ SELF_CONFIDENCE = 0.95
 class PrivateEstimate:
     """A private estimate and an interval that holds the true mean with the stated confidence.
 
-    ``estimate`` is NaN where the noisy number of records is not positive.
+    Attributes
+    ----------
+    estimate : float
+        NaN where the noisy number of records is not positive.
+    interval : (low, high)
     """
 
     estimate: float
@@ -73,8 +73,10 @@ class PrivateEvaluation:
         classifier.
     by_class, by_group : coverage at the first level for each public class and group.
     n_records : noisy number of records, or of persons, with its interval.
+    targets : coverage that the release promises, one number for each level.
     confidence : with this probability over records and noise, each interval holds its number (each by itself).
     ledger : what the evaluation cost the evaluated records. It says nothing about the training records.
+    delta : delta at which its epsilon is printed.
     """
 
     coverages: tuple[PrivateEstimate, ...]
@@ -367,7 +369,7 @@ class CountOutcomes:
             kept = np.flatnonzero(has_group(block.groups))
             block, drawn = block.take_rows(kept, None), drawn[kept]
         # a custom model gets all rows at once, as in prediction, and only a copy of it
-        own = not isinstance(self.model, DenseModel | PreprocessedModel | ScaledTargetModel)
+        own = not is_row_wise(self.model)
         model = copy_if_possible(self.model) if own else self.model
         total: tuple[Any, ...] | None = None
         n_classes, n_groups = len(self.task.classes or ()), 0 if self.by_label else self.n_groups
@@ -398,7 +400,7 @@ class CountOutcomes:
             return outcomes_of_sets(scores <= thresholds, probabilities.argmax(axis=1), targets, groups)
         pair, (low, high) = self.task.pair(np.asarray(model.outputs(rows))), self.task.y_bounds
         intervals = self.task.intervals(pair, thresholds)
-        return outcomes_of_intervals(intervals, pair.centre, targets, high - low, groups)
+        return outcomes_of_intervals(intervals, pair.center, targets, high - low, groups)
 
     def _row_thresholds(self, groups: Array | None) -> NDArray[np.float64]:
         """One threshold for each level, for each row and level, or (by label) for each class and level."""

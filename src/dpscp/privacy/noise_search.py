@@ -273,7 +273,13 @@ def shared_lattice_noise(
 ) -> tuple[LatticeNoise, ...]:
     """Return the noise of ``shared_count_noise`` as objects to sample from.
 
-    The parameters are those of ``shared_count_noise``.
+    Parameters
+    ----------
+    epsilon, delta : float
+    steps : int
+    sensitivities : sequence of float
+    training : DpEvent or Ledger, optional
+    accountant : str or Accountant
 
     Returns
     -------

@@ -10,7 +10,8 @@ from scipy import stats
 
 from dpscp import metrics
 from dpscp.data.groups import is_member
-from dpscp.data.schema import METADATA_KEYS, check_metadata
+from dpscp.data.schema import check_metadata
+from dpscp.data.schema_text import METADATA_KEYS
 from dpscp.data.validation import label_index
 from dpscp.guarantees import Certificate
 from dpscp.pipeline.evaluation import PrivateEstimate

@@ -7,6 +7,8 @@ here from the library's own formulas, and set sizes that ``python -m experiments
 import csv
 import json
 import math
+from bisect import bisect
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
 from itertools import pairwise
@@ -49,7 +51,7 @@ def planner_page(plan: "Plan") -> str:
     Parameters
     ----------
     plan : Plan
-        A number that the plan solves for, and a level that the page has not, begin at the nearest value.
+        A number that the plan solves for begins at 10,000 records or epsilon 1.
 
     Returns
     -------
@@ -63,7 +65,7 @@ def planner_page(plan: "Plan") -> str:
     if plan.n_classes is None:
         raise ValueError("the interactive page plans sets of labels; make the plan with a number of classes")
     folder = resources.files("dpscp.report")
-    level = min(LEVELS, key=lambda value: abs(value - (1 - plan.alpha)))
+    level = round(1 - plan.alpha, 12)
     start = {
         "n": plan.n or _DEFAULTS["n"],
         "epsilon": plan.epsilon or _DEFAULTS["epsilon"],
@@ -74,7 +76,7 @@ def planner_page(plan: "Plan") -> str:
     }
     page = folder.joinpath("planner.html").read_text(encoding="utf-8")
     script = folder.joinpath("planner.js").read_text(encoding="utf-8")
-    numbers = json.dumps({"tables": planner_tables(), "start": start}, separators=(",", ":"))
+    numbers = json.dumps({"tables": _with_level(planner_tables(), level), "start": start}, separators=(",", ":"))
     return page.replace("/*NUMBERS*/", numbers).replace("/*PLANNER*/", script)
 
 
@@ -104,6 +106,22 @@ def planner_tables() -> dict[str, Any]:
         "size_of_overshoot": SIZE_OF_OVERSHOOT,
         "training_gain": TRAINING_GAIN,
     }
+
+
+def _with_level(tables: dict[str, Any], level: float) -> dict[str, Any]:
+    """Return the tables with one more level, whose offsets are computed."""
+    if level in tables["levels"]:
+        return tables
+    search = tables["search"]
+    place, grid = bisect(tables["levels"], level), search["log_signals"]
+
+    def insert(values: Sequence[Any], value: Any) -> list[Any]:
+        return [*values[:place], value, *values[place:]]
+
+    inner = float(_plan_search(level, grid[-1])[0].level)
+    offsets = [offset_times_mu(level, x) for x in grid]
+    added = {"inner_alphas": insert(search["inner_alphas"], inner), "offsets": insert(search["offsets"], offsets)}
+    return tables | {"levels": insert(tables["levels"], level), "search": search | added}
 
 
 def write_search_table(path: str | PathLike[str]) -> None:

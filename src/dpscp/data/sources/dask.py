@@ -7,10 +7,11 @@ stay in the workers. The scheduler is the one that Dask uses: threads of this pr
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
+from dpscp._base.trust import DASK
 from dpscp.data.schema import Schema
 from dpscp.data.sources.base import Block, added, capture_error, for_block, unwrap_results
 from dpscp.data.sources.persons import PersonRows, join_person_block, split_by_person
@@ -43,6 +44,8 @@ class DaskSource:
     Privacy: workers and scheduler see records, keys of batches and exact sums, as this process does. They belong inside
     the trusted side. Use encrypted connections (``distributed.Security``) where the network of the cluster is shared.
     """
+
+    assumption: ClassVar[str] = DASK
 
     def __init__(self, X: Any, y: Any) -> None:
         rows, targets = _chunks(X, 2), _chunks(y, 1)
@@ -155,7 +158,7 @@ def _person_blocks(given: list[Any], schema: Schema) -> list[tuple[Any, ...]]:
 
 def _split_frame(schema: Schema, count: int, number: int, frame: Any) -> list[PersonRows]:
     # a partition has fewer than 2^32 rows
-    return split_by_person(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, number << 32)
+    return split_by_person(*schema.encode(frame), count, number << 32)
 
 
 def _join_block(number: int, *pieces: PersonRows) -> Block:
@@ -216,7 +219,8 @@ def _block(number: int, rows: Any, targets: Any) -> Block:
 
 
 def _block_from_frame(schema: Schema, number: int, frame: Any) -> Block:
-    return Block(number, schema.matrix(frame), schema.targets(frame))
+    rows, targets, _ = schema.encode(frame)
+    return Block(number, rows, targets)
 
 
 def _is_array(collection: Any) -> bool:

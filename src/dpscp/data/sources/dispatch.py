@@ -58,7 +58,7 @@ def source_from_schema(X: Any, schema: Schema) -> RecordSource | None:
     A path, a dask or a Spark frame; None for anything else.
     """
     if isinstance(X, str | PathLike):
-        return table_source(X, schema)
+        return table_source(X, schema).in_memory()
     if isinstance(X, SparkFrame):
         return SparkSource(X, schema)
     return DaskSource.of_frame(X, schema) if isinstance(X, DaskFrame) else None

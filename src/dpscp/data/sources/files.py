@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpscp._base.checks import check_count
+from dpscp.data.csv_format import CSVFormat
 from dpscp.data.schema import Schema
-from dpscp.data.sources.base import Block, added
+from dpscp.data.sources.array import ArraySource
+from dpscp.data.sources.base import Block, RecordSource, added
 from dpscp.data.sources.persons import PersonRows, spill_person_blocks, split_by_person
 from dpscp.data.sources.spill import Scratch
 from dpscp.data.sources.tables import (
     TableError,
     as_frame,
-    csv_names,
-    find_separator,
+    estimate_bytes,
     is_parquet,
-    parquet_names,
     table_blocks,
+    table_names,
 )
 
 Total = TypeVar("Total")
@@ -26,6 +27,8 @@ Total = TypeVar("Total")
 _BLOCK_NUMBERS = 2**21
 # Blocks into which persons are split: each batch of a table leaves a piece for each of them.
 _MOST_PLACES = 256
+# A table whose numbers take no more bytes is read once, into memory.
+_IN_MEMORY = 2**28
 
 
 class ReadSource:
@@ -67,10 +70,9 @@ class TableSource(ReadSource):
         self,
         path: str | PathLike[str],
         schema: Schema,
-        names: Callable[[Path], Iterable[str]],
         folder: str | PathLike[str] | None,
         rows: int | None,
-        **options: Any,
+        csv_format: CSVFormat,
     ) -> None:
         given = Path(path)
         if not given.exists():
@@ -80,15 +82,21 @@ class TableSource(ReadSource):
             raise TableError(f"the folder {str(given)!r} contains no Parquet file; give a folder of .parquet files")
         self._schema, width = schema.require_complete(), len(schema.feature_names)
         rows = max(1, _BLOCK_NUMBERS // width) if rows is None else check_count("block_rows", rows)
-        self._options = options | {"rows": rows}
-        self._columns = {file: [n for n in names(file) if n in schema.column_names] for file in self._files}
+        self._rows, self._csv_format = rows, csv_format
+        names = {file: table_names(file, csv_format) for file in self._files}
+        self._columns = {file: [n for n in names[file] if n in schema.column_names] for file in self._files}
+        if not all(self._columns.values()):
+            raise TableError(
+                f"{str(given)!r} contains none of the columns that the schema declares; check the schema and, for CSV, "
+                "the separator and the first line, which must hold the column names"
+            )
         self._file_states = {file: _file_state(file) for file in self._files}
         self._by_person: Scratch[Block] | None = None
         super().__init__(self._table if schema.person is None else self._persons, width, folder)
 
     def _batches(self) -> Iterator[Any]:
         for file in self._files:
-            for batch in table_blocks(file, self._columns[file], **self._options):
+            for batch in table_blocks(file, self._columns[file], csv_format=self._csv_format, rows=self._rows):
                 if _file_state(file) != self._file_states[file]:
                     raise TableError(
                         f"{str(file)!r} was written to while it was read; fit again on a file that does not change"
@@ -98,11 +106,12 @@ class TableSource(ReadSource):
     def frames(self) -> Iterator[Any]:
         """Yield the columns of the schema as pandas frames, one for each block of the files."""
         for batch in self._batches():
-            yield as_frame(batch, self._schema)
+            yield as_frame(batch, self._schema, self._csv_format)
 
     def _table(self) -> Iterator[Block]:
         for number, frame in enumerate(self.frames()):
-            yield Block(number, self._schema.matrix(frame), self._schema.targets(frame))
+            rows, targets, _ = self._schema.encode(frame)
+            yield Block(number, rows, targets)
 
     def _persons(self) -> Iterable[Block]:
         """Return blocks of whole persons from a scratch file.
@@ -121,18 +130,26 @@ class TableSource(ReadSource):
 
     def places(self) -> int:
         """Return the number of blocks of whole persons for these records."""
-        records, rows = sum(map(len, self._batches())), int(self._options["rows"])
-        return min(_MOST_PLACES, max(1, -(-records // rows)))
+        records = sum(map(len, self._batches()))
+        return min(_MOST_PLACES, max(1, -(-records // self._rows)))
 
     def split_by_person(self, count: int, first: int = 0) -> Iterator[list[PersonRows]]:
         """Yield the rows of each batch, split into ``count`` places by person.
 
         The first row has the number ``first``.
         """
-        schema = self._schema
         for frame in self.frames():
-            yield split_by_person(schema.matrix(frame), schema.targets(frame), schema.persons(frame), count, first)
+            yield split_by_person(*self._schema.encode(frame), count, first)
             first += len(frame)
+
+    def in_memory(self) -> RecordSource:
+        """Return the same blocks in memory if they are small; otherwise this source.
+
+        The size decides the speed alone: results do not depend on where a block is.
+        """
+        if sum(estimate_bytes(file, self.width) for file in self._files) > _IN_MEMORY:
+            return self
+        return ArraySource.of_blocks(list(self._blocks()))
 
     def join_persons(self, pieces: Iterable[PersonRows], count: int, senders: int) -> ReadSource:
         """Return the source of the rows that several senders sent to this process."""
@@ -184,7 +201,7 @@ class ParquetSource(TableSource):
         scratch: str | PathLike[str] | None = None,
         block_rows: int | None = None,
     ) -> None:
-        super().__init__(path, schema, parquet_names, scratch, block_rows)
+        super().__init__(path, schema, scratch, block_rows, CSVFormat())
 
 
 class CSVSource(TableSource):
@@ -200,7 +217,9 @@ class CSVSource(TableSource):
     schema : Schema
         It declares columns, bounds, categories, target and classes.
     separator : str or None
-        The separator of cells; None: a tab for ``.tsv``, else a comma.
+        The separator of cells; None: that of the schema, else a tab for ``.tsv`` and a comma for others.
+    encoding, decimal, thousands : str or None
+        How the file is written, see ``CSVFormat``; None: as the schema declares.
     scratch : str, path or None
         The folder of the scratch file, see ``ParquetSource``.
     block_rows : int or None
@@ -213,19 +232,18 @@ class CSVSource(TableSource):
         schema: Schema,
         *,
         separator: str | None = None,
+        encoding: str | None = None,
+        decimal: str | None = None,
+        thousands: str | None = None,
         scratch: str | PathLike[str] | None = None,
         block_rows: int | None = None,
     ) -> None:
-        between = find_separator(Path(path), separator)
-        super().__init__(path, schema, lambda file: csv_names(file, between), scratch, block_rows, separator=between)
+        written = schema.csv.with_changes(separator=separator, encoding=encoding, decimal=decimal, thousands=thousands)
+        super().__init__(path, schema, scratch, block_rows, written)
 
 
 def table_source(
-    path: str | PathLike[str],
-    schema: Schema,
-    *,
-    separator: str | None = None,
-    scratch: str | PathLike[str] | None = None,
+    path: str | PathLike[str], schema: Schema, *, scratch: str | PathLike[str] | None = None
 ) -> ParquetSource | CSVSource:
     """Return the source of a table in a file, Parquet or CSV by its name.
 
@@ -233,4 +251,4 @@ def table_source(
     """
     if Path(path).is_dir() or is_parquet(Path(path)):
         return ParquetSource(path, schema, scratch=scratch)
-    return CSVSource(path, schema, separator=separator, scratch=scratch)
+    return CSVSource(path, schema, scratch=scratch)

@@ -143,7 +143,7 @@ def _block_from_partition(schema: Schema, names: list[str], given: tuple[int, li
     if not sum(map(len, batches)):
         return Block(number, np.empty((0, len(schema.feature_names))), np.empty(0))
     frame = as_frame(pa.Table.from_batches(batches).rename_columns(names), schema)
-    rows, targets, persons = schema.matrix(frame), schema.targets(frame), schema.persons(frame)
+    rows, targets, persons = schema.encode(frame)
     if persons is None:
         return Block(number, rows, targets)
     # Spark chooses the order of rows, so persons are ordered partition after partition

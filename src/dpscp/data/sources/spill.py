@@ -5,6 +5,7 @@ import pickle
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import IO, Generic, TypeVar
 
@@ -12,6 +13,16 @@ Item = TypeVar("Item")
 # Arrays start at multiples of this, so that the engine reads them without a copy.
 _ALIGNED = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
+
+
+@contextmanager
+def _named_folder(folder: str | PathLike[str] | None) -> Iterator[None]:
+    """Name the folder in an error of writing, such as a full disk: the file has no name."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(folder or tempfile.gettempdir())
+        raise
 
 
 class Scratch(Generic[Item]):
@@ -31,8 +42,10 @@ class Scratch(Generic[Item]):
         for block in blocks:
             buffers: list[pickle.PickleBuffer] = []
             head = pickle.dumps(block, protocol=5, buffer_callback=buffers.append)
-            self._heads.append((head, [self._write_buffer(buffer) for buffer in buffers]))
-        self._file.flush()
+            with _named_folder(folder):
+                self._heads.append((head, [self._write_buffer(buffer) for buffer in buffers]))
+        with _named_folder(folder):
+            self._file.flush()
 
     def __iter__(self) -> Iterator[Item]:
         return self.some(slice(None))

@@ -5,19 +5,20 @@ Errors have our own messages, because those of the reader may contain cells or l
 
 import csv
 import gzip
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpscp.data.schema import ABSENT, Schema
+from dpscp._base.progress import progress
+from dpscp.data.csv_format import CSVFormat
+from dpscp.data.schema import Schema
 
 _CSV, _PARQUET = (".csv", ".csv.gz", ".tsv"), (".parquet", ".pq")
 # What is read at once. A record must fit into a block.
 BLOCK_BYTES, BLOCK_ROWS = 8 * 2**20, 2**16
 _COLUMN_BYTES = 2**20
-
-Watch = Callable[[Iterable[Any], int, Callable[[], int] | None], Iterator[Any]]
-"""Passes blocks on and may show how far they are: of how many, or of how many bytes and where."""
+# Numbers written as text shrink to about this share when they are compressed.
+_GZIP_RATIO = 4
 
 
 class TableError(ValueError):
@@ -37,33 +38,36 @@ def is_parquet(path: Path) -> bool:
     return name.endswith(_PARQUET)
 
 
-def find_separator(path: Path, given: str | None = None) -> str:
-    """Return the separator of the cells of a CSV file."""
-    return given or ("\t" if path.name.lower().endswith(".tsv") else ",")
-
-
-def not_utf8(path: Path) -> str:
-    """Return the message for a file that is not in UTF-8."""
+def wrong_encoding(path: Path, csv_format: CSVFormat) -> str:
+    """Return the message for a file in another encoding than the declared one."""
     return (
-        f"{str(path)!r} is not UTF-8 (perhaps Latin-1 or Windows-1252); write it again as UTF-8, for example with: "
-        "iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv"
+        f"{str(path)!r} is not written in {csv_format.encoding}. Declare its encoding, for example cp1252 (Excel on "
+        'Windows) or latin-1: encoding = "cp1252" under [csv] in the schema, or --encoding cp1252 on the command line'
     )
 
 
-def open_text(path: Path) -> Any:
+def open_text(path: Path, csv_format: CSVFormat) -> Any:
     """Open a CSV file as text, decompressed if needed."""
     opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    return opened(path, "rt", encoding="utf-8-sig", newline="")
+    return opened(path, "rt", encoding=csv_format.codec, newline="")
 
 
-def csv_names(path: Path, separator: str) -> list[str]:
+def table_names(path: Path, csv_format: CSVFormat) -> list[str]:
+    """Return the column names of a Parquet file, or of the first line of a CSV file."""
+    return parquet_names(path) if is_parquet(path) else csv_names(path, csv_format)
+
+
+def csv_names(path: Path, csv_format: CSVFormat) -> list[str]:
     """Return the column names in the first line of a CSV file."""
+    message = f"{str(path)!r} cannot be read as CSV"
     try:
-        with open_text(path) as file:
-            return next(csv.reader(file, delimiter=separator), [])
-    except (OSError, csv.Error, EOFError, UnicodeDecodeError):
+        with open_text(path, csv_format) as file:
+            return next(csv.reader(file, delimiter=csv_format.separator_in(path)), [])
+    except UnicodeError:
+        message = wrong_encoding(path, csv_format)
+    except (OSError, csv.Error, EOFError):
         pass
-    raise TableError(f"{str(path)!r} cannot be read as CSV in UTF-8")
+    raise TableError(message)
 
 
 def parquet_names(path: Path) -> list[str]:
@@ -78,20 +82,24 @@ def parquet_names(path: Path) -> list[str]:
     raise TableError(f"{str(path)!r} cannot be read as Parquet")
 
 
-def parquet_rows(path: Path) -> int:
-    """Return the number of records in the metadata of a Parquet file.
-
-    Private, like the records.
-    """
+def estimate_bytes(path: Path, n_features: int) -> int:
+    """Estimate the memory for the numbers of a table; private, like the number of its records."""
     import pyarrow.parquet as pq
 
-    return int(pq.read_metadata(path).num_rows)
+    if is_parquet(path):
+        return 8 * n_features * int(pq.read_metadata(path).num_rows)
+    return path.stat().st_size * (_GZIP_RATIO if path.name.lower().endswith(".gz") else 1)
 
 
 def table_blocks(
-    path: Path, names: Sequence[str], *, separator: str = ",", rows: int | None = None, watch: Watch | None = None
+    path: Path,
+    names: Sequence[str],
+    *,
+    csv_format: CSVFormat,
+    rows: int | None = None,
+    label: str = "reading",
 ) -> Iterator[Any]:
-    """Yield the records of a file in order, as Arrow batches.
+    """Yield the records of a file in order, as Arrow batches, and show progress.
 
     A batch has at most ``rows`` rows, and a batch of CSV a few megabytes.
 
@@ -99,9 +107,9 @@ def table_blocks(
     Reading an unchanged file again gives the same batches.
     """
     most = rows or BLOCK_ROWS
-    batches = _parquet(path, names, most, watch) if is_parquet(path) else _csv(path, names, separator, watch)
+    batches = _parquet(path, names, most, label) if is_parquet(path) else _csv(path, names, csv_format, label)
     found = False
-    while (batch := _next(path, batches)) is not None:
+    while (batch := _next(path, csv_format, batches)) is not None:
         for start in range(0, len(batch), most):
             found = True
             yield batch.slice(start, most)
@@ -109,16 +117,16 @@ def table_blocks(
         raise TableError(f"{str(path)!r} holds no records")
 
 
-def _next(path: Path, batches: Iterator[Any]) -> Any:
-    trouble = ""
+def _next(path: Path, csv_format: CSVFormat, batches: Iterator[Any]) -> Any:
+    trouble, is_encoding = "", False
     try:
         return next(batches, None)
     except MemoryError:
         raise
     except Exception as error:  # raised again outside the handler, without its text
-        trouble = str(error)
-    if "UTF8" in trouble:
-        raise TableError(not_utf8(path))
+        trouble, is_encoding = str(error), isinstance(error, UnicodeError)
+    if is_encoding or "UTF8" in trouble:
+        raise TableError(wrong_encoding(path, csv_format))
     if "straddling" in trouble:
         raise TableError(
             f"{str(path)!r} contains a record of more than {BLOCK_BYTES // 2**20} megabytes; remove or shorten it"
@@ -126,31 +134,38 @@ def _next(path: Path, batches: Iterator[Any]) -> Any:
     raise TableError(f"{str(path)!r} cannot be read; check that all rows have the same length, and the separator")
 
 
-def _watched(
-    batches: Iterable[Any], total: int, position: Callable[[], int] | None, watch: Watch | None
-) -> Iterable[Any]:
-    return batches if watch is None else watch(batches, total, position)
-
-
-def _parquet(path: Path, names: Sequence[str], rows: int, watch: Watch | None) -> Iterator[Any]:
+def _parquet(path: Path, names: Sequence[str], rows: int, label: str) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     # read as it is needed, through a small buffer for each column: by default the reader holds all it has read
     with pq.ParquetFile(path, buffer_size=_COLUMN_BYTES, pre_buffer=False) as file:
-        total = file.metadata.num_rows // rows + file.metadata.num_row_groups
-        batches = file.iter_batches(rows, columns=list(names), use_threads=False)
-        yield from _watched(batches, total, None, watch)
+        counted = _CountedRows(file.iter_batches(rows, columns=list(names), use_threads=False))
+        # the line shows a share: a number of blocks would reveal that of the records
+        yield from progress(counted, max(1, file.metadata.num_rows), label, lambda: counted.done)
 
 
-def _csv(path: Path, names: Sequence[str], separator: str, watch: Watch | None) -> Iterator[Any]:
+class _CountedRows:
+    """Pass batches on and count their rows."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches, self.done = batches, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            self.done += len(batch)
+            yield batch
+
+
+def _csv(path: Path, names: Sequence[str], csv_format: CSVFormat, label: str) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
+    encoding = "utf8" if csv_format.codec == "utf-8-sig" else csv_format.encoding
     with open(path, "rb") as file:
         reader = arrow_csv.open_csv(
             pa.CompressedInputStream(file, "gzip") if path.name.lower().endswith(".gz") else file,
-            arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
-            arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False, encoding=encoding),
+            arrow_csv.ParseOptions(delimiter=csv_format.separator_in(path), newlines_in_values=True),
             arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in names},
                 include_columns=list(names),
@@ -158,15 +173,15 @@ def _csv(path: Path, names: Sequence[str], separator: str, watch: Watch | None) 
                 null_values=[""],
             ),
         )
-        yield from _watched(reader, path.stat().st_size, file.tell, watch)
+        yield from progress(reader, path.stat().st_size, label, file.tell)
 
 
-def as_frame(block: Any, schema: Schema) -> Any:
+def as_frame(block: Any, schema: Schema, csv_format: CSVFormat | None = None) -> Any:
     """Return the columns of the schema as a pandas frame.
 
-    Texts of numeric columns become numbers.
+    Texts of numeric columns become numbers, as the format of a CSV file writes them (None: with a decimal point).
 
-    A column with a cell that is neither a number nor a mark for a missing one stays as it is: the schema refuses it.
+    A column with a cell that is neither a number nor a mark for a missing one stays text: the schema refuses it.
     Ids of persons stay Arrow's: pandas would make floating-point numbers of integers where one is missing.
     """
     import pandas as pd
@@ -175,26 +190,15 @@ def as_frame(block: Any, schema: Schema) -> Any:
     numeric = {column.name for column in schema.columns if column.type == "numeric"}
     numeric |= {schema.target} if schema.task == "regression" else set()
     used = [name for name in block.schema.names if name in schema.column_names]
-    columns = [_numbers(block[name]) if name in numeric else block[name] for name in used]
+    reading = csv_format or CSVFormat()
+    columns = [reading.parse_numbers(block[n]) if n in numeric and _is_text(block[n]) else block[n] for n in used]
     frame = pa.table(columns, names=used).to_pandas()
     if schema.person in used:
         frame[schema.person] = pd.arrays.ArrowExtensionArray(block[schema.person])
     return frame
 
 
-def _numbers(texts: Any) -> Any:
+def _is_text(column: Any) -> bool:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if not (pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)):
-        return texts
-    try:
-        return texts.cast(pa.float64())
-    except pa.ArrowInvalid:
-        pass
-    trimmed = pc.utf8_trim_whitespace(texts)
-    absent = pc.is_in(pc.utf8_lower(trimmed), pa.array(ABSENT))
-    try:
-        return pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return texts
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))

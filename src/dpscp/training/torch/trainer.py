@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpscp._base.checks import check_choice, check_count, check_fraction, check_nonnegative, check_positive
+from dpscp._base.progress import progress
 from dpscp.data.persons import Persons
 from dpscp.data.sources import ArraySource, Block, RecordSource
 from dpscp.data.sources.places import UnitSource, blocks_in_memory, places_of
@@ -38,7 +39,6 @@ from dpscp.training.engine.cuda_noise import DeviceNoise
 from dpscp.training.engine.gaussian_release import gaussian_release, warn_large_delta
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.engine.loop import GRID, poisson_batches
-from dpscp.training.engine.progress import progress
 from dpscp.training.labels import check_classes, encode_labels, real_targets
 from dpscp.training.mechanism import DryRun, GaussianSums, Needs, Trained, paid_event, require_noise
 from dpscp.training.torch.dry_run import dry_run

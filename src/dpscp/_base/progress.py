@@ -6,6 +6,7 @@ Everything that is shown or logged is public before the work begins: names of st
 import importlib
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,12 +15,78 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 _QUIET_SECONDS = 2.0
+_FIRST_BEAT, _BEAT_SECONDS = 1.0, 0.5
 _REFRESH_SECONDS = 0.25
 _WIDTH = 30
 # Lines that a verbose run writes where no bar can be drawn.
 _LINES = 10
 _log = logging.getLogger("dpscp")
 _verbose: ContextVar[int] = ContextVar("dpscp_verbose", default=0)
+
+
+class _Heartbeat:
+    """A line on a terminal that shows the stage and the seconds, while no bar is drawn."""
+
+    def __init__(self) -> None:
+        self.stage, self.is_paused, self.is_shown, self.last_bar = "", False, False, 0.0
+        self.lock = threading.RLock()
+
+    def run(self, done: threading.Event) -> None:
+        """Draw the line twice a second until ``done``."""
+        start = time.monotonic()
+        while not done.wait(_BEAT_SECONDS):
+            with self.lock:
+                now = time.monotonic()
+                if not self.is_paused and now - start >= _FIRST_BEAT and now - self.last_bar > _FIRST_BEAT:
+                    sys.stderr.write(f"\r\033[K{self.stage} ... {now - start:.0f} s ")
+                    sys.stderr.flush()
+                    self.is_shown = True
+
+    def clear(self) -> None:
+        """Remove the line."""
+        with self.lock:
+            if self.is_shown:
+                sys.stderr.write("\r\033[K")
+                sys.stderr.flush()
+            self.is_shown = False
+
+
+_heartbeat = _Heartbeat()
+
+
+@contextmanager
+def show_life(stage: str) -> Iterator[None]:
+    """Show within two seconds, on a terminal, that work goes on."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    _heartbeat.stage = stage
+    thread = threading.Thread(target=_heartbeat.run, args=(done,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        _heartbeat.clear()
+
+
+@contextmanager
+def pause_life() -> Iterator[None]:
+    """Draw no line inside: a person types, or another process writes."""
+    with _heartbeat.lock:
+        _heartbeat.clear()
+        _heartbeat.is_paused = True
+    try:
+        yield
+    finally:
+        _heartbeat.is_paused = False
+
+
+def clear_life() -> None:
+    """Remove the line before other text is printed."""
+    _heartbeat.clear()
 
 
 @contextmanager
@@ -35,6 +102,7 @@ def verbosity(verbose: int) -> Iterator[None]:
 def announce(stage: str) -> None:
     """Log that a stage begins, and say so where the run is verbose."""
     _log.info(stage)
+    _heartbeat.stage = stage
     if _verbose.get():
         sys.stderr.write(f"dpscp: {stage}\n")
         sys.stderr.flush()
@@ -69,8 +137,11 @@ def progress(
                 left = (now - start) * (total - done) / done
                 count = f"{done}/{total}" if position is None else f"{100 * done // total} %"
                 bar = "#" * filled + "." * (_WIDTH - filled)
-                sys.stderr.write(f"\r{label} [{bar}] {count}, {left:.0f} s left ")
-                sys.stderr.flush()
+                with _heartbeat.lock:
+                    _heartbeat.clear()
+                    sys.stderr.write(f"\r{label} [{bar}] {count}, {left:.0f} s left ")
+                    sys.stderr.flush()
+                    _heartbeat.last_bar = now
                 due, shown = now + _REFRESH_SECONDS, True
     finally:
         if shown:

@@ -1,0 +1,153 @@
+"""How a CSV file is written: separator, encoding, decimal mark and thousands mark.
+
+These are public facts of the file, declared and never guessed from its records.
+"""
+
+import codecs
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from dpscp._base.suggestions import suggest
+from dpscp.data.frames import ABSENT, SchemaError
+
+# A space in a number may be an ordinary one, one that does not break, or a narrow one.
+_SPACES = " \u00a0\u202f"
+_THOUSANDS = (",", ".", "'", "\u2019", " ", "_")
+_TAB_NAMES = ("tab", "\\t")
+# pandas reads it neither as a number nor as a missing value, whatever the cell was.
+_NO_NUMBER = "not a number"
+
+
+@dataclass(frozen=True)
+class CSVFormat:
+    """Declare how a CSV file is written; raise ``SchemaError`` if a mark is wrong.
+
+    A schema holds one, as the table ``[csv]`` of its file, for all files that are read with it.
+
+    Attributes
+    ----------
+    separator : str, optional
+        The character between cells, or ``"tab"``. None: a tab for ``.tsv``, else a comma.
+    encoding : str
+        A name that Python knows, such as ``"utf-8"`` (default, with or without a mark at the start), ``"cp1252"``
+        (Excel on Windows in Western Europe), ``"latin-1"`` or ``"utf-16"``.
+    decimal : ``"."`` or ``","``
+    thousands : str, optional
+        The mark between groups of three digits. A space stands for every kind of space. None: there is none.
+    """
+
+    separator: str | None = None
+    encoding: str = "utf-8"
+    decimal: str = "."
+    thousands: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.separator in _TAB_NAMES:
+            object.__setattr__(self, "separator", "\t")
+        if self.thousands == "":
+            object.__setattr__(self, "thousands", None)
+        mark = self.separator
+        if mark is not None and (not isinstance(mark, str) or len(mark) != 1 or mark in '"\r\n' or ord(mark) > 127):
+            raise SchemaError(f'separator must be one character, such as ";" or "tab", got {mark!r}')
+        if not isinstance(self.encoding, str) or not _is_text_encoding(self.encoding):
+            raise SchemaError(
+                f"encoding {self.encoding!r} is not known; use for example utf-8, cp1252 (Excel on Windows), latin-1 "
+                "or utf-16"
+            )
+        if self.decimal not in (".", ","):
+            raise SchemaError(f'decimal must be "." or ",", got {self.decimal!r}')
+        if self.thousands is not None and self.thousands not in _THOUSANDS:
+            raise SchemaError(f"thousands must be one of {' '.join(map(repr, _THOUSANDS))}, got {self.thousands!r}")
+        if self.thousands == self.decimal:
+            raise SchemaError(f"decimal and thousands must be different marks, got {self.decimal!r} for both")
+
+    def separator_in(self, path: Path) -> str:
+        """Return the separator of a file: the declared one, or that of its name."""
+        return self.separator or ("\t" if path.name.lower().endswith(".tsv") else ",")
+
+    @property
+    def codec(self) -> str:
+        """The codec that reads the file; for UTF-8 it skips a mark at the start."""
+        return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+
+    def with_changes(self, **changes: Any) -> "CSVFormat":
+        """Return the format with the declarations that are not None."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the declarations that differ from the default, as JSON values."""
+        default = CSVFormat()
+        return {name: value for name, value in asdict(self).items() if value != getattr(default, name)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "CSVFormat":
+        """Read the declarations of a schema file."""
+        if not isinstance(data, Mapping):
+            raise SchemaError('csv must be a table of declarations, for example separator = ";"')
+        names = [field.name for field in fields(cls)]
+        for key in data:
+            if key not in names:
+                raise SchemaError(
+                    f"csv has an unknown key {str(key)!r}; use {', '.join(names)}{suggest(str(key), names)}"
+                )
+        return cls(**data)
+
+    def parse_numbers(self, texts: Any) -> Any:
+        """Parse the cells of a numeric column, an Arrow array of texts.
+
+        Returns
+        -------
+        float64 array, with null for missing numbers. If a cell is neither a number in this format nor missing: texts
+        that a schema refuses in the rows of such cells.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        usual = self.decimal == "." and self.thousands is None
+        if usual:
+            try:
+                return texts.cast(pa.float64())
+            except pa.ArrowInvalid:
+                pass
+        cells = pc.utf8_trim_whitespace(texts)
+        absent = pc.is_in(pc.utf8_lower(cells), pa.array(ABSENT, cells.type))
+        cells = pc.if_else(absent, pa.scalar(None, cells.type), cells)
+        if not usual:
+            cells = self._to_usual_numbers(cells)
+        try:
+            return cells.cast(pa.float64())
+        except pa.ArrowInvalid:
+            return texts if usual else cells
+
+    def _to_usual_numbers(self, cells: Any) -> Any:
+        """Rewrite numbers of this format with a decimal point; replace every other cell by a text."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        is_number = pc.match_substring_regex(cells, self._pattern)
+        if self.thousands is not None:
+            cells = pc.replace_substring_regex(cells, f"[{_marks(self.thousands)}]", "")
+        cells = pc.replace_substring(cells, self.decimal, ".")
+        return pc.if_else(is_number, cells, pa.scalar(_NO_NUMBER, cells.type))
+
+    @property
+    def _pattern(self) -> str:
+        whole = r"\d+"
+        if self.thousands is not None:
+            whole = rf"(\d+|\d{{1,3}}([{_marks(self.thousands)}]\d{{3}})+)"
+        point = re.escape(self.decimal)
+        return rf"^[+-]?(({whole}({point}\d*)?|{point}\d+)([eE][+-]?\d+)?|(?i:inf|infinity))$"
+
+
+def _marks(thousands: str) -> str:
+    return _SPACES if thousands == " " else re.escape(thousands)
+
+
+def _is_text_encoding(name: str) -> bool:
+    try:
+        return "".encode(name) is not None  # refuses codecs of other things than text
+    except (LookupError, ValueError):
+        return False

@@ -1,0 +1,385 @@
+"""Suggestions, completion, PDF, a full disk, signs of life: what helps a person at a terminal."""
+
+import errno
+import io
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpscp as dp
+from dpscp._base import progress
+from dpscp._base.format import format_epsilon, format_remaining_epsilon
+from dpscp._base.suggestions import suggest
+from dpscp.cli import main, pdf
+from dpscp.cli.completion import SHELLS, list_commands, write_completion
+from dpscp.cli.errors import CommandError, describe_os_error
+from dpscp.cli.main import build_parser
+from dpscp.data.model_files import open_atomically
+from dpscp.data.schema import Column, Schema
+from dpscp.data.sources.spill import Scratch
+
+SCHEMA = Schema(
+    "classification",
+    "bought",
+    (Column("age", "numeric", (0, 100)), Column("region", "categorical", categories=("north", "south"))),
+    classes=("no", "yes"),
+)
+
+
+def people(n, seed):
+    rng = np.random.default_rng(seed)
+    age = rng.integers(0, 100, n)
+    bought = np.where(age + 20 * rng.normal(size=n) > 50, "yes", "no")
+    return pd.DataFrame({"age": age, "region": rng.choice(["north", "south"], n), "bought": bought})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("help")
+    people(400, 0).to_csv(place / "people.csv", index=False)
+    people(50, 1).to_csv(place / "new.csv", index=False)
+    (place / "people.toml").write_text(SCHEMA.to_toml())
+    model = dp.PrivateConformalClassifier(epsilon=8.0, confidence_level=0.5, guarantee="split", random_state=0)
+    model.fit(place / "people.csv", "bought", schema=SCHEMA).save(place / "m.dpscp")
+    return place
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+
+    def call(line):
+        capsys.readouterr()
+        try:
+            code = main(shlex.split(line))
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    return call
+
+
+# ---- suggestions
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("fti people.csv", "Did you mean 'fit'?"),
+        ("fit people.csv --epsilom 1", "Did you mean '--epsilon'?"),
+        ("fit people.csv --epsilom=1", "Did you mean '--epsilon'?"),
+        ("predict m.dpscp new.csv --ouput x.csv", "Did you mean '--output'?"),
+        ("demo --foldr x", "Did you mean '--folder'?"),
+    ],
+)
+def test_misspelt_commands_and_options(run, line, said):
+    code, _, err = run(line)
+    assert code == 2
+    assert said in err
+
+
+def test_a_usage_error_without_a_close_name_suggests_nothing(run):
+    assert "Did you mean" not in run("fit people.csv --zzz")[2]
+    assert "Did you mean" not in run("fit")[2]
+    assert "Did you mean" not in run("")[2]
+    assert run("predict m.dpscp new.csv --out p.csv")[0] == 0  # a beginning of a name is that name
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("fit people.csv --target bougth", "no column 'bougth'. Did you mean 'bought'?"),
+        ("schema people.csv --target Bought -o x.toml --header", "Did you mean 'bought'?"),
+        ("fit people.csv --schema people.toml --groups regoin", "Did you mean 'region'?"),
+        ("fit people.csv --schema people.toml --groups zzzz", "'zzzz' is not a categorical column of the schema"),
+        ("fit pepple.csv --schema people.toml", "file 'pepple.csv' does not exist. Did you mean 'people.csv'?"),
+        ("fit none/t.csv --schema people.toml", "file 'none/t.csv' does not exist"),
+        ("fit other.csv --schema people.toml", "'age'. Did you mean 'agee'? Not declared are: 'agee'."),
+        ("predict m.dpscp other.csv -o x.csv", "lacks column that the model needs: 'age'. Did you mean 'agee'?"),
+        ("predict m.dpscp two.csv -o x.csv", "lacks columns that the model needs: 'age'. 'region'."),
+    ],
+)
+def test_misspelt_columns_and_files(run, folder, line, said):
+    table = people(50, 1).assign(more=1)
+    table.rename(columns={"age": "agee"}).drop(columns="more").to_csv(folder / "other.csv", index=False)
+    # a first line that lacks most names may be a record: no cell of it is suggested
+    table.rename(columns={"age": "agee", "region": "regoin"}).to_csv(folder / "two.csv", index=False)
+    code, _, err = run(f"{line} -o never.dpscp" if line.startswith("fit") else line)
+    assert code == 1
+    assert said in err
+    assert "regoin'?" not in err
+
+
+def test_suggestions_ignore_case():
+    assert suggest("AGE", ["age", "region"]) == ". Did you mean 'age'?"
+
+
+def test_the_suggested_command_repeats_the_options(run, folder):
+    """The command of a refusal runs as it is printed, and leads to one that runs too."""
+    people(50, 1).to_csv(folder / "semi colons.csv", index=False, sep=";", encoding="cp1252")
+    code, _, err = run("fit 'semi colons.csv' --target bought --separator ';' --encoding cp1252 --header")
+    assert code == 1
+    suggested = err[err.index("dpscp schema") :].strip()
+    assert suggested == "dpscp schema 'semi colons.csv' --header --target bought --separator ';' --encoding cp1252"
+    code, out, _ = run(suggested.removeprefix("dpscp "))
+    assert code == 0
+    following = out.split("then run: dpscp ")[1].strip()
+    code, _, err = run(following)
+    assert code == 1
+    assert "the schema lacks the task" in err
+
+
+# ---- completion
+
+
+def test_completion_lists_every_command_and_option(run):
+    parser = build_parser()
+    commands = {command.name: command for command in list_commands(parser)}
+    assert {"fit", "predict", "report", "completion"} <= set(commands)
+    assert "--epsilon" in commands["fit"].options
+    assert commands["fit"].values["--decimal"] == (".", ",")
+    assert commands["budget"].words == ("create", "show")
+    assert "%(" not in " ".join(text for c in commands.values() for text in c.options.values())
+    for shell in SHELLS:
+        script = write_completion(parser, shell)
+        code, out, _ = run(f"completion {shell}")
+        assert (code, out) == (0, script + "\n")
+        assert all(name in script for name in commands)
+        assert "epsilon" in script
+    assert json.loads(run("completion fish --json")[1])["shell"] == "fish"
+    assert run("completion powershell")[0] == 2
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["dpscp", "pre"], {"predict"}),
+        (["dpscp", "fit", "--eps"], {"--epsilon"}),
+        (["dpscp", "budget", "cr"], {"create"}),
+        (["dpscp", "fit", "t.csv", "--unknown", "o"], {"other"}),
+        (["dpscp", "fit", "peop"], {"people.csv", "people.toml"}),
+    ],
+)
+def test_bash_completes(folder, words, found):
+    script = write_completion(build_parser(), "bash")
+    line = (
+        f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _dpscp; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash", "-c", script + line], capture_output=True, text=True, cwd=folder, check=True)
+    assert set(done.stdout.split()) == found
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_accept_their_script(shell, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    (tmp_path / "script").write_text(write_completion(build_parser(), shell))
+    assert subprocess.run([shell, "-n", str(tmp_path / "script")], check=False).returncode == 0
+
+
+# ---- PDF
+
+
+def test_pdf_without_a_browser_says_what_to_do(run, folder, monkeypatch):
+    monkeypatch.setattr(pdf.shutil, "which", lambda _: None)
+    code, _, err = run("report m.dpscp -o pdf.html --pdf p.pdf")
+    assert code == 1
+    assert "--pdf needs an installed browser" in err
+    assert "print it to PDF" in err
+    assert not (folder / "pdf.html").exists()  # found before any work
+    monkeypatch.setenv("DPSCP_BROWSER", "my-browser")
+    assert "none of my-browser was found" in run("report m.dpscp -o pdf.html --pdf p.pdf")[2]
+
+
+def fake_browser(path, body):
+    path.write_text(f"#!{sys.executable}\nimport sys\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_pdf_is_what_the_browser_prints(run, folder, monkeypatch):
+    body = (
+        "name = next(a.split('=', 1)[1] for a in sys.argv if a.startswith('--print-to-pdf='))\n"
+        "open(name, 'w').write('%PDF ' + sys.argv[-1])"
+    )
+    monkeypatch.setenv("DPSCP_BROWSER", fake_browser(folder / "browser", body))
+    code, out, _ = run("report m.dpscp -o pdf.html --pdf p.pdf --json")
+    assert (code, json.loads(out)["pdf"]) == (0, "p.pdf")
+    assert (folder / "p.pdf").read_text() == "%PDF " + (folder / "pdf.html").absolute().as_uri()
+    assert "pdf:  " in run("report m.dpscp -o pdf.html --pdf p.pdf")[1]
+    monkeypatch.setenv("DPSCP_BROWSER", fake_browser(folder / "broken", "sys.exit(1)"))
+    code, _, err = run("report m.dpscp -o pdf.html --pdf q.pdf")
+    assert (code, "did not print the report" in err) == (1, True)
+    assert not (folder / "q.pdf").exists()
+    with pytest.raises(CommandError, match="did not print"):
+        pdf.print_page(str(folder / "none"), folder / "pdf.html", folder / "q.pdf")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, pdf.BROWSERS)), reason="no browser is installed")
+def test_a_real_browser_prints_the_report(run, folder):
+    assert run("report m.dpscp -o real.html --pdf real.pdf")[0] == 0
+    assert (folder / "real.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_only_root_gets_no_sandbox(monkeypatch):
+    monkeypatch.setattr(pdf.os, "geteuid", lambda: 0)
+    assert pdf._is_root()
+    monkeypatch.setattr(pdf.os, "geteuid", lambda: 1000)
+    assert not pdf._is_root()
+
+
+# ---- a full disk
+
+
+def full_disk(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_reported_with_the_file(run, folder, monkeypatch):
+    class Full(io.BytesIO):
+        write = full_disk
+
+    real = os.fdopen
+    monkeypatch.setattr(
+        "dpscp.data.model_files.os.fdopen", lambda handle, mode: (real(handle, mode).close(), Full())[1]
+    )
+    code, _, err = run("predict m.dpscp new.csv -o never.csv")
+    assert code == 1
+    assert f"the disk is full: '{folder / 'never.csv'}' cannot be written. Free space" in err
+    assert not (folder / "never.csv").exists()
+
+
+def test_a_file_in_a_full_folder_keeps_its_own_error(tmp_path):
+    with pytest.raises(OSError, match="other") as caught, open_atomically(tmp_path / "x"):
+        raise OSError(errno.EIO, "other", "named")
+    assert caught.value.filename == "named"
+    with pytest.raises(OSError, match="no number") as caught, open_atomically(tmp_path / "x"):
+        raise OSError("no number")
+    assert caught.value.filename is None
+
+
+def test_a_full_scratch_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(Scratch, "_write_buffer", full_disk)
+    with pytest.raises(OSError, match="No space") as caught:
+        Scratch([np.zeros(5)], tmp_path)
+    assert caught.value.filename == str(tmp_path)
+
+
+def test_errors_of_the_system_in_words():
+    assert describe_os_error(OSError(errno.EACCES, "Permission denied", "f")) == "'f': Permission denied"
+    assert describe_os_error(OSError(errno.ENOSPC, "x")).startswith("the disk is full: a file")
+    assert describe_os_error(FileNotFoundError("no such file: 'x'")) == "no such file: 'x'"
+
+
+def test_a_model_that_is_paid_for_is_saved_elsewhere_if_its_folder_fails(run, folder, monkeypatch, tmp_path):
+    model = dp.load(folder / "m.dpscp")
+    monkeypatch.setattr("dpscp.cli.fit.fit_estimator", lambda *_, **__: model)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    real = type(model).save
+
+    def save(self, path):
+        if path.name == "paid.dpscp" and path.parent == type(path)():
+            full_disk()
+        real(self, path)
+
+    monkeypatch.setattr(type(model), "save", save)
+    code, out, err = run("fit people.csv --schema people.toml --epsilon 8 -o paid.dpscp --json")
+    assert code == 0, err
+    assert "the disk is full" in err
+    assert "instead; move it" in err
+    written = json.loads(out)["model"]
+    assert written.startswith(str(tmp_path))
+    assert dp.load(written).threshold_ == model.threshold_
+
+
+# ---- small numbers, verdicts, extras
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 3.217e-7, 4.5e-4])
+def test_a_tiny_epsilon_is_printed_truthfully(epsilon):
+    assert epsilon <= float(format_epsilon(epsilon)) <= 1.01 * epsilon
+    assert 0.99 * epsilon <= float(format_remaining_epsilon(epsilon)) <= epsilon
+
+
+def test_a_useless_fit_is_called_that_by_predict(run, folder):
+    people(20, 3).to_csv(folder / "few.csv", index=False)
+    assert run("fit few.csv --schema people.toml --epsilon 0.1 --seed 1 -o few.dpscp --force")[0] == 0
+    code, out, _ = run("predict few.dpscp new.csv -o few.out.csv --json")
+    assert (code, json.loads(out)["is_useful"]) == (0, False)
+    assert json.loads(out)["not_useful_because"]
+    assert "verdict:  NOT USEFUL" in run("predict few.dpscp new.csv -o few.out.csv")[1]
+    assert "verdict:  NOT USEFUL" in run("report few.dpscp -o few.html")[1]
+
+
+def test_the_demo_names_the_extra_that_is_missing(run, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "statsmodels", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, err = run("demo --folder bare")
+    assert code == 1
+    assert "the demo needs statsmodels, matplotlib" in err
+    assert "pip install 'dpscp[demo]'" in err
+    assert not (folder / "bare").exists()
+
+
+# ---- signs of life
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def wait_for(screen, text):
+    end = time.monotonic() + 10
+    while text not in screen.getvalue() and time.monotonic() < end:
+        time.sleep(0.01)
+    return screen.getvalue()
+
+
+def test_a_quiet_command_shows_life_within_two_seconds(monkeypatch):
+    assert progress._FIRST_BEAT + 2 * progress._BEAT_SECONDS <= 2
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr(progress, "_BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "_FIRST_BEAT", 0.02)
+    with progress.show_life("dpscp fit"):
+        assert "dpscp fit ... 0 s" in wait_for(screen, "dpscp fit ...")
+        progress.announce("training")
+        assert "training ... 0 s" in wait_for(screen, "training ...")
+        with progress.pause_life():
+            before = screen.getvalue()
+            assert before.endswith("\r\033[K")
+            time.sleep(0.1)
+            assert screen.getvalue() == before  # a question is not overwritten
+        assert len(wait_for(screen, before + "\r\033[Ktraining")) > len(before)
+        progress.clear_life()
+    assert screen.getvalue().endswith("\r\033[K")
+    assert threading.active_count() == 1 or not any("run" in t.name for t in threading.enumerate())
+
+
+def test_no_line_is_drawn_while_a_bar_is_shown(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr(progress, "_BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(progress._heartbeat, "last_bar", time.monotonic() + 100)
+    with progress.show_life("quiet"):
+        time.sleep(0.05)
+    assert screen.getvalue() == ""
+
+
+def test_without_a_terminal_nothing_is_drawn(capsys):
+    with progress.show_life("dpscp fit"):
+        pass
+    assert capsys.readouterr().err == ""
