@@ -157,7 +157,7 @@ mutant(
 )
 mutant(
     "calibration:_make_certificate",
-    "assumptions.append(FIXED_GROUPS)",
+    "assumptions.append(OVERLAPPING_GROUPS.format(rule.groups_per_record) if several else FIXED_GROUPS)",
     "None",
     "the certificate of groups is without its assumption",
     "tests/test_promised_numbers.py::test_groups_have_their_assumption_and_no_rank_of_the_whole",
@@ -665,7 +665,7 @@ mutant(
 )
 mutant(
     "scoring:_Look.__call__",
-    "block.targets[block.groups == self.group]",
+    "block.targets[is_member(block.groups, self.group)]",
     "block.targets",
     "in blocks every group counts all records",
     "tests/sources/test_source_fits.py::test_every_source_gives_the_fit_of_an_array",
@@ -1371,8 +1371,8 @@ mutant(
 )
 mutant(
     "estimators.base:PrivateConformal._release",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
-    "(*((GROUP_FUNCTION,) if callable(self.groups) else ()), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *list_record_assumptions(original), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
+    "(*self._list_group_assumptions(), *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()), *list_training_assumptions(self.estimator, prefit=self.prefit), *self._list_uncopied_objects(), *request.task.score_assumptions, *outer.assumptions)",
     "a release does not say that it trusts how the records came",
     "tests/test_trust.py::test_each_thing_that_is_trusted_is_on_record",
 )
@@ -1559,28 +1559,28 @@ mutant(
 # ---- risk control and other populations
 
 mutant(
-    "deployment.losses:_round_gains",
+    "pipeline.losses:_round_gains",
     "np.floor(resolution * (1 - losses) + dither)",
     "np.ceil(resolution * (1 - losses) + dither)",
     "losses are rounded down",
     "tests/deployment/test_risk.py::test_rounding_by_a_secret_uniform_keeps_the_mean_and_the_order",
 )
 mutant(
-    "deployment.losses:sum_losses",
+    "pipeline.losses:sum_losses",
     "_round_gains(_person_means(kept, owners), dither, resolution)",
     "_round_gains(_person_means(kept, owners), generator.random(owners.count), resolution)",
     "each threshold rounds by a uniform of its own",
     "tests/deployment/test_risk.py::test_rounding_by_a_secret_uniform_keeps_the_mean_and_the_order",
 )
 mutant(
-    "deployment.losses:_person_means",
+    "pipeline.losses:_person_means",
     "np.add.reduceat(losses, owners.offsets[:-1]) / owners.sizes",
     "np.minimum.reduceat(losses, owners.offsets[:-1])",
     "the smallest loss of a person counts",
     "tests/deployment/test_risk.py::test_the_loss_of_a_person_is_the_mean_over_their_rows",
 )
 mutant(
-    "deployment.losses:sum_losses",
+    "pipeline.losses:sum_losses",
     "losses = np.maximum(losses, after)",
     "pass",
     "a loss that rises is summed as it is",
@@ -1625,16 +1625,16 @@ mutant(
 )
 mutant(
     "data.populations:Thinning.place_groups",
-    "np.where(is_kept, np.zeros(n, dtype=np.int64) if groups is None else groups, -1)",
-    "np.zeros(n, dtype=np.int64) if groups is None else groups",
+    "np.where(is_kept, 0, -1)",
+    "np.where(is_kept, 0, 0)",
     "rejected records find the threshold too",
     "tests/deployment/test_populations.py::test_rejected_records_of_a_block_are_in_no_group_and_stay_so",
     "tests/deployment/test_populations.py::test_an_estimator_covers_the_declared_population",
 )
 mutant(
     "pipeline.search_plan:CalibrationRule.for_population",
-    "replace(self, part=part, n_nominal=nominal, has_released_size=True, ratio_bound=ratio_bound)",
-    "replace(self, part=part, n_nominal=nominal, ratio_bound=ratio_bound)",
+    "replace(self, part=part, has_released_size=True, ratio_bound=ratio_bound)",
+    "replace(self, part=part, ratio_bound=ratio_bound)",
     "the number of kept records passes for a public one",
     "tests/deployment/test_populations.py::test_the_number_of_kept_records_is_released_with_noise_and_planned",
 )
@@ -1644,6 +1644,104 @@ mutant(
     "False",
     "another population is promised for records that training has seen",
     "tests/deployment/test_populations.py::test_wrong_arguments_are_named",
+)
+# ---- overlapping groups
+
+mutant(
+    "data.groups:largest_thresholds",
+    "np.vstack([thresholds, -nowhere])[places].max(axis=1)",
+    "thresholds[places[:, 0]]",
+    "a row gets the threshold of its first group",
+    "tests/test_overlapping_groups.py::test_each_group_is_covered_where_the_smallest_threshold_would_fail",
+    "tests/test_overlapping_groups.py::test_a_row_gets_the_largest_threshold_of_its_groups_and_full_sets_without_one",
+)
+mutant(
+    "data.groups:largest_thresholds",
+    "np.where(has_group(places)[:, None], largest, np.inf)",
+    "largest",
+    "a row in no group gets an empty set",
+    "tests/test_overlapping_groups.py::test_a_row_gets_the_largest_threshold_of_its_groups_and_full_sets_without_one",
+)
+mutant(
+    "pipeline.search_plan:SearchPlan.events",
+    "self.rule.groups_per_record",
+    "1",
+    "a record pays for one of its groups",
+    "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
+)
+mutant(
+    "pipeline.search_plan:SearchPlan.events",
+    "self.size_noise.event(copies)",
+    "self.size_noise.event(1)",
+    "a record pays for the size of one of its groups",
+    "tests/test_overlapping_groups.py::test_the_ledger_holds_the_searches_of_all_groups_of_a_record",
+)
+mutant(
+    "data.groups:places_of_matrix",
+    "np.take_along_axis(member, first, axis=1) & (member.sum(axis=1, keepdims=True) <= per_record)",
+    "np.take_along_axis(member, first, axis=1)",
+    "a row in too many groups gets the threshold of some of them",
+    "tests/test_overlapping_groups.py::test_records_beyond_the_maximum_count_in_no_group_and_are_covered_by_full_sets",
+)
+mutant(
+    "pipeline.evaluation:sensitive_sums",
+    "2 * groups_per_record",
+    "2 * bool(groups_per_record)",
+    "an evaluated record pays for one of its groups",
+    "tests/test_overlapping_groups.py::test_an_evaluation_charges_the_groups_of_a_record",
+)
+# ---- multilabel
+
+mutant(
+    "training.mechanisms.one_vs_rest:OneVsRest.event",
+    "compose(*[self.mechanism.event] * self.n_labels)",
+    "self.mechanism.event",
+    "one of the labels pays for all",
+    "tests/test_multilabel.py::test_the_heads_together_stay_within_the_budget",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier._release",
+    "records.part(~is_held_out)",
+    "records.part(is_held_out | True)",
+    "the records that find the threshold train as well",
+    "tests/test_multilabel.py::test_records_train_or_calibrate_and_never_both",
+)
+mutant(
+    "estimators.multilabel:PrivateMultilabelClassifier.predict_set",
+    "np.asarray(1 - probabilities <= self.threshold_)",
+    "np.asarray(probabilities >= self.threshold_)",
+    "sets hold the labels that are likelier than the threshold of doubt",
+    "tests/test_multilabel.py::test_the_mean_loss_of_new_records_is_bounded",
+)
+mutant(
+    "scores.losses:missed_labels",
+    "shown > t",
+    "shown > t + 0.1",
+    "labels above the threshold are not counted as missed",
+    "tests/test_multilabel.py::test_losses_by_hand",
+)
+# ---- recalibration and risk in another population
+
+mutant(
+    "deployment.recalibration:_join",
+    '{"fit": fitted.event, STAGE: added.event}',
+    '{"fit": fitted.event}',
+    "the new records pay nothing in the ledger of the new release",
+    "tests/deployment/test_recalibration.py::test_the_new_release_has_its_own_promises",
+)
+mutant(
+    "deployment.recalibration:recalibrate",
+    "make_rule(SPLIT, tuple((round(1 - certificate.target, 12) for certificate in estimator.certificates_)), Ledger(), check_count(unit.count_name, len(scored.scores) if n_records is None else n_records), n_groups=None if groups is None else len(groups.names), counted=n_records is None, release_confidence=estimator.release_confidence)",
+    "make_rule(SPLIT, tuple((2 * round(1 - certificate.target, 12) for certificate in estimator.certificates_)), Ledger(), check_count(unit.count_name, len(scored.scores) if n_records is None else n_records), n_groups=None if groups is None else len(groups.names), counted=n_records is None, release_confidence=estimator.release_confidence)",
+    "new thresholds miss twice as often as promised",
+    "tests/deployment/test_recalibration.py::test_coverage_returns_after_a_change",
+)
+mutant(
+    "deployment.risk:_Units.of",
+    "rows[keep_by_ratio(ratios[rows], bound, coins)]",
+    "rows",
+    "the likelihood ratio of losses is ignored",
+    "tests/deployment/test_populations.py::test_the_risk_of_the_declared_population_is_bounded",
 )
 mutant(
     "training.preprocessing.preprocess:PreprocessedModel.is_row_wise",
@@ -1684,7 +1782,7 @@ mutant(
     "tests/test_outer_steps.py::test_a_store_refuses_steps_and_searches",
 )
 mutant(
-    "estimators.outer_steps:OuterUse.mark",
+    "estimators.outer_steps:OuterUse.mark_promises",
     "certificate.voided(self._reason)",
     "certificate",
     "coverage is certified although steps outside learned from the records",

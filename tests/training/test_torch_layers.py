@@ -1,6 +1,7 @@
 """Gradients of torch modules layer by layer: the same norms and sums as single gradients, and a bounded rounding."""
 
 import copy
+from contextlib import nullcontext
 from fractions import Fraction
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 from dpscp.data.sources import Block
 from dpscp.training.engine.gradients import CLIP_SLACK
 from dpscp.training.torch import batch_sums, layer_terms
+from dpscp.training.torch.dry_run import dry_run
 from dpscp.training.torch.layer_terms import ClipRule, LayerTerms, LookupTerm, ProductTerm, SampleTerm
 from dpscp.training.torch.trainer import OpacusTraining
+from dpscp.training.torch.updates import set_gradients
 
 torch = pytest.importorskip("torch")
 layers = pytest.importorskip("opacus.layers")
@@ -442,3 +445,54 @@ def test_parameters_without_a_gradient_add_nothing():
     assert all(not total.any() for total in engine.sum(block, np.arange(5)))
     with torch.no_grad():
         assert all(not t.any() for t in batch_sums._GpuBlocks(engine, 16).sum(block, [np.arange(5)], None))
+
+
+# ---- what only a GPU does, without one
+
+
+def test_an_engine_on_a_gpu_sums_there_and_needs_no_generators_for_a_recorded_pass():
+    engine, block = engine_of(nn.Linear(6, 3), (6,))
+    asked = []
+
+    class Blocks:
+        is_recorded = True
+
+        def __init__(self, _, size):
+            asked.append(size)
+
+        def sum(self, _, parts, __):
+            asked.append([len(part) for part in parts])
+            return ["sums"]
+
+    engine.device, true_blocks, batch_sums._GpuBlocks = torch.device("meta"), batch_sums._GpuBlocks, Blocks
+    try:
+        assert not isinstance(engine.draws(lambda count: bytes(count)), nullcontext)
+        assert engine.sum(block, np.arange(20)) == engine.sum(block, np.arange(20)) == ["sums"]
+    finally:
+        batch_sums._GpuBlocks = true_blocks
+    assert asked == [engine.blocks.chunk, [20], [20]]
+    assert isinstance(engine.draws(lambda count: bytes(count)), nullcontext)
+
+
+def test_gradients_on_a_device_come_from_one_vector():
+    parameters = [nn.Parameter(torch.zeros(shape, device="meta")) for shape in ((3, 2), (4,))]
+    set_gradients(parameters, [torch.zeros(p.shape, dtype=torch.float64, device="meta") for p in parameters], 0.5)
+    assert [(p.grad.shape, p.grad.dtype) for p in parameters] == [((3, 2), torch.float32), ((4,), torch.float32)]
+    mixed = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, dtype=torch.float64))]
+    set_gradients(mixed, [torch.ones(2).double()] * 2, 0.5)
+    assert [p.grad.tolist() for p in mixed] == [[0.5, 0.5], [0.5, 0.5]]
+    assert [p.grad.dtype for p in mixed] == [torch.float32, torch.float64]
+
+
+def test_a_module_that_runs_nowhere_is_tried_on_the_processor_first():
+    tried = []
+
+    def forward(self, rows):
+        tried.append(rows.device.type)
+        raise RuntimeError
+
+    module = Own(forward, layer=nn.Linear(6, 3))
+    with pytest.raises(ValueError, match="fails on synthetic rows"):
+        dry_run(module, (6,), lambda count, _: torch.zeros(count), losses, device="meta")
+    assert tried[0] == "cpu"
+    assert set(tried) == {"cpu", "meta"}

@@ -13,6 +13,7 @@ from dpscp.privacy import dpsgd_event
 from dpscp.privacy.accounting.rdp import _divergences
 from dpscp.training import DPSGD, OpacusTraining
 from dpscp.training.torch.dry_run import full_float32
+from dpscp.training.torch.model import TorchModel, torch_rows
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
@@ -189,3 +190,23 @@ def test_gradients_are_compared_in_full_float32():
     with full_float32():
         assert not torch.backends.cudnn.allow_tf32
     assert torch.backends.cudnn.allow_tf32 == before
+
+
+def test_float32_records_are_neither_copied_nor_changed():
+    X = np.ascontiguousarray(records()[0], dtype=np.float32)
+    assert torch_rows(X) is X
+    before = X.copy()
+    module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))
+    trained = training(head(), steps=2).train(X, records()[1])
+    TorchModel(module, (4,), (0, 1)).outputs(X)
+    trained.model.outputs(X)
+    np.testing.assert_array_equal(X, before)
+    X[3, 1] = 1e38
+    assert torch_rows(X) is not X
+    assert torch_rows(X).max() == np.float32(2.0**100)
+    X[3, 1] = np.inf
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        torch_rows(X)
+    X[3, 1] = 0.0
+    X.flags.writeable = False  # torch cannot share it
+    assert torch_rows(X) is not X

@@ -170,7 +170,7 @@ class Thinning:
         ----------
         ratios : array of shape (n,)
             The likelihood ratio of each row.
-        groups : array of shape (n,), optional
+        groups : array of shape (n,) or (n, groups_per_record), optional
         owners : Persons
             Which rows belong to which person.
         places : range or array
@@ -178,6 +178,7 @@ class Thinning:
 
         Theory: Result K
         """
-        n = len(ratios)
         is_kept = keep_by_ratio(ratios, self.ratio.bound, np.repeat(self.coins.uniform(places), owners.sizes))
-        return np.where(is_kept, np.zeros(n, dtype=np.int64) if groups is None else groups, -1)
+        if groups is None:
+            return np.where(is_kept, 0, -1)
+        return np.where(is_kept if groups.ndim == 1 else is_kept[:, None], groups, -1)

@@ -350,6 +350,16 @@ class Schema:
             raise SchemaError(f"the table lacks the column of persons, {self.person!r}; add it, or change person")
         return ids
 
+    def categories_of(self, name: str) -> tuple[str, ...]:
+        """Return the categories of a categorical column, or raise SchemaError for another one."""
+        return self._category_column(name)[1]
+
+    def _category_column(self, name: str) -> tuple[Any, tuple[str, ...]]:
+        column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
+        if column is None or column.categories is None:
+            raise SchemaError(f"groups={name!r} must be a categorical column that the schema declares")
+        return column, column.categories
+
     def groups(self, table: Any, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         """Find each row's category in a categorical column.
 
@@ -365,20 +375,18 @@ class Schema:
             The index in ``categories``; -1 for another value.
         categories : tuple of str
         """
-        column = next((c for c in self.feature_columns if c.name == name and c.type == "categorical"), None)
-        if column is None or column.categories is None:
-            raise SchemaError(f"groups={name!r} must be a categorical column that the schema declares")
+        column, categories = self._category_column(name)
         if isinstance(table, Frame):
             values = select_columns(table, [name]).get(name)
             if values is None:
                 raise SchemaError(f"the table lacks the column of groups, {name!r}; add it, or change groups")
-            return index_labels(values, column.categories), column.categories
+            return index_labels(values, categories), categories
         first = self.feature_names.index(column.features[0])
         rows = np.asarray(table)[:, first : first + len(column.features)]
-        hidden = len(column.categories) - len(column.features)
+        hidden = len(categories) - len(column.features)
         index = np.where((rows == 1).any(axis=1), rows.argmax(axis=1) + hidden, hidden - 1)
         # where one feature stands for two categories, another value is half-way between them
-        return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1), column.categories
+        return np.where(((rows == 0) | (rows == 1)).all(axis=1), index, -1), categories
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values that ``from_dict`` reads."""

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpscp._base.checks import check_count
 from dpscp._base.object_state import can_be_copied
-from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO
+from dpscp._base.trust import GROUP_FUNCTION, LIKELIHOOD_RATIO, OVERLAPPING_GROUP_FUNCTION
 from dpscp.data.persons import choose_unit
 from dpscp.data.populations import LikelihoodRatio, Thinning
 from dpscp.data.scales import column_scales
@@ -22,11 +22,10 @@ from dpscp.data.schema import Frame, Schema
 from dpscp.data.sources import RecordSource
 from dpscp.data.sources.base import Collective, is_source
 from dpscp.data.sources.dispatch import find_source, source_from_schema
-from dpscp.data.validation import check_levels, column_bounds, group_index, validate_rows
+from dpscp.data.validation import check_levels, column_bounds, validate_rows
 from dpscp.estimators.fitted import FittedEstimator
 from dpscp.estimators.ingest import (
     BlockReader,
-    ColumnGroups,
     FitInput,
     FitRecords,
     NewRows,
@@ -56,7 +55,15 @@ from dpscp.training.torch.records import inputs_of, labeled_arrays
 
 # Parameters that a request has under the same name. An option that crosses the pipeline is a field of both classes, and
 # nothing between them names it. The others are computed from several parameters or from the records.
-_COMPUTED = {"estimator", "guarantee", "feature_bounds", "n_records", "group_values", "ratio_bound"}
+_COMPUTED = {
+    "estimator",
+    "guarantee",
+    "feature_bounds",
+    "n_records",
+    "group_values",
+    "ratio_bound",
+    "groups_per_record",
+}
 _UNCHANGED = {field.name for field in fields(Request)} & {field.name for field in fields(FittedEstimator)} - _COMPUTED
 
 UNCOPIED = "{} cannot be copied, so the original object sees the records, and it stores nothing of them"
@@ -183,7 +190,7 @@ class PrivateConformal(FittedEstimator):
         if private and store is None:
             warn_if_refit(original)
         assumed = (
-            *((GROUP_FUNCTION,) if callable(self.groups) else ()),
+            *self._list_group_assumptions(),
             *((LIKELIHOOD_RATIO,) if self.likelihood_ratio is not None else ()),
             *list_training_assumptions(self.estimator, prefit=self.prefit),
             *list_record_assumptions(original),
@@ -348,24 +355,15 @@ class PrivateConformal(FittedEstimator):
         """Return the reader of a source's blocks; ``by_label``: the classes."""
         if self.groups is None:
             return BlockReader(targets)
-        if callable(self.groups) and self.group_values is not None:
-            return BlockReader(targets, self.groups, tuple(self.group_values))
         if self.groups == "label" and by_label is not None:
             return BlockReader(targets, "label", by_label)
-        if (column := self._find_group_column()) is not None:
-            return BlockReader(targets, column, column.values)
-        raise ValueError(
-            f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, with a "
-            f"schema, a column with categories, for records from a source, got {self.groups!r}"
-        )
-
-    def _find_group_column(self) -> ColumnGroups | None:
-        """Return the column of the schema that defines the groups; None if another thing does."""
-        if self.schema_ is None or not isinstance(self.groups, str):
-            return None
-        if self.group_values is not None:
-            raise ValueError("group_values are the categories that the schema declares; remove group_values")
-        return ColumnGroups(self.schema_, self.groups)
+        groups = self.declared_groups()
+        if groups is None:
+            raise ValueError(
+                f"groups must be None or a function of rows with public group_values{self._label_groups_hint}, or, "
+                f"with a schema, a column with categories, for records from a source, got {self.groups!r}"
+            )
+        return BlockReader(targets, groups, groups.names)
 
     def _validate_table(self, X: Any, *, reset: bool, finite: bool = True) -> NDArray[np.float64]:
         """Return checked rows; records with a shape are flattened, in float32.
@@ -436,6 +434,7 @@ class PrivateConformal(FittedEstimator):
             n_found=declared is None,
             n_features=records.width,
             group_values=records.group_values,
+            groups_per_record=self._count_groups_per_record(),
             unit=unit,
             input_shape=self.input_shape_,
             groups_are_labels=isinstance(self.groups, str)
@@ -480,17 +479,26 @@ class PrivateConformal(FittedEstimator):
         """Return each record's group and the public group values; None without groups."""
         if self.groups is None or fit_input.rows is None:
             return None, None
-        if (column := self._find_group_column()) is not None:
-            return column.find_groups(fit_input.rows), column.values
-        if callable(self.groups):
-            if self.group_values is None:
-                raise ValueError("group_values is required with groups; list the public values that groups can return")
-            index = group_index(self.groups, fit_input.table, self.group_values, len(fit_input.rows), thorough=True)
-            return index, tuple(self.group_values)
-        raise ValueError(
-            f"groups must be None or a function of X{self._label_groups_hint}, or, with a schema, a column with "
-            f"categories, got {self.groups!r}"
-        )
+        groups = self.declared_groups()
+        if groups is None:
+            raise ValueError(
+                f"groups must be None or a function of X{self._label_groups_hint}, or, with a schema, a column with "
+                f"categories, or a list of these, got {self.groups!r}"
+            )
+        return groups.places(fit_input.table, len(fit_input.rows), thorough=True), groups.names
+
+    def _count_groups_per_record(self) -> int:
+        """Return how many groups one record may be in."""
+        if self.groups_per_record is None and (self.groups is None or self.groups == "label"):
+            return 1
+        groups = self.declared_groups()
+        return 1 if groups is None else groups.per_record
+
+    def _list_group_assumptions(self) -> tuple[str, ...]:
+        """List the assumptions about the caller's functions of groups."""
+        if not any(map(callable, self.groups if isinstance(self.groups, list | tuple) else [self.groups])):
+            return ()
+        return (GROUP_FUNCTION if self._count_groups_per_record() == 1 else OVERLAPPING_GROUP_FUNCTION,)
 
     def _read_new_rows(self, X: Any) -> NewRows:
         """Validate rows to predict; those of a frame that do not fit the schema are marked."""

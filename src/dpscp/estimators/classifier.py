@@ -85,11 +85,13 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
     feature_scale : str or mapping, optional
         The scale of features that span orders of magnitude: ``"log"``, or ``"log1p"`` for numbers from 0 on, as one
         scale for all features or {column: scale}. Bounds are in the units of the features.
-    groups : "label", function or str, optional
+    groups : "label", function, str or list, optional
         ``"label"`` gives each class its own threshold and promise. A function of X returns one of ``group_values`` for
         each row, from that row alone. With a schema, the name of a categorical column. An unknown group gets full sets.
+        A list of functions or columns gives overlapping groups: each promise holds, because a row gets the largest
+        threshold of its groups, and one record is charged for one group of each. A row in none of them gets full sets.
     group_values : list, optional
-        The public values that the function ``groups`` can return.
+        The public values that the function ``groups`` can return; for a list of functions, a list of lists.
     n_records : int, optional
         The public nominal number of records. None declares len(X) public.
     rows_per_person : int, optional
@@ -122,6 +124,9 @@ class PrivateConformalClassifier(ClassifierMixin, PrivateConformal):
         proportion to its ratio.
     ratio_bound : float, optional
         The public upper bound of ``likelihood_ratio``; about one in so many held-out records is kept.
+    groups_per_record : int, optional
+        ``groups`` returns a boolean matrix (n, n_groups), and one record is in at most so many groups. They are charged
+        together. A row in more groups counts in none of them and gets full sets.
     class_prior, source_prior : dict of {label: probability}, optional
         The public probabilities of the classes in the population of new records, and in that of these records. They
         replace ``likelihood_ratio``, and assume that records of a class have the same distribution in both.

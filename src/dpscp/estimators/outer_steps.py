@@ -21,6 +21,7 @@ from dpscp._base.sklearn_compat import BaseEstimator
 from dpscp._base.trust import OUTER_STEPS
 from dpscp.data.validation import check_row_by_row
 from dpscp.exceptions import BudgetError, GuaranteeWarning
+from dpscp.guarantees import Certificate
 from dpscp.pipeline.release import Release
 from dpscp.privacy import Ledger, non_private_event
 from dpscp.privacy.store import BudgetStore
@@ -92,17 +93,19 @@ class OuterUse:
     def _reason(self) -> str:
         return "; ".join(self.reasons)
 
+    def mark_promises(
+        self, ledger: Ledger, certificates: tuple[Certificate, ...]
+    ) -> tuple[Ledger, tuple[Certificate, ...]]:
+        """Return ledger and certificates with every promise marked that this use voids."""
+        if not self.reasons:
+            return ledger, certificates
+        return self.mark_ledger(ledger), tuple(certificate.voided(self._reason) for certificate in certificates)
+
     def mark(self, released: Release) -> Release:
         """Return the release with every promise marked that this use voids."""
-        if not self.reasons:
-            return released
-        ledger, measured = self.mark_ledger(released.ledger), released.evaluation
-        return replace(
-            released,
-            ledger=ledger,
-            certificates=tuple(certificate.voided(self._reason) for certificate in released.certificates),
-            evaluation=None if measured is None else replace(measured, ledger=ledger),
-        )
+        ledger, certificates = self.mark_promises(released.ledger, released.certificates)
+        measured = None if released.evaluation is None else replace(released.evaluation, ledger=ledger)
+        return replace(released, ledger=ledger, certificates=certificates, evaluation=measured)
 
 
 def find_outer_use() -> OuterUse:

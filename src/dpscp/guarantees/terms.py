@@ -49,6 +49,8 @@ class Terms(Mapping[str, Any]):
         Losses are counted in multiples of one over this number.
     running_maximum : bool
     ratio_bound : float or None
+    groups_per_record : int or None
+        The public maximum of groups of one record, where groups overlap.
 
     Theory: sections 5 and 6
     """
@@ -77,6 +79,7 @@ class Terms(Mapping[str, Any]):
     resolution: int | None = None
     running_maximum: bool = False
     ratio_bound: float | None = None
+    groups_per_record: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.unit, Unit):

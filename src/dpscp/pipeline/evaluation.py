@@ -21,6 +21,7 @@ from dpscp import metrics
 from dpscp._base.arrays import Array
 from dpscp._base.format import format_epsilon, html_paragraph, html_table, text_table
 from dpscp._base.object_state import copy_if_possible
+from dpscp.data.groups import has_group, largest_thresholds
 from dpscp.data.sources import Block
 from dpscp.data.sources.places import Places
 from dpscp.data.validation import suppress_float_warnings
@@ -174,7 +175,8 @@ class LabeledOutcomes:
 
     ``covered`` is bool (n, levels), ``sizes`` (n, levels) are set sizes as shares of the largest possible one,
     ``hits`` and ``errors`` (n,) whether the prediction is right or how far it lies off, as a share of the range.
-    ``labels`` and ``groups`` are places in the public lists, -1 for a record of no group.
+    ``labels`` and ``groups`` are places in the public lists, -1 for a record of no group; ``groups`` may be
+    (n, groups_per_record).
     """
 
     covered: NDArray[np.bool_]
@@ -214,9 +216,9 @@ def outcomes_of_intervals(
     return LabeledOutcomes(covered, sizes, errors, None, groups)
 
 
-def sensitive_sums(n_levels: int, n_classes: int, n_groups: int) -> int:
-    """Return how many sums one record may change, each by at most one."""
-    return 2 + 2 * n_levels + 2 * bool(n_classes) + 2 * bool(n_groups)
+def sensitive_sums(n_levels: int, n_classes: int, groups_per_record: int) -> int:
+    """Return how many sums one record may change, each by at most one; it is in one class and some groups."""
+    return 2 + 2 * n_levels + 2 * bool(n_classes) + 2 * groups_per_record
 
 
 @dataclass(frozen=True)
@@ -246,11 +248,6 @@ class OutcomeCounts:
         )
 
     @property
-    def sensitive_sums(self) -> int:
-        """How many sums one record may change, each by at most one."""
-        return sensitive_sums(len(self.sums) // 2, len(self.classes), len(self.groups))
-
-    @property
     def arrays(self) -> tuple[float, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """The sums as a total that blocks of records add up."""
         return self.size, self.sums, self.classes, self.groups
@@ -269,9 +266,10 @@ def _sums_by_part(places: NDArray[np.int64] | None, covered: NDArray[np.bool_], 
     """The records and the covered records of each part, (n_parts, 2)."""
     if places is None or not n_parts:
         return np.zeros((0, 2))
-    inside = places >= 0
-    records = np.bincount(places[inside], minlength=n_parts)
-    hits = np.bincount(places[inside], weights=covered[inside], minlength=n_parts)
+    each = places.reshape(len(places), -1)  # a record may be in several groups
+    inside, hit = each >= 0, np.broadcast_to(covered[:, None], each.shape)
+    records = np.bincount(each[inside], minlength=n_parts)
+    hits = np.bincount(each[inside], weights=hit[inside], minlength=n_parts)
     return np.column_stack([records, hits])
 
 
@@ -368,7 +366,7 @@ class CountOutcomes:
         """Return the sums of one block."""
         drawn = self._draw_dither(block)
         if self.by_ratio and block.groups is not None:
-            kept = np.flatnonzero(block.groups >= 0)
+            kept = np.flatnonzero(has_group(block.groups))
             block, drawn = block.take_rows(kept, None), drawn[kept]
         # a custom model gets all rows at once, as in prediction, and only a copy of it
         own = not is_row_wise(self.model)
@@ -410,9 +408,7 @@ class CountOutcomes:
             return self.thresholds
         if groups is None:
             return np.asarray(self.thresholds[0])
-        # a record of no group gets full sets
-        unknown = np.full((1, self.thresholds.shape[1]), np.inf)
-        return np.asarray(np.vstack([self.thresholds, unknown])[groups])
+        return largest_thresholds(groups, self.thresholds)
 
 
 def evaluation_from_state(

@@ -13,6 +13,7 @@ import numpy as np
 
 from dpscp._base.checks import check_choice, check_count, check_positive, check_probability
 from dpscp._base.object_state import copy_if_possible, refuse_memory
+from dpscp.data.groups import group_facts
 from dpscp.data.persons import require_unit
 from dpscp.data.scales import LINEAR, bounds_on_scales
 from dpscp.data.sources import RecordSource
@@ -99,6 +100,8 @@ class Request:
     """The public scale of each feature; None: all are linear. ``feature_bounds`` are in units."""
     accountant: str | Accountant = "pld"
     group_values: tuple[Any, ...] | None = None
+    groups_per_record: int = 1
+    """How many groups one record may be in."""
     release_confidence: float | None = None
     unit: Unit = RECORDS
     """Who is protected and covered; ``n_records`` counts these."""
@@ -193,6 +196,8 @@ class Request:
         declared = {"classes": self.task.classes, "feature_bound": self.feature_bound, "y_bounds": self.task.y_bounds}
         declared["ratio_bound"] = self.ratio_bound
         facts |= {name: value for name, value in declared.items() if value is not None}
+        if self.group_values is not None and not self.groups_are_labels:
+            facts |= group_facts(self.group_values, self.groups_per_record)
         facts |= self.task.score_facts
         if self.feature_bounds is not None and not self.private_features:
             facts["feature_bounds"] = [np.asarray(end, dtype=float).tolist() for end in self.feature_bounds]
@@ -281,13 +286,8 @@ def plan_fit(request: Request) -> FitPlan:
     if guarantee.held_out:
         given = request.calibration_fraction
         fraction = calibration_fraction(n, epsilon, delta) if given == "auto" else float(given)
-        measured = request.evaluation_fraction or 0.0
+        measured = check_evaluation_part(fraction, request.evaluation_fraction)
         held_out = fraction + measured
-        if held_out >= 1:
-            raise ValueError(
-                f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
-                f"{held_out:g}, and must be below 1"
-            )
         n_training, unit = max(1, round((1 - held_out) * n)), request.unit.counted
         mechanism, facts = _mechanism(request, guarantee, None, held_out, n_training)
         facts = {"guarantee": guarantee.name, **facts, "calibration_fraction": fraction}
@@ -311,13 +311,26 @@ def _plan_evaluation(request: Request, planned: FitPlan) -> EvaluationPlan:
     """
     measured, (epsilon, delta) = request.evaluation_fraction or 0.0, (request.budget.epsilon, request.budget.delta)
     n_groups = 0 if request.groups_are_labels else len(request.group_values or ())
-    counts = sensitive_sums(len(request.alphas), len(request.task.classes or ()), n_groups)
+    counts = sensitive_sums(
+        len(request.alphas), len(request.task.classes or ()), n_groups and request.groups_per_record
+    )
     secret = None if planned.secret_part is None else planned.secret_part + measured
     before = None if secret is None else planned.spent
     (noise,), _ = sized_lattice_noise(
         epsilon, delta, counts, (1.0,), before, release_accountant(request.accountant), 0.0, secret
     )
     return EvaluationPlan(measured, noise, counts)
+
+
+def check_evaluation_part(calibration: float, evaluation: float | None) -> float:
+    """Return the share of the evaluation part, 0 without one; refuse parts that leave nothing for training."""
+    measured = evaluation or 0.0
+    if calibration + measured >= 1:
+        raise ValueError(
+            f"calibration_fraction and evaluation_fraction must leave records for training: their sum is "
+            f"{calibration + measured:g}, and must be below 1"
+        )
+    return measured
 
 
 def choose_guarantee(request: Request) -> Guarantee:

@@ -194,7 +194,8 @@ def _rule(
         n_groups=None if request.group_values is None else len(request.group_values),
         counted=request.n_found,
         release_confidence=request.release_confidence,
-    ).for_population(request.ratio_bound)
+    )
+    rule = rule.for_overlap(request.groups_per_record).for_population(request.ratio_bound)
     if strategy.calibration_fraction is not None:
         rule = rule.with_sharper_size(split_shares(request, strategy.held_out or 0.0).held_out_mu)
     return replace(rule, unit=request.unit, secret_part=strategy.secret_part, evaluation=strategy.evaluation)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpscp._base.arrays import Array
 from dpscp._base.object_state import copy_if_possible
+from dpscp.data.groups import is_member
 from dpscp.data.sources import Block, RecordSource
 from dpscp.data.validation import suppress_float_warnings
 from dpscp.pipeline.tasks import Task, correction_notes
@@ -66,7 +67,9 @@ class _Look:
     group: int | None
 
     def __call__(self, block: Block) -> tuple[int, NDArray[np.int64]]:
-        scores = block.targets if self.group is None else block.targets[block.groups == self.group]
+        scores = block.targets
+        if self.group is not None and block.groups is not None:
+            scores = block.targets[is_member(block.groups, self.group)]
         return look_at(scores, self.thresholds)
 
 

@@ -66,8 +66,8 @@ class Block:
         The targets of the chosen rows.
     persons : Persons or None
         The persons of the chosen rows. A person's rows are side by side in one block. None: each row is its own person.
-    groups : int array of shape (n_records,) or None
-        The public group of each chosen row.
+    groups : int array of shape (n_records,) or (n_records, groups_per_record), or None
+        The public group, or groups, of each chosen row; -1 for none.
     chosen : int array of shape (n_records,) or None
         The rows of the table that belong to the block; None: all.
     steps : tuple of functions

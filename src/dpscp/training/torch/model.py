@@ -42,6 +42,8 @@ _LENGTHS = (1.0, 1.0, 10.0, 10.0, 100.0, 100.0)
 # Other processors round float32 sums differently, by far less than this; another activation gives other outputs.
 _SAME_ANSWER = 1e-4
 _LONGEST_RECORD = 2**24
+# Numbers beyond this are cut. Numbers of a large array that are looked at together.
+_LARGEST, _NUMBERS_AT_ONCE = 2.0**100, 2**20
 
 
 @saved_as("torch")
@@ -94,7 +96,8 @@ class TorchModel:
             with torch.no_grad(), secret_draws(os.urandom), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's warnings print shapes, and with them numbers of records
                 for start in range(0, max(1, len(rows)), at_once):
-                    chunk = torch.from_numpy(rows[start : start + at_once]).to(self.device, dtype)
+                    # a copy: a layer may change its input in place
+                    chunk = torch.tensor(rows[start : start + at_once], dtype=dtype, device=self.device)
                     parts.append(module(chunk).cpu().numpy())
         except Exception as error:
             if is_out_of_memory(error):
@@ -277,7 +280,7 @@ def torch_model(
 
 
 def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
-    """Return finite real records of any shape, as float32."""
+    """Return finite real records of any shape, as float32; the array itself where it is that already."""
     try:
         rows = np.asarray(X)
         rows = rows if np.can_cast(rows.dtype, np.float32) else rows.astype(np.float64)
@@ -285,18 +288,21 @@ def torch_rows(X: ArrayLike) -> NDArray[np.float32]:
         raise ValueError("X must contain real numbers in equally shaped records") from None
     if rows.ndim < 2:
         raise ValueError(f"X must have at least two dimensions (records, features...), got {rows.ndim}")
-    if not np.isfinite(rows).all():
+    at_once = max(1, _NUMBERS_AT_ONCE // max(1, math.prod(rows.shape[1:])))
+    parts = [rows[start : start + at_once] for start in range(0, len(rows), at_once)]
+    if not all(np.isfinite(part).all() for part in parts):
         raise ValueError("X must not hold NaN or infinity")
+    if rows.dtype == np.float32 and rows.flags.writeable and all((np.abs(part) <= _LARGEST).all() for part in parts):
+        return rows
     return as_float32(rows)
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return finite numbers as float32.
+    """Return a copy of finite numbers as float32.
 
     Larger ones become 2**100, as in the NumPy engine: one record must not decide more.
     """
-    end = 2.0**100
-    return np.asarray(np.clip(values, -end, end), dtype=np.float32)
+    return np.asarray(np.clip(values, -_LARGEST, _LARGEST), dtype=np.float32)
 
 
 @dataclass(frozen=True)
