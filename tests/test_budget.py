@@ -34,6 +34,8 @@ from dpscp.privacy import store as budget_module
 from dpscp.privacy import store_log as account_module
 from dpscp.privacy.store import BudgetStore, Reservation
 from dpscp.privacy.store_log import Account
+from dpscp.training import DPSGD
+from dpscp.training.preprocessing.scaling import ScaledTarget
 
 DELTA = 1e-6
 NAME = "clinic 2025"
@@ -425,6 +427,25 @@ def test_a_seeded_fit_is_refused_before_a_record_is_looked_at(store, kind):
     with pytest.raises(ValueError, match="random_state=None"):
         kind(random_state=0).fit(Untouchable(), Untouchable(), budget=store)
     assert len(store.lines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "mechanism"),
+    [
+        (lambda m: dp.PrivateConformalRegressor(m, y_bounds=(-3, 3), feature_bound=1.0), DPSGD()),
+        (lambda m: dp.PrivateConformalClassifier(m, classes=[0, 1], feature_bound=1.0), DPSGD(loss="squared")),
+        (
+            lambda m: dp.PrivateConformalClassifier(m, classes=[0, 1], feature_bound=1.0),
+            ScaledTarget(DPSGD(loss="huber"), y_bounds=(-1, 1)),
+        ),
+    ],
+    ids=["regression", "classification", "inside another"],
+)
+def test_a_mechanism_for_the_other_task_is_refused_before_anything_is_spent(store, path, make, mechanism):
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"must train a .* model, this one trains a"):
+        make(mechanism).fit(np.zeros((40, 2)), np.arange(40) % 2, budget=store)
+    assert path.read_bytes() == before
 
 
 def test_seeded_ledgers_are_refused_wherever_they_come_in(store):

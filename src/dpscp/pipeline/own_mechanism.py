@@ -26,12 +26,25 @@ def own_mechanism(request: "Request") -> Mechanism:
             "mechanism, a torch.nn.Module, a PrivateModel, or with prefit=True a fitted scikit-learn estimator, got "
             f"{type(mechanism).__name__}"
         )
+    _check_task(request, mechanism)
     found = put_steps_before(steps, mechanism)
     if request.feature_bounds is not None and not request.private_features:
         return Preprocessed((PublicBounds(*request.scaled_feature_bounds),), found)
     if request.feature_bound is not None:
         return Preprocessed((NormClip(request.feature_bound),), found)
     return found
+
+
+def _check_task(request: "Request", mechanism: Any) -> None:
+    """Refuse a mechanism for the other task before any budget is reserved, where it says what it trains."""
+    while not isinstance(trains := getattr(mechanism, "task", None), str):
+        if (mechanism := getattr(mechanism, "mechanism", None)) is None:
+            return
+    if trains != request.task.name:
+        raise ValueError(
+            f"estimator must train a {request.task.name} model, this one trains a {trains} model; "
+            f"its loss is {getattr(mechanism, 'loss', None)!r}"
+        )
 
 
 def _separate_steps(request: "Request") -> tuple[tuple[Any, ...], Any]:
