@@ -300,8 +300,9 @@ def declared_facts(trained: Trained, own: Mapping[str, Any]) -> dict[str, Any]:
     """Collect everything that training and this fit (``own``) declare public, as JSON values."""
     found = {name: plain(value) for name, value in trained.public_facts.items() if name != "seeded"}
     facts = {name: str(trained.public_facts[name]) if v is NOT_PLAIN else v for name, v in found.items()}
-    taken = dict.fromkeys([*facts.get("taken_from_data", ()), *own.get("taken_from_data", ())])
-    return facts | dict(own) | ({"taken_from_data": list(taken)} if taken else {})
+    taken = dict.fromkeys([*facts.pop("taken_from_data", ()), *own.get("taken_from_data", ())])
+    others = {name: value for name, value in own.items() if name != "taken_from_data"}
+    return facts | others | ({"taken_from_data": list(taken)} if taken else {})
 
 
 @contextmanager
